@@ -1,0 +1,82 @@
+"""What can go wrong, in the words of the domain.
+
+1. An error carries data (a post's id, a file's name), not prose for a reader of HTTP.
+2. No status code lives here: `postd.web.errors` holds the one table from these classes to answers.
+"""
+
+
+class PostdError(Exception):
+    """The root of the tree; never raised itself."""
+
+
+class ConfigError(PostdError):
+    """A setting that cannot be used. `str()` of it is one line.
+
+    Args:
+        where: what the reader has to change: a file, a file and its key, or an option.
+        why: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where = where
+        self.why = why
+
+    def __str__(self) -> str:
+        return " ".join(f"{self.where}: {self.why}".split())
+
+
+class InvalidTextError(PostdError):
+    """A text that no post can carry; `why` says so in a sentence."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class NoSuchPostError(PostdError):
+    """There is no post with this id, or not any more."""
+
+    def __init__(self, post_id: int) -> None:
+        super().__init__(post_id)
+        self.post_id = post_id
+
+
+class PostChangedError(PostdError):
+    """The post no longer has the text that the caller expected of it."""
+
+    def __init__(self, post_id: int) -> None:
+        super().__init__(post_id)
+        self.post_id = post_id
+
+
+class ChangesGoneError(PostdError):
+    """The change log does not reach from the revision asked for: trimmed since, or not there yet."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(revision)
+        self.revision = revision
+
+
+class StoreRefusedError(PostdError):
+    """The store will never serve us as things are: corrupt, foreign, newer, not writable. `why` is one line."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class StoreUnavailableError(PostdError):
+    """The store does not answer now and may later: locked, still opening, failing. `why` is for the log."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class StoreBusyError(StoreUnavailableError):
+    """More writes wait than the store takes on."""
+
+
+class StoreFullError(StoreUnavailableError):
+    """There is no room to store any more; what is stored can be read."""

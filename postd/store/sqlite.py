@@ -1,0 +1,276 @@
+"""The SQLite store: one writer thread that commits in groups, reads on the reactor's own.
+
+A read is a few microseconds; a hop to a thread and back costs more than that. The reading connection therefore never
+waits: where another process has locked the whole file, a read is tried again a few times and then given up.
+"""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from postd.errors import (
+    ChangesGoneError,
+    NoSuchPostError,
+    PostChangedError,
+    PostdError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from postd.model import Change, ChangeKind, Post, Version
+from postd.reactor import IReactor
+from postd.store.interface import Page
+from postd.store.sqlite_file import SqliteFile, is_locked, store_error
+from postd.store.writes import GroupCommit, Outcome
+
+T = TypeVar("T")
+
+_READ_AGAIN_AFTER_S = (0.01, 0.05, 0.2, 0.5)
+_OPEN_AGAIN_AFTER_S = 0.5
+
+_Write = Callable[[sqlite3.Connection], object]
+
+
+class WriterThread:
+    """The one thread that writes."""
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor = reactor
+        self._pool = ThreadPool(1, 1, "postd-writer")
+
+    def start(self) -> None:
+        self._pool.start()
+
+    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        return deferToThreadPool(self._reactor, self._pool, function, *args)
+
+    def stop(self) -> None:
+        self._pool.stop()
+
+
+class SqliteStore:
+    """Posts in one SQLite file (`postd.store.interface.PostStore`).
+
+    Args:
+        path: the file.
+        reactor: its clock times the waits; answers come back on its thread.
+        thread: where writes are made, if it is to be another than one of the store's own.
+        synchronous: SQLite's word for how durable a commit is.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, synchronous: str = "FULL"
+    ) -> None:
+        self._file = SqliteFile(path, synchronous=synchronous)
+        self.description = f"sqlite:{path}"
+        self._reactor = reactor
+        self._thread = thread or WriterThread(reactor)
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._opened_file: tuple[int, int] | None = None
+        self._opening: Deferred[None] | None = None
+        self._why_not_open = f"{path}: not open yet"
+        self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
+
+    @classmethod
+    def in_memory(cls, *, reactor: IReactor, thread: WriterThread | None = None) -> "SqliteStore":
+        """Make a store that lasts as long as the process.
+
+        SQLite's own shared memory databases know no write-ahead log, so that readers and the writer would lock each
+        other out. This is a file without a name.
+        """
+        return _NamelessSqliteStore(reactor=reactor, thread=thread)
+
+    def prepare(self) -> None:
+        self._file.open_writer(check_whole=True).close()
+
+    async def start(self) -> None:
+        self._thread.start()
+        self._opening = Deferred.fromCoroutine(self._open())
+        await self._opening
+
+    async def stop(self) -> None:
+        if self._opening is not None:
+            self._opening.addErrback(lambda _: None)
+            self._opening.cancel()
+        await self._writes.close()
+        reader, self._reader = self._reader, None
+        writer, self._writer = self._writer, None
+        if reader is not None:
+            reader.close()
+        if writer is not None:
+            await self._thread.run(writer.close)
+        self._thread.stop()
+
+    async def version(self) -> Version:
+        return await self._read(_select_version)
+
+    async def list_posts(self, *, after: int = 0, limit: int) -> Page:
+        def query(connection: sqlite3.Connection) -> Page:
+            with _Snapshot(connection):
+                version = _select_version(connection)
+                posts = connection.execute(
+                    "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
+                ).fetchall()
+            more = len(posts) > limit
+            return Page(version, posts[:limit] if more else posts, more)
+
+        return await self._read(query)
+
+    async def get_post(self, post_id: int) -> Post:
+        return Post(post_id, await self._read(lambda connection: _select_text(connection, post_id)))
+
+    async def add_post(self, text: str) -> int:
+        def write(connection: sqlite3.Connection) -> int | None:
+            return connection.execute("INSERT INTO post (post) VALUES (?)", (text,)).lastrowid
+
+        added: int = await self._writes.submit(write)
+        return added
+
+    async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            _expect(connection, post_id, expected)
+            connection.execute("UPDATE post SET post = ? WHERE id = ?", (text, post_id))
+
+        await self._writes.submit(write)
+
+    async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            _expect(connection, post_id, expected)
+            connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
+
+        await self._writes.submit(write)
+
+    async def list_changes(self, *, after: int, limit: int) -> list[Change]:
+        def query(connection: sqlite3.Connection) -> list[Change]:
+            with _Snapshot(connection):
+                latest = _select_version(connection).revision
+                rows = connection.execute(
+                    "SELECT revision, kind, id, post FROM change WHERE revision > ? ORDER BY revision LIMIT ?",
+                    (after, limit),
+                ).fetchall()
+            # The log has no holes: what came next is either the first row or was trimmed.
+            if after > latest or (after < latest and rows[:1] and rows[0][0] != after + 1):
+                raise ChangesGoneError(after)
+            return [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
+
+        return await self._read(query)
+
+    async def _open(self) -> None:
+        """Open the file as soon as that is possible. Requests are told that the store is away until then."""
+        while True:
+            try:
+                self._writer = await self._thread.run(self._file.open_writer)
+                self._reader = self._file.open_reader()
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                if error.why != self._why_not_open:
+                    self._log.error("store not open: {why}; trying again", why=error.why)
+                    self._why_not_open = error.why
+            else:
+                self._opened_file = self._file.identity()
+                return
+            await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        for wait_s in (*_READ_AGAIN_AFTER_S, None):
+            if self._reader is None:
+                break
+            try:
+                return query(self._reader)
+            except sqlite3.Error as error:
+                if wait_s is None or not is_locked(error):
+                    raise self._unavailable(error) from None
+            await deferLater(self._reactor, wait_s)
+        raise StoreUnavailableError(self._why_not_open)
+
+    def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
+        """Store a batch in one transaction (in the writer thread)."""
+        connection = self._writer
+        if connection is None:
+            raise StoreUnavailableError(self._why_not_open)
+        self._check_file()
+        try:
+            connection.execute("BEGIN IMMEDIATE")  # a BEGIN that reads first cannot wait for another's lock
+            outcomes = [_outcome(write, connection) for write in writes]
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise self._unavailable(error) from None
+        return outcomes
+
+    def _check_file(self) -> None:
+        """Refuse to write into a file that is no longer the one at our path: nobody would find it again."""
+        if self._file.identity() != self._opened_file:
+            raise StoreUnavailableError(f"{self._file.path}: it was moved, removed or replaced; restart postd")
+
+    def _unavailable(self, error: sqlite3.Error) -> PostdError:
+        """Tell what SQLite's error means for a request: once we have served, even a refusal may pass."""
+        ours = store_error(error, self._file.path)
+        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
+
+
+class _NamelessSqliteStore(SqliteStore):
+    """A store whose file has its names taken away as soon as it is open: it ends with the process, even by kill -9."""
+
+    def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="postd-")
+        path = str(Path(self._folder) / "posts.db")
+        super().__init__(path, reactor=reactor, thread=thread, synchronous="OFF")
+        self.description = "memory:"
+
+    async def _open(self) -> None:
+        await super()._open()
+        shutil.rmtree(self._folder)
+
+    def _check_file(self) -> None:
+        pass
+
+
+class _Snapshot:
+    """Lets several SELECTs see one state of the database."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.execute("COMMIT")
+
+
+def _outcome(write: _Write, connection: sqlite3.Connection) -> Outcome:
+    try:
+        return write(connection)
+    except PostdError as error:
+        return error
+
+
+def _select_version(connection: sqlite3.Connection) -> Version:
+    revision, tag = connection.execute("SELECT revision, tag FROM version").fetchone()
+    return Version(revision, tag.hex())
+
+
+def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
+    row = connection.execute("SELECT post FROM post WHERE id = ?", (post_id,)).fetchone()
+    if row is None:
+        raise NoSuchPostError(post_id)
+    text: str = row[0]
+    return text
+
+
+def _expect(connection: sqlite3.Connection, post_id: int, expected: str | None) -> None:
+    text = _select_text(connection, post_id)
+    if expected is not None and text != expected:
+        raise PostChangedError(post_id)

@@ -1,0 +1,201 @@
+"""Opening an SQLite file: is it ours, is it whole, is its schema today's?
+
+All of it blocks. Every way in which a file can be unfit ends in one clear line.
+"""
+
+import os
+import sqlite3
+import stat
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+from postd.errors import PostdError, StoreFullError, StoreRefusedError, StoreUnavailableError
+
+APPLICATION_ID = int.from_bytes(b"post")
+"""SQLite's mark of whose file it is (`PRAGMA application_id`)."""
+
+OPEN_TIMEOUT_MS = 250
+"""How long opening waits for a lock that another process holds."""
+
+BUSY_TIMEOUT_MS = 5000
+"""How long a write does."""
+
+CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
+"""A larger file is not read from end to end at start."""
+
+_AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"}
+_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
+_REFUSED = {
+    "SQLITE_NOTADB": "it is not an SQLite database",
+    "SQLITE_CORRUPT": "it is damaged; restore a backup, or try sqlite3's .recover",
+    "SQLITE_READONLY": "it is not writable",
+    "SQLITE_PERM": "it is not writable",
+    "SQLITE_CANTOPEN": "it cannot be opened",
+    "SQLITE_TOOBIG": "it is damaged",
+}
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Tell whether another connection holds what was asked for."""
+    return _name(error)[0] in _AWAY
+
+
+def store_error(error: sqlite3.Error, path: str) -> PostdError:
+    """Put SQLite's error into our words: refused, full, or away for now."""
+    primary, name = _name(error)
+    if primary in _FULL or name in _FULL:
+        return StoreFullError(f"{path}: no space left ({name})")
+    if name == "SQLITE_READONLY_DIRECTORY":
+        return StoreRefusedError(f"{path}: its folder is not writable")
+    if primary in _REFUSED:
+        return StoreRefusedError(f"{path}: {_REFUSED[primary]} ({error})")
+    return StoreUnavailableError(f"{path}: {error} ({name})")
+
+
+def _name(error: sqlite3.Error) -> tuple[str, str]:
+    """SQLite's name of an error without and with its extension: SQLITE_IOERR, SQLITE_IOERR_WRITE."""
+    name = getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR"
+    return "_".join(name.split("_")[:2]), name
+
+
+class SqliteFile:
+    """A store's file. `synchronous` is SQLite's word for how durable a commit is."""
+
+    def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
+        self.path = path
+        self._synchronous = synchronous
+
+    def open_writer(self, *, check_whole: bool = False) -> sqlite3.Connection:
+        """Open the file for writing, creating it or bringing its schema up to date if need be.
+
+        Args:
+            check_whole: read the file from end to end, as far as that is quick.
+
+        Raises:
+            StoreRefusedError: it cannot or must not be used.
+            StoreUnavailableError: it is locked, or there is no space.
+        """
+        self._create_if_missing()
+        try:
+            connection = self._connect()
+            try:
+                connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
+                self._identify(connection)
+                self._set_journal(connection)
+                self._upgrade(connection)
+                if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
+                    self._check_whole(connection)
+                connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from None
+        return connection
+
+    def open_reader(self) -> sqlite3.Connection:
+        """Open the file, which a writer has open already, for reading.
+
+        It never waits for a lock: it is for the reactor's thread.
+        """
+        try:
+            connection = self._connect()
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from None
+        return connection
+
+    def identity(self) -> tuple[int, int] | None:
+        """Return what tells this file from another one put in its place, None if there is none."""
+        try:
+            status = Path(self.path).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _create_if_missing(self) -> None:
+        """Make the empty file ourselves: SQLite would leave its mode to the umask, and it will hold secrets."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            if not stat.S_ISREG(Path(self.path).stat().st_mode):
+                raise StoreRefusedError(f"{self.path}: it is not a file") from None
+        except OSError as error:
+            raise StoreRefusedError(f"{self.path}: it cannot be created: {error.strerror}") from None
+
+    def _connect(self) -> sqlite3.Connection:
+        # mode=rw: a file that has gone since must not come back as a new, empty store.
+        connection = sqlite3.connect(
+            f"file:{quote(self.path)}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA trusted_schema = OFF")
+        return connection
+
+    def _identify(self, connection: sqlite3.Connection) -> None:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application != APPLICATION_ID and (application or tables):
+            raise StoreRefusedError(f"{self.path}: it is an SQLite database of another program, not of postd")
+
+    def _set_journal(self, connection: sqlite3.Connection) -> None:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreRefusedError(
+                f"{self.path}: SQLite cannot keep a write-ahead log there (journal mode {mode!r}); use a local disk"
+            )
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA journal_size_limit = 16777216")
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        steps = schema_steps()
+        connection.execute("BEGIN IMMEDIATE")  # also tells whether we may write at all
+        try:
+            schema = self._schema(connection, known=len(steps))
+            for number, step in enumerate(steps[schema:], start=schema + 1):
+                for statement in _statements(step):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:
+        schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if schema > known:
+            raise StoreRefusedError(
+                f"{self.path}: it was written by a newer postd (schema {schema}; this one knows {known})"
+            )
+        return schema
+
+    def _check_whole(self, connection: sqlite3.Connection) -> None:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreRefusedError(
+                f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
+            )
+
+
+def schema_steps() -> list[str]:
+    """Return the numbered schema files, in order: step n leads from schema n-1 to schema n."""
+    folder = resources.files("postd.store") / "schema"
+    return [step.read_text("utf-8") for step in sorted(folder.iterdir(), key=lambda file: file.name)]
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script at the semicolons that end statements.
+
+    `executescript` would commit the transaction first, and a step must take effect whole or not at all.
+    """
+    statements, lines = [], list[str]()
+    for line in script.splitlines(keepends=True):
+        lines.append(line)
+        if line.rstrip().endswith(";") and sqlite3.complete_statement("".join(lines)):
+            statements.append("".join(lines))
+            lines = []
+    return statements

@@ -1,0 +1,255 @@
+"""The SQLite store: the contract, and what only a file can do wrong."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.task import deferLater
+
+from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.interface import PostStore
+from postd.store.sqlite import SqliteStore
+from postd.store.sqlite_file import schema_steps
+from tests.store.contract import (
+    LastingStoreContract,
+    MakeStore,
+    PostStoreContract,
+    check_text_comes_back,
+    error_of,
+    open_store,
+    started,
+    with_any_text,
+)
+from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
+
+reactor = cast(IReactor, global_reactor)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "posts.db"
+
+
+class SqliteStoreTests(LastingStoreContract):
+    @pytest.fixture
+    def make_store(self, path: Path) -> MakeStore:
+        return lambda: SqliteStore(str(path), reactor=reactor)
+
+    @with_any_text
+    @ensureDeferred
+    async def test_a_text_comes_back_exactly(self, store: PostStore, text: str) -> None:
+        await check_text_comes_back(store, text)
+
+
+class MemoryStoreTests(PostStoreContract):
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        return lambda: SqliteStore.in_memory(reactor=reactor)
+
+    @with_any_text
+    @ensureDeferred
+    async def test_a_text_comes_back_exactly(self, store: PostStore, text: str) -> None:
+        await check_text_comes_back(store, text)
+
+    @ensureDeferred
+    async def test_nothing_is_left_behind(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        store = await open_store(lambda: SqliteStore.in_memory(reactor=reactor))
+        await store.add_post("x")
+        assert list(tmp_path.iterdir()) == []  # not even while it runs: kill -9 leaves nothing either
+        await store.stop()
+
+
+def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+    old = os.umask(0)
+    try:
+        SqliteStore(str(path), reactor=reactor).prepare()
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    SqliteStore(str(path), reactor=reactor).prepare()
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM post").fetchone() == (0,)
+
+
+def make_store_file(path: Path, posts: int = 0) -> None:
+    SqliteStore(str(path), reactor=reactor).prepare()
+    with sqlite3.connect(path) as connection:
+        connection.executemany("INSERT INTO post (post) VALUES (?)", [("x" * 140,)] * posts)
+    connection.close()
+
+
+def _text_file(path: Path) -> None:
+    path.write_text("not a database at all\n" * 200)
+
+
+def _overwritten(path: Path) -> None:
+    make_store_file(path, posts=500)
+    with path.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xa5" * 4096 * 4)
+
+
+def _cut_off(path: Path) -> None:
+    make_store_file(path, posts=500)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _foreign(path: Path) -> None:
+    sqlite3.connect(path).execute("CREATE TABLE post (id INTEGER PRIMARY KEY, post TEXT)")
+
+
+def _newer(path: Path) -> None:
+    make_store_file(path)
+    sqlite3.connect(path).execute("PRAGMA user_version = 4711")
+
+
+def _in_no_folder(path: Path) -> None:
+    path.parent.rmdir()
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_text_file, "not an SQLite database"),
+        (_overwritten, "damaged"),
+        (_cut_off, "damaged"),
+        (_foreign, "another program"),
+        (_newer, "newer postd (schema 4711; this one knows 1)"),
+        (_in_no_folder, "cannot be created: No such file or directory"),
+        (Path.mkdir, "not a file"),
+        (_pipe, "not a file"),
+    ],
+)
+def test_an_unfit_file_is_refused_in_one_line(path: Path, spoil: Callable[[Path], None], why: str) -> None:
+    spoil(path)
+    with pytest.raises(StoreRefusedError) as caught:
+        SqliteStore(str(path), reactor=reactor).prepare()
+    assert why in caught.value.why
+    assert str(path) in caught.value.why
+    assert "\n" not in caught.value.why
+
+
+def test_a_refused_file_is_left_as_it_was(path: Path) -> None:
+    _foreign(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreRefusedError):
+        SqliteStore(str(path), reactor=reactor).prepare()
+    assert path.read_bytes() == before
+
+
+def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [*schema_steps(), "CREATE TABLE next (id);\nCREATE TABLE post (id);\n"]
+    make_store_file(path)
+    monkeypatch.setattr("postd.store.sqlite_file.schema_steps", lambda: broken)
+    with pytest.raises(StoreUnavailableError, match="already exists"):
+        SqliteStore(str(path), reactor=reactor).prepare()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'next'").fetchone() == (0,)
+
+
+@ensureDeferred
+async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: PostStore, path: Path) -> None:
+    await store.add_post("one")
+    assert sqlite3.connect(path).execute("SELECT post FROM post").fetchall() == [("one",)]
+
+
+@ensureDeferred
+async def test_a_change_made_by_another_program_counts(store: PostStore, path: Path) -> None:
+    version = await store.version()
+    with sqlite3.connect(path) as shell:
+        shell.execute("INSERT INTO post (post) VALUES ('by hand')")
+    assert (await store.version()).revision == version.revision + 1
+    assert [change.post for change in await store.list_changes(after=0, limit=9)] == ["by hand"]
+
+
+@ensureDeferred
+async def test_a_store_locked_at_start_is_there_once_the_lock_is_gone(make_store: MakeStore, path: Path) -> None:
+    make_store_file(path)
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    store = make_store()
+    with pytest.raises(StoreUnavailableError):
+        store.prepare()
+    starting = started(store.start())
+    assert isinstance(await error_of(store.version()), StoreUnavailableError)
+    assert isinstance(await error_of(store.add_post("x")), StoreUnavailableError)
+    lock.execute("ROLLBACK")
+    await starting
+    assert await store.add_post("x") == 1
+    await store.stop()
+
+
+@ensureDeferred
+async def test_a_store_can_be_stopped_while_it_waits_for_a_lock(make_store: MakeStore, path: Path) -> None:
+    make_store_file(path)
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    store = make_store()
+    starting = started(store.start())
+    starting.addErrback(lambda _: None)
+    await store.stop()
+    await starting
+
+
+@ensureDeferred
+async def test_a_locked_write_waits_and_reads_go_on(store: PostStore, path: Path) -> None:
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    writing = started(store.add_post("waits"))
+    assert (await store.list_posts(limit=1)).posts == []
+    await deferLater(reactor, 0.1)
+    assert not writing.called
+    lock.execute("COMMIT")
+    assert await writing == 1
+
+
+@ensureDeferred
+async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, path: Path) -> None:
+    await store.add_post("kept")
+    writer = store._writer  # noqa: SLF001 - the limit that stands in for the disk's is the connection's
+    assert writer is not None
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    full = False
+    while not full:
+        try:
+            await store.add_post("x" * 140)
+        except StoreFullError:
+            full = True
+    assert (await store.get_post(1)).post == "kept"
+    before = (await store.list_posts(limit=1000)).posts
+    writer.execute(f"PRAGMA max_page_count = {pages * 10}")
+    post_id = await store.add_post("room again")
+    assert (await store.list_posts(limit=1000)).posts == [*before, (post_id, "room again")]
+
+
+@ensureDeferred
+async def test_a_file_put_in_the_place_of_ours_is_not_mistaken_for_it(store: PostStore, path: Path) -> None:
+    await store.add_post("one")
+    path.rename(path.with_suffix(".moved"))
+    error = await error_of(store.add_post("would be lost"))
+    assert isinstance(error, StoreUnavailableError)
+    assert "moved, removed or replaced" in error.why
+    make_store_file(path)
+    assert isinstance(await error_of(store.add_post("would be lost")), StoreUnavailableError)
+
+
+@pytest.fixture
+def make_store(path: Path) -> MakeStore:
+    return lambda: SqliteStore(str(path), reactor=reactor)
