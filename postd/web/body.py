@@ -1,0 +1,93 @@
+"""Request bodies: bytes in, checked values out.
+
+The order of the checks is the order in which a sender would mend them: 415, 400, 422.
+"""
+
+import json
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+from twisted.web.iweb import IRequest
+from werkzeug.http import parse_options_header
+
+from postd.model import check_text
+from postd.web.errors import Problem
+
+
+class NewText(Struct, frozen=True):
+    """The body of POST and PUT (spec: Post API). Further members are ignored, `id` included."""
+
+    post: str
+
+
+def decode_text(request: IRequest) -> str:
+    """Return the text of the post that a request brings.
+
+    Raises:
+        Problem: 415, 400 or 422, as the contract's table of bad bodies says.
+        InvalidTextError: no post can carry the text.
+    """
+    _check_content_type(request)
+    members = _decode_object(request.content.read())
+    try:
+        new = msgspec.convert(members, NewText)
+    except msgspec.ValidationError as error:
+        why = str(error).partition(" - at ")[0].replace("`", "'")
+        raise Problem(422, f"{why}.", pointer="/post") from None
+    return check_text(new.post)
+
+
+def _check_content_type(request: IRequest) -> None:
+    values = request.requestHeaders.getRawHeaders(b"Content-Type") or []
+    if values != [b"application/json"]:
+        kind, parameters = parse_options_header(", ".join(value.decode("latin-1") for value in values))
+        if kind.lower() != "application/json" or parameters.get("charset", "utf-8").lower() not in {
+            "utf-8",
+            "utf8",
+        }:
+            raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
+    encoding = request.requestHeaders.getRawHeaders(b"Content-Encoding") or []
+    if b",".join(encoding).strip().lower() not in {b"", b"identity"}:
+        raise Problem(
+            415,
+            "The body must be sent without a Content-Encoding.",
+            headers={b"Accept-Encoding": b"identity"},
+        )
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object in the order they came; what is not one of these is an array."""
+
+
+def _decode_object(body: bytes) -> dict[str, Any]:
+    """Decode a JSON object, strictly (RFC 8259).
+
+    msgspec's own decoder lets the last of two equal names win and tells a lone surrogate from cut-off JSON by
+    nothing; the standard library's accepts NaN. Numbers are looked at and dropped: no member that counts is one.
+    """
+    try:
+        members = _decoder.decode(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Problem(400, "The body is not UTF-8 text.") from None
+    except RecursionError:
+        raise Problem(400, "The body is nested too deeply.") from None
+    except ValueError as error:
+        raise Problem(400, f"The body is not JSON: {error}.") from None
+    if not isinstance(members, _Members):
+        raise Problem(400, 'The body must be a JSON object such as {"post": "some text"}.')
+    if sum(name == "post" for name, _ in members) > 1:
+        raise Problem(400, 'The body has "post" more than once.')
+    return dict(members)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_Members,
+    parse_constant=_refuse_constant,
+    parse_int=lambda _: 0,
+    parse_float=lambda _: 0.0,
+)

@@ -1,0 +1,57 @@
+"""Preconditions (RFC 9110 §13): the entity tags of a request held against the current one."""
+
+import re
+
+from twisted.web.iweb import IRequest
+
+from postd.web.errors import precondition_failed
+
+_ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+
+
+def has_preconditions(request: IRequest) -> bool:
+    """Tell whether the request is to be done only if the state is, or is not, a certain one."""
+    headers = request.requestHeaders
+    return bool(headers.hasHeader(b"If-Match") or headers.hasHeader(b"If-None-Match"))
+
+
+def is_current(request: IRequest, etag: bytes) -> bool:
+    """Tell whether a client that reads has this state already, so that 304 is the answer.
+
+    Raises:
+        Problem: 412, it asked for another state with `If-Match`.
+    """
+    if has_preconditions(request):
+        _check_if_match(request, etag)
+        return _none_match_fails(request, etag)
+    return False
+
+
+def require_current(request: IRequest, etag: bytes) -> None:
+    """Let a write pass whose preconditions hold.
+
+    Raises:
+        Problem: 412, one of them does not.
+    """
+    _check_if_match(request, etag)
+    if _none_match_fails(request, etag):
+        raise precondition_failed()
+
+
+def _check_if_match(request: IRequest, etag: bytes) -> None:
+    field_lines = request.requestHeaders.getRawHeaders(b"If-Match")
+    if field_lines is not None and not _matches(field_lines, etag, weakly=False):
+        raise precondition_failed()
+
+
+def _none_match_fails(request: IRequest, etag: bytes) -> bool:
+    field_lines = request.requestHeaders.getRawHeaders(b"If-None-Match")
+    return field_lines is not None and _matches(field_lines, etag, weakly=True)
+
+
+def _matches(field_lines: list[bytes], etag: bytes, *, weakly: bool) -> bool:
+    """Tell whether a list of entity tags, or `*`, has this one in it (RFC 9110 §8.8.3.2)."""
+    value = b",".join(field_lines).strip(b" \t")
+    if value in {b"*", etag}:
+        return True
+    return any(tag == etag and (weakly or not weak) for weak, tag in _ENTITY_TAG.findall(value))

@@ -1,0 +1,131 @@
+"""The one table from what went wrong to what the client is told.
+
+The API answers problem details (RFC 9457), everything else plain text (contract 2). No answer carries more than is
+written here: no traceback, no path, no word of a library.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+
+from postd.errors import (
+    InvalidTextError,
+    NoSuchPostError,
+    PostChangedError,
+    StoreBusyError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from postd.web.answers import TEXT, encode_answer, encode_no_content
+
+RETRY_AFTER_S = 1
+"""What a client is asked to wait when the store is away (`Retry-After`)."""
+
+_log = Logger()
+
+
+class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
+    """An answer other than success.
+
+    Args:
+        status: the HTTP status.
+        detail: what is wrong with this request, for a person.
+        pointer: JSON Pointer (RFC 6901) to the offending part of the body.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        pointer: str | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        super().__init__(status, detail)
+        self.status = HTTPStatus(status)
+        self.detail = detail
+        self.pointer = pointer
+        self.headers = dict(headers or {})
+
+
+def problem_of(error: BaseException) -> Problem | None:  # noqa: PLR0911 - a table
+    """Return what an error means to a client, None for one that should never have come this far."""
+    match error:
+        case Problem():
+            return error
+        case NoSuchPostError(post_id=post_id):
+            return Problem(404, f"There is no post {post_id}.")
+        case PostChangedError():
+            return precondition_failed()
+        case InvalidTextError(why=why):
+            return Problem(422, why, pointer="/post")
+        case StoreFullError():
+            return Problem(507, "There is no space left to store this; reading goes on.", headers=_retry())
+        case StoreBusyError():
+            return Problem(503, "Too many writes are waiting; nothing was stored.", headers=_retry())
+        case StoreUnavailableError():
+            return Problem(503, "The store does not answer now.", headers=_retry())
+        case MethodNotAllowed(valid_methods=methods):
+            allow = ", ".join(sorted({*(methods or ()), "OPTIONS"}))
+            return Problem(405, f"Allowed here: {allow}.", headers={b"Allow": allow.encode()})
+        case NotFound():
+            return Problem(404, "There is nothing at this address.")
+        case _:
+            return None
+
+
+def precondition_failed() -> Problem:
+    """Return the answer to an `If-Match` or `If-None-Match` that does not hold (RFC 9110 §13.1)."""
+    return Problem(412, "The state that the request was made for is no longer the current one.")
+
+
+def _retry() -> dict[bytes, bytes]:
+    return {b"Retry-After": b"%d" % RETRY_AFTER_S}
+
+
+def encode_error(request: IRequest, error: BaseException) -> bytes:
+    """Set up `request` for an answer to `error`, log it where an operator should know, and return the body."""
+    problem = problem_of(error)
+    if problem is None:
+        _log.failure(
+            "unexpected error in {method} {path}",
+            failure=Failure(error),
+            method=request.method.decode("ascii", "backslashreplace"),
+            path=request.path.decode("ascii", "backslashreplace"),
+        )
+        problem = Problem(500, "Something went wrong here; the log of the server says what.")
+    elif isinstance(error, StoreUnavailableError):
+        _log.warn("store: {why}", why=error.why)
+    if problem.status == HTTPStatus.METHOD_NOT_ALLOWED and request.method == b"OPTIONS":
+        return encode_no_content(request, problem.headers)
+    return encode_problem(request, problem)
+
+
+def encode_problem(request: IRequest, problem: Problem) -> bytes:
+    """Set up `request` for a problem's answer and return the body."""
+    # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
+    headers = {b"Cache-Control": b"no-store", **problem.headers}
+    if not _is_api(request.path):
+        body = f"{problem.status.phrase}\n".encode()
+        return encode_answer(request, problem.status, TEXT, body, headers)
+    members: dict[str, Any] = {
+        "type": "about:blank",
+        "title": problem.status.phrase,
+        "status": int(problem.status),
+        "detail": problem.detail,
+    }
+    if problem.pointer is not None:
+        members["pointer"] = problem.pointer
+    body = orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return encode_answer(request, problem.status, b"application/problem+json", body, headers)
+
+
+def _is_api(path: bytes) -> bool:
+    return path == b"/post" or path.startswith(b"/post/")

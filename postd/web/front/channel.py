@@ -1,0 +1,167 @@
+"""One connection, and one request on it.
+
+Departures from stock Twisted:
+
+- A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
+  goes out before the body is read and without `100 Continue`. The connection then lingers (RFC 9112 §9.6): closed at
+  once, with unread input, it would be reset, and the client could lose the answer.
+- Bodies are kept in memory, which the limit bounds; stock Twisted makes a temporary file from 100,000 bytes on.
+- No `Server` field with a version in it (contract 7).
+- The access log goes out in bundles: an event of Twisted's log for each line takes a third of a request's time.
+- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of these limits.
+"""
+
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.logger import Logger
+from twisted.web import http
+from twisted.web.resource import IResource
+from twisted.web.server import Request, Site
+
+from postd.web.errors import Problem, encode_problem
+
+LINGER_S = 2
+"""How long a client that was refused may go on sending before it is cut off."""
+
+ACCESS_LOG_DELAY_S = 0.1
+"""How long lines of the access log wait for others, to be one event of the log together."""
+
+_access_log = Logger("postd.access")
+
+
+class PostdRequest(Request):
+    """A request whose body is counted while it comes in."""
+
+    defaultContentType = None
+    channel: Any
+    _body_room = 0
+
+    def gotLength(self, length: int | None) -> None:
+        """Called with the `Content-Length`, None if there is none, before any of the body."""
+        limit = self.channel.site.max_body_bytes
+        if length is not None and length > limit:
+            raise _too_large(limit)
+        self._body_room = limit
+        self.content = BytesIO()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._body_room -= len(data)
+        if self._body_room < 0:
+            raise _too_large(self.channel.site.max_body_bytes)
+        super().handleContentChunk(data)
+
+    def process(self) -> None:
+        """Find the resource and let it render: the stock way, less `Server` and the hooks that we don't use."""
+        self.site = self.channel.site
+        self.setHeader(b"Date", http.datetimeToString())
+        if self.path == b"*":
+            self._handleStar()
+            return
+        self.prepath = []
+        self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
+        self.render(self.site.getResourceFor(self))
+
+    def refuse(self, method: bytes, uri: bytes, version: bytes, problem: Problem) -> None:
+        """Answer without having received the whole request."""
+        self.method, self.uri, self.clientproto = method, uri, version
+        self.path = uri.partition(b"?")[0]
+        self.setHeader(b"Date", http.datetimeToString())
+        self.setHeader(b"Connection", b"close")
+        self.write(encode_problem(self, problem))
+        self.finish()
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"The body has more than {limit} bytes.")
+
+
+class Channel(http.HTTPChannel):
+    """An HTTP/1.1 connection that can refuse a request while it is still coming in."""
+
+    _refused = False
+
+    def allHeadersReceived(self) -> None:
+        try:
+            super().allHeadersReceived()
+        except Problem as problem:
+            self._refuse(problem)
+
+    def rawDataReceived(self, data: bytes) -> None:
+        if self._refused:
+            return
+        try:
+            super().rawDataReceived(data)
+        except Problem as problem:
+            self._refuse(problem)
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self._refused:
+            super().dataReceived(data)
+
+    def _refuse(self, problem: Problem) -> None:
+        self._refused = True
+        self.persistent = False
+        self.requests[-1].refuse(self._command, self._path, self._version, problem)
+
+    def loseConnection(self) -> None:
+        if not self._refused:
+            super().loseConnection()
+            return
+        # Half-closed, the client gets the whole answer and its end. TLS has no half-close: there it reads
+        # `Connection: close` and the length.
+        self.setTimeout(None)
+        transport: Any = self.transport
+        transport.unregisterProducer()
+        if not self.isSecure():
+            transport.loseWriteConnection()
+        self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
+
+
+class PostdSite(Site):
+    """The factory of connections.
+
+    Args:
+        root: the resource tree.
+        max_body_bytes: the largest body of a request.
+        idle_s: seconds after which a connection without a request is closed.
+        reactor: its clock.
+    """
+
+    requestFactory = PostdRequest
+    reactor: IReactorTime
+
+    def __init__(self, root: IResource, *, max_body_bytes: int, idle_s: float, reactor: IReactorTime) -> None:
+        # Stock Twisted parses the body of every POST that might be a form, with the library for e-mail headers.
+        super().__init__(root, timeout=idle_s, reactor=reactor, parsePOSTFormSubmission=False)
+        self.max_body_bytes = max_body_bytes
+        self._access_lines: list[str] = []
+
+    def stopFactory(self) -> None:
+        self._write_access_lines()
+        super().stopFactory()
+
+    def log(self, request: http.Request) -> None:
+        """Note a request for the access log."""
+        if not self._access_lines:
+            self.reactor.callLater(ACCESS_LOG_DELAY_S, self._write_access_lines)
+        self._access_lines.append(self._logFormatter(self._logDateTime, request))
+
+    def _write_access_lines(self) -> None:
+        lines, self._access_lines = self._access_lines, []
+        if lines:
+            _access_log.info("{lines}", lines="\n".join(lines))
+
+    def buildProtocol(self, _addr: IAddress | None) -> Any:
+        # Without the proxy that stock Twisted puts around each channel to be ready for h2.
+        channel: Any = Channel()
+        channel.factory = channel.site = self
+        channel.requestFactory = self.requestFactory
+        channel.timeOut = self.timeOut
+        channel.callLater = self.reactor.callLater
+        return channel
+
+    def acceptableProtocols(self) -> list[bytes]:
+        return [b"http/1.1"]

@@ -1,0 +1,190 @@
+"""The post API (spec: Post API; contract 2)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+from klein import Klein
+from msgspec import Struct
+from twisted.web.iweb import IRequest
+from werkzeug.routing import BaseConverter
+
+from postd.model import POST_ID_MAX, Post, Version
+from postd.store.interface import Page, PostStore
+from postd.web.answers import JSON, TEXT, encode_answer, encode_not_modified, set_headers
+from postd.web.body import decode_text
+from postd.web.conditional import has_preconditions, is_current, require_current
+from postd.web.errors import Problem
+from postd.web.streaming import Flow
+
+LIMIT_MAX = 1000
+"""The largest `?limit` of a page."""
+
+AT_ONCE_MAX = 4096
+"""Posts of a list that is read from one snapshot and sent in one write; a longer one is streamed."""
+
+STREAMED_PAGE = 512
+"""Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+
+_REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
+
+
+def _numbers_up_to(most: int) -> str:
+    """Return a pattern for 1 to `most` in plain ASCII digits without a leading zero."""
+    digits = str(most)
+    shorter = f"[1-9][0-9]{{0,{len(digits) - 2}}}"
+    smaller = [
+        f"{digits[:place]}[{int(place == 0)}-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if int(digit) > int(place == 0)
+    ]
+    return "(?:" + "|".join([shorter, *smaller, digits]) + ")"
+
+
+class PostIdConverter(BaseConverter):
+    """An id in a path (spec leaves open what else may stand there: it is no address of a post, 404).
+
+    The pattern knows the bound: a number refused by `to_python` would be 405 to other methods.
+    """
+
+    regex = _numbers_up_to(POST_ID_MAX)
+
+    def to_python(self, value: str) -> int:
+        return int(value)
+
+
+class _EncodedList(Struct, frozen=True):
+    version: Version
+    body: bytes
+
+
+class PostApi:
+    """The resources `/post` and `/post/<id>`."""
+
+    app = Klein()
+    app.url_map.converters["post_id"] = PostIdConverter
+
+    def __init__(self, store: PostStore) -> None:
+        self._store = store
+        self._whole_list: _EncodedList | None = None
+
+    @app.route("/post", methods=["GET"])
+    async def list_posts(self, request: IRequest) -> bytes:
+        after, limit = _decode_page_query(request)
+        version = await self._store.version()
+        headers = {b"ETag": _list_etag(version, after, limit), **_REVALIDATE}
+        if is_current(request, headers[b"ETag"]):
+            return encode_not_modified(request, headers)
+        whole = after == 0 and limit is None
+        if whole and self._whole_list is not None and self._whole_list.version == version:
+            return encode_answer(request, HTTPStatus.OK, JSON, self._whole_list.body, headers)
+        page = await self._store.list_posts(after=after, limit=AT_ONCE_MAX if limit is None else limit)
+        if page.more:
+            if limit is None:
+                return await self._stream_list(request, page)
+            headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
+        body = b"[\n%b\n]\n" % _encode_posts(page.posts) if page.posts else b"[]\n"
+        if whole:
+            self._whole_list = _EncodedList(page.version, body)
+        # The rows may be newer than the version that was asked for first.
+        headers[b"ETag"] = _list_etag(page.version, after, limit)
+        return encode_answer(request, HTTPStatus.OK, JSON, body, headers)
+
+    @app.route("/post", methods=["POST"])
+    async def add_post(self, request: IRequest) -> bytes:
+        post_id = await self._store.add_post(decode_text(request))
+        location = {b"Location": b"/post/%d" % post_id}
+        return encode_answer(request, HTTPStatus.CREATED, TEXT, b"Success a Post!\n", location)
+
+    @app.route("/post/<post_id:post_id>", methods=["GET"])
+    async def get_post(self, request: IRequest, post_id: int) -> bytes:
+        post = await self._store.get_post(post_id)
+        headers = {b"ETag": _post_etag(post), **_REVALIDATE}
+        if is_current(request, headers[b"ETag"]):
+            return encode_not_modified(request, headers)
+        body = b'{\n  "id": %d,\n  "post": %b\n}\n' % (post.id, orjson.dumps(post.post))
+        return encode_answer(request, HTTPStatus.OK, JSON, body, headers)
+
+    @app.route("/post/<post_id:post_id>", methods=["PUT"])
+    async def replace_post(self, request: IRequest, post_id: int) -> bytes:
+        text = decode_text(request)
+        await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
+        return encode_answer(request, HTTPStatus.OK, TEXT, b"Update a Post!\n", {})
+
+    @app.route("/post/<post_id:post_id>", methods=["DELETE"])
+    async def delete_post(self, request: IRequest, post_id: int) -> bytes:
+        await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
+        return encode_answer(request, HTTPStatus.OK, TEXT, b"Delete a Post!\n", {})
+
+    async def _expected_text(self, request: IRequest, post_id: int) -> str | None:
+        """Return the text that a post must still have for the request's preconditions to hold, None for any."""
+        if not has_preconditions(request):
+            return None
+        post = await self._store.get_post(post_id)
+        require_current(request, _post_etag(post))
+        return post.post
+
+    async def _stream_list(self, request: Any, page: Page) -> bytes:
+        """Send a long list page by page, as fast as the client reads.
+
+        Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
+        in it at most once, and the order holds.
+        """
+        set_headers(request, HTTPStatus.OK, JSON, _REVALIDATE)
+        if request.method == b"HEAD":
+            return b""
+        async with Flow(request) as flow:
+            request.write(b"[\n" + _encode_posts(page.posts))
+            while page.more:
+                await flow.drained()
+                page = await self._store.list_posts(after=page.posts[-1][0], limit=STREAMED_PAGE)
+                if page.posts:
+                    request.write(b",\n" + _encode_posts(page.posts))
+        return b"\n]\n"
+
+
+def _encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
+    """Encode posts as they stand between the brackets of the list (spec: "indented by two spaces")."""
+    dumps = orjson.dumps
+    return b",\n".join([b'  {\n    "id": %d,\n    "post": %b\n  }' % (post_id, dumps(text)) for post_id, text in posts])
+
+
+def _list_etag(version: Version, after: int, limit: int | None) -> bytes:
+    page = b"" if after == 0 and limit is None else b"-%d-%d" % (after, limit or 0)
+    return b'"%d-%b%b"' % (version.revision, version.tag.encode(), page)
+
+
+def _post_etag(post: Post) -> bytes:
+    """Return a tag of what the post says: nothing else is in its representation."""
+    return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
+
+
+def _decode_page_query(request: IRequest) -> tuple[int, int | None]:
+    """Return `after`, 0 for the start, and `limit`, None for no limit. Other parameters are ignored.
+
+    Raises:
+        Problem: 400, one of them is not a number in its range, or is there twice.
+    """
+    query = request.uri.partition(b"?")[2]
+    if not query:
+        return 0, None
+    # Twisted's request.args leaves out a parameter without an equals sign.
+    parameters = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    after = _decode_number(parameters, "after", 0, POST_ID_MAX)
+    limit = _decode_number(parameters, "limit", 1, LIMIT_MAX)
+    return after or 0, limit
+
+
+def _decode_number(parameters: Mapping[str, list[str]], name: str, least: int, most: int) -> int | None:
+    values = parameters.get(name)
+    if values is None:
+        return None
+    if len(values) == 1 and _NUMBER.fullmatch(values[0]) and least <= int(values[0]) <= most:
+        return int(values[0])
+    raise Problem(400, f"?{name} must be given once, as a number from {least} to {most}.")

@@ -1,0 +1,47 @@
+"""The table of URLs.
+
+| path | served by |
+|---|---|
+| `/post`, `/post/<id>` | `posts.PostApi` |
+| anything else | 404 |
+"""
+
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import IResource, Resource
+from werkzeug.exceptions import NotFound
+
+from postd.config import Limits
+from postd.store.interface import PostStore
+from postd.web.errors import encode_error
+from postd.web.front.channel import PostdSite
+from postd.web.front.router import Router
+from postd.web.posts import PostApi
+
+
+class _Nothing(Resource):
+    """What is at the addresses where nothing is."""
+
+    isLeaf = True
+
+    def render(self, request: Any) -> bytes:
+        return encode_error(request, NotFound())
+
+
+class _Root(Resource):
+    def getChild(self, _path: bytes, _request: Any) -> Resource:
+        return _Nothing()
+
+
+def make_root(store: PostStore) -> Resource:
+    """Return the resource tree."""
+    root = _Root()
+    # A router matches the whole path itself: routes are written out in full in the Klein applications.
+    root.putChild(b"post", Router(PostApi(store).app))
+    return root
+
+
+def make_site(root: IResource, limits: Limits, *, reactor: IReactorTime) -> PostdSite:
+    """Return what serves connections with the tree."""
+    return PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)

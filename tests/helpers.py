@@ -1,0 +1,127 @@
+"""What tests of several layers share."""
+
+import ipaddress
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import treq
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from msgspec import Struct
+from treq.testing import StubTreq
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+
+from postd.config import Limits
+from postd.reactor import IReactor
+from postd.store.sqlite import SqliteStore, WriterThread
+from postd.web.site import make_root, make_site
+
+
+def result_of(call: Any) -> Any:
+    """Return what a coroutine or Deferred that needs nothing more comes to; raise what it raises."""
+    results: list[Any] = []
+    waiting = call if isinstance(call, Deferred) else Deferred.fromCoroutine(call)
+    waiting.addBoth(results.append)
+    assert results, "still waiting"
+    if hasattr(results[0], "raiseException"):
+        results[0].raiseException()
+    return results[0]
+
+
+class InlineThread(WriterThread):
+    """A writer's thread that is no thread: all is done at once, where it is asked for."""
+
+    def start(self) -> None:
+        pass
+
+    def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        return maybeDeferred(function, *args)
+
+    def stop(self) -> None:
+        pass
+
+
+class Answer(Struct):
+    """An HTTP answer. The names of its headers are in lower case; treq keeps Content-Length to itself."""
+
+    status: int
+    headers: dict[str, list[str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return a header that is there once or not at all."""
+        values = self.headers.get(name.lower(), [])
+        assert len(values) <= 1
+        return values[0] if values else None
+
+
+class InMemoryApi:
+    """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        reactor = cast(IReactor, self.clock)
+        self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
+        self.store.prepare()
+        result_of(self.store.start())
+        self._treq: Any = StubTreq(None)
+        # treq's own server would be a stock Site around the tree; ours is part of what is tested.
+        site = make_site(make_root(self.store), Limits(), reactor=reactor)
+        self._treq._agent._serverFactory = site  # noqa: SLF001
+
+    def close(self) -> None:
+        result_of(self.store.stop())
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, Any] | None = None
+    ) -> Answer:
+        """Make a request; `headers` are sent as given and nothing is added to them."""
+        asking = Deferred.fromCoroutine(self._request(method, path, body, headers or {}))
+        for _ in range(1000):
+            if asking.called:
+                break
+            self.clock.advance(0)
+            self._treq.flush()
+        answer: Answer = result_of(asking)
+        return answer
+
+    async def _request(self, method: str, path: str, body: bytes | None, sent: dict[str, Any]) -> Answer:
+        response = await self._treq.request(method, f"http://localhost{path}", data=body, headers=sent)
+        headers = {
+            name.decode().lower(): [value.decode("latin-1") for value in values]
+            for name, values in response.headers.getAllRawHeaders()
+        }
+        return Answer(response.code, headers, await treq.content(response))
+
+    def add(self, text: str) -> int:
+        """Store a post past the API; return its id."""
+        adding = Deferred.fromCoroutine(self.store.add_post(text))
+        self.clock.advance(0)
+        post_id: int = result_of(adding)
+        return post_id
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a self-signed certificate for this machine; return the files of its key and of itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(tz=UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_file, certificate_file = folder / "key.pem", folder / "cert.pem"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return key_file, certificate_file

@@ -1,0 +1,163 @@
+"""The body limit, on the bytes of a connection."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransportWithDisconnection
+from twisted.logger import capturedLogs
+from twisted.web.resource import Resource
+
+from postd.config import ByteCount, Limits, Seconds
+from postd.reactor import IReactor
+from postd.web.front.channel import ACCESS_LOG_DELAY_S, LINGER_S
+from postd.web.site import make_site
+
+LIMIT = 100
+
+
+class Recorder(Resource):
+    """Notes the bodies that get through."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+
+    def render(self, request: Any) -> bytes:
+        self.bodies.append(request.content.read())
+        return b"done"
+
+
+class HalfClosableTransport(StringTransportWithDisconnection):
+    write_closed = False
+    aborted = False
+
+    def loseWriteConnection(self) -> None:
+        self.write_closed = True
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.recorder = Recorder()
+        limits = Limits(max_body_bytes=ByteCount(LIMIT), idle_s=Seconds(60))
+        site = make_site(self.recorder, limits, reactor=cast(IReactor, self.clock))
+        self.channel = site.buildProtocol(None)
+        self.transport = HalfClosableTransport()
+        self.transport.protocol = self.channel
+        self.channel.makeConnection(self.transport)
+
+    def send(self, data: bytes) -> bytes:
+        """Send bytes; return what came back."""
+        self.transport.clear()
+        self.channel.dataReceived(data)
+        answer: bytes = self.transport.value()
+        return answer
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+def head(*fields: str) -> bytes:
+    return "".join(f"{line}\r\n" for line in ("POST /post HTTP/1.1", "Host: x", *fields, "")).encode()
+
+
+def check_refused(answer: bytes, connection: Connection) -> None:
+    top, body = answer.split(b"\r\n\r\n", 1)
+    assert top.startswith(b"HTTP/1.1 413 ")
+    assert b"Connection: close" in top
+    assert b"Content-Length: %d" % len(body) in top
+    assert json.loads(body)["status"] == 413
+    assert connection.recorder.bodies == []
+    # The answer's end can be read, what still comes is thrown away, and nothing of it is taken for a request.
+    assert connection.transport.write_closed
+    assert connection.send(b"x" * 10_000 + b"\r\nPOST /post HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == b""
+    assert connection.transport.connected
+    connection.clock.advance(LINGER_S)
+    assert connection.transport.aborted
+    assert connection.recorder.bodies == []
+    assert connection.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**400], ids=["1", "2", "3", "4"])
+def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connection, length: int) -> None:
+    check_refused(connection.send(head(f"Content-Length: {length}")), connection)
+
+
+def test_a_client_that_asks_first_is_not_told_to_go_on(connection: Connection) -> None:
+    answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT + 1}"))
+    assert b"100 Continue" not in answer
+    check_refused(answer, connection)
+
+
+def test_a_client_that_asks_first_with_a_body_within_the_limit_is(connection: Connection) -> None:
+    answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT}"))
+    assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(b"x" * LIMIT)
+    assert connection.recorder.bodies == [b"x" * LIMIT]
+
+
+def test_a_body_sent_with_its_head_is_refused_too(connection: Connection) -> None:
+    check_refused(connection.send(head(f"Content-Length: {LIMIT + 1}") + b"x" * (LIMIT + 1)), connection)
+
+
+def test_a_chunked_body_is_cut_off_where_it_passes_the_limit(connection: Connection) -> None:
+    assert connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"x" * LIMIT + b"\r\n") == b""
+    check_refused(connection.send(b"1\r\nx\r\n0\r\n\r\n"), connection)
+
+
+def test_chunks_in_one_piece_are_refused_once(connection: Connection) -> None:
+    chunks = b"33\r\n" + b"x" * 0x33 + b"\r\n"
+    check_refused(connection.send(head("Transfer-Encoding: chunked") + chunks * 5 + b"0\r\n\r\n"), connection)
+
+
+def test_a_body_of_just_the_limit_is_taken(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT}") + b"x" * LIMIT)
+    connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"y" * LIMIT + b"\r\n0\r\n\r\n")
+    assert connection.recorder.bodies == [b"x" * LIMIT, b"y" * LIMIT]
+    assert connection.transport.connected
+
+
+def test_a_refused_client_that_hangs_up_leaves_nothing_behind(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT + 1}"))
+    connection.transport.loseConnection()
+    connection.clock.advance(ACCESS_LOG_DELAY_S)
+    assert connection.clock.getDelayedCalls() == []
+
+
+def test_a_connection_without_a_request_is_closed(connection: Connection) -> None:
+    connection.clock.advance(59)
+    assert connection.transport.connected
+    connection.clock.advance(2)
+    assert not connection.transport.connected
+
+
+def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
+    with capturedLogs() as events:
+        connection.send(b'GET /post?a HTTP/1.1\r\nHost: x\r\n\r\nGET /b"\x7f HTTP/1.1\r\nHost: x\r\n\r\n')
+        connection.clock.advance(ACCESS_LOG_DELAY_S)
+    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
+    first, second = event["lines"].splitlines()
+    assert '"GET /post?a HTTP/1.1" 200 4 ' in first
+    assert r'"GET /b\"\x7f HTTP/1.1" 200 4 ' in second
+
+
+def test_no_answer_names_the_library(connection: Connection) -> None:
+    answer = connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Server:" not in answer
+    assert b"Date: " in answer
+
+
+def test_http2_is_not_offered() -> None:
+    site = make_site(Resource(), Limits(), reactor=cast(IReactor, Clock()))
+    assert site.acceptableProtocols() == [b"http/1.1"]

@@ -1,0 +1,123 @@
+"""The router, over a small application of its own."""
+
+from typing import Any, cast
+
+import pytest
+from klein import Klein
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransportWithDisconnection
+from twisted.web.resource import IResource
+from zope.interface.verify import verifyObject
+
+from postd.config import Limits
+from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.web.front.router import Router
+from postd.web.site import make_site
+
+
+class Views:
+    app = Klein()
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[bytes]] = []
+        self.cancelled = 0
+
+    @app.route("/post", methods=["GET"])
+    async def wait(self, request: Any) -> bytes:
+        self.waiting.append(Deferred(self._cancel))
+        return await self.waiting[-1]
+
+    @app.route("/post/begun")
+    async def begin_and_fail(self, request: Any) -> bytes:
+        request.write(b"begun")
+        raise ValueError("secret")
+
+    def _cancel(self, _: Deferred[bytes]) -> None:
+        self.cancelled += 1
+
+
+class Transport(StringTransportWithDisconnection):
+    aborted = False
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.views = Views()
+        self.router = Router(self.views.app)
+        site = make_site(cast(IResource, self.router), Limits(), reactor=cast(IReactor, Clock()))
+        channel = site.buildProtocol(None)
+        self.transport = Transport()
+        self.transport.protocol = channel
+        channel.makeConnection(self.transport)
+        self.send = channel.dataReceived
+
+    def get(self, path: str, method: str = "GET") -> None:
+        self.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+def test_it_is_a_resource(connection: Connection) -> None:
+    assert verifyObject(IResource, connection.router)
+
+
+def test_an_answer_may_take_its_time(connection: Connection) -> None:
+    connection.get("/post")
+    assert connection.transport.value() == b""
+    connection.views.waiting[0].callback(b"answer")
+    assert connection.transport.value().endswith(b"answer\r\n0\r\n\r\n")
+
+
+def test_a_client_that_goes_away_ends_what_is_done_for_it(connection: Connection) -> None:
+    connection.get("/post")
+    connection.transport.loseConnection()
+    assert connection.views.cancelled == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StoreUnavailableError("why"), b"503 Service Unavailable"),
+        (StoreBusyError("why"), b"503 Service Unavailable"),
+        (StoreFullError("why"), b"507 Insufficient Storage"),
+    ],
+)
+def test_a_store_that_is_away_asks_to_come_again(connection: Connection, error: Exception, status: bytes) -> None:
+    connection.get("/post")
+    connection.views.waiting[0].errback(error)
+    answer = connection.transport.value()
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"Retry-After: 1\r\n" in answer
+    assert b"why" not in answer
+
+
+def test_an_unexpected_error_tells_the_client_nothing(connection: Connection) -> None:
+    connection.get("/post")
+    connection.views.waiting[0].errback(ValueError("secret"))
+    answer = connection.transport.value()
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error")
+    assert b"application/problem+json" in answer
+    assert b"secret" not in answer
+    assert b"Traceback" not in answer
+
+
+def test_an_answer_that_cannot_be_finished_is_cut_off(connection: Connection) -> None:
+    """A chunked body that ended in the regular way would be taken for whole."""
+    connection.get("/post/begun")
+    assert connection.transport.aborted
+    assert not connection.transport.value().endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("method", ["get", "Get", "head"])
+def test_methods_are_case_sensitive(connection: Connection, method: str) -> None:
+    connection.get("/post", method)
+    assert connection.transport.value().startswith(b"HTTP/1.1 405 Method Not Allowed")

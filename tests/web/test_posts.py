@@ -1,0 +1,374 @@
+"""The post API, row by row of contract.md section 2."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import Answer, InMemoryApi
+from tests.store.contract import texts
+
+JSON = {"Content-Type": "application/json"}
+
+
+def post_body(text: str) -> bytes:
+    return json.dumps({"post": text}).encode()
+
+
+def check_problem(answer: Answer, status: int, pointer: str | None = None) -> dict[str, Any]:
+    """Check an error of the API (RFC 9457); return the problem."""
+    assert answer.header("Content-Type") == "application/problem+json"
+    assert answer.header("Cache-Control") == "no-store"
+    problem: dict[str, Any] = json.loads(answer.body)
+    assert (answer.status, problem["status"]) == (status, status)
+    assert problem["type"] == "about:blank"
+    assert problem["title"]
+    assert problem["detail"]
+    assert problem.get("pointer") == pointer
+    return problem
+
+
+class ListTests:
+    def test_without_posts_it_is_an_empty_array(self, api: InMemoryApi) -> None:
+        answer = api.request("GET", "/post")
+        assert (answer.status, answer.body) == (200, b"[]\n")
+
+    def test_it_is_indented_by_two_spaces_and_ascends(self, api: InMemoryApi) -> None:
+        for text in ("first", 'quote " and \\', "Grüße, 世界 🚀\n"):
+            api.add(text)
+        answer = api.request("GET", "/post")
+        posts = [{"id": n, "post": text} for n, text in enumerate(("first", 'quote " and \\', "Grüße, 世界 🚀\n"), 1)]
+        assert answer.body.decode() == json.dumps(posts, indent=2, ensure_ascii=False) + "\n"
+        assert answer.header("Content-Type") == "application/json"
+        assert answer.header("Cache-Control") == "no-cache"
+
+    def test_it_shows_every_change(self, api: InMemoryApi) -> None:
+        api.request("POST", "/post", post_body("one"), JSON)
+        assert json.loads(api.request("GET", "/post").body) == [{"id": 1, "post": "one"}]
+        api.request("PUT", "/post/1", post_body("uno"), JSON)
+        assert json.loads(api.request("GET", "/post").body) == [{"id": 1, "post": "uno"}]
+        api.request("DELETE", "/post/1")
+        assert json.loads(api.request("GET", "/post").body) == []
+
+    def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
+        api.add("one")
+        for path in ("/post", "/post/1", "/post?limit=1", "/post/2"):
+            got, head = api.request("GET", path), api.request("HEAD", path)
+            assert head.headers.pop("content-length") == [str(len(got.body))]
+            for answer in (got, head):
+                answer.headers.pop("date")
+            assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
+
+    def test_pages_lead_through_the_whole_list(self, api: InMemoryApi) -> None:
+        for n in range(7):
+            api.add(f"post {n}")
+        path, seen, requests = "/post?limit=3", [], 0
+        while path:
+            answer = api.request("GET", path)
+            seen += [post["id"] for post in json.loads(answer.body)]
+            link, requests = answer.header("Link"), requests + 1
+            path = link.removeprefix("<").removesuffix('>; rel="next"') if link else ""
+        assert (seen, requests) == ([1, 2, 3, 4, 5, 6, 7], 3)
+
+    def test_after_starts_behind_a_post_that_need_not_be_there(self, api: InMemoryApi) -> None:
+        for n in range(3):
+            api.add(f"post {n}")
+        for path, ids in (
+            ("/post?after=1", [2, 3]),
+            ("/post?after=3", []),
+            ("/post?after=0", [1, 2, 3]),
+            ("/post?after=9007199254740991", []),
+            ("/post?limit=1000&after=2&unknown=x", [3]),
+        ):
+            answer = api.request("GET", path)
+            assert answer.status == 200
+            assert [post["id"] for post in json.loads(answer.body)] == ids
+            assert answer.header("Link") is None
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            *("limit=0", "limit=1001", "limit=-1", "limit=x", "limit=", "limit", "limit=1.5", "limit=01", "limit=%201"),
+            *("limit=1&limit=2", "limit=1_0", "limit=%D9%A1", "limit=99999999999999999999"),
+            *("after=-1", "after=x", "after=", "after=01", "after=9007199254740992", "after=1&after=1", "after=+1"),
+        ],
+    )
+    def test_a_bad_page_is_refused(self, api: InMemoryApi, query: str) -> None:
+        check_problem(api.request("GET", f"/post?{query}"), 400)
+
+    @given(
+        query=st.text(st.characters(codec="ascii", categories=["L", "N", "P"]) | st.sampled_from("&=%+;"), max_size=30)
+    )
+    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_query_is_answered(self, api: InMemoryApi, query: str) -> None:
+        assert api.request("GET", f"/post?after=%FF&{query}").status == 400
+        assert api.request("GET", f"/post?limit={query}").status in {200, 400}
+
+
+class EtagTests:
+    def test_a_client_that_has_the_list_is_told_so(self, api: InMemoryApi) -> None:
+        api.add("one")
+        for path in ("/post", "/post?limit=1", "/post/1"):
+            etag = api.request("GET", path).header("ETag") or ""
+            assert etag.startswith('"')
+            for value in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+                answer = api.request("GET", path, headers={"If-None-Match": value})
+                assert (answer.status, answer.body, answer.header("ETag")) == (304, b"", etag)
+                assert answer.header("Cache-Control") == "no-cache"
+            for value in ('"other"', etag.strip('"'), f'W/"x{etag[1:]}', ""):
+                assert api.request("GET", path, headers={"If-None-Match": value}).status == 200
+
+    def test_two_different_lists_never_share_one(self, api: InMemoryApi) -> None:
+        seen = {api.request("GET", "/post").header("ETag")}
+        for n, (method, path) in enumerate(
+            [("POST", "/post"), ("PUT", "/post/1"), ("PUT", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")]
+        ):
+            api.request(method, path, post_body(f"text {n % 2}"), JSON)
+            seen.add(api.request("GET", "/post").header("ETag"))
+        assert len(seen) == 6
+        pages = {api.request("GET", f"/post?{query}").header("ETag") for query in ("limit=1", "limit=2", "after=1")}
+        assert len(seen | pages) == 9
+
+    def test_a_history_that_parted_has_its_own(self) -> None:
+        """As after a restored backup: the same number of changes, but not the same ones."""
+        tags = set()
+        for text in ("one", "another"):
+            api = InMemoryApi()
+            api.add(text)
+            tags.add(api.request("GET", "/post").header("ETag"))
+            api.close()
+        assert len(tags) == 2
+
+    def test_a_refused_write_leaves_it(self, api: InMemoryApi) -> None:
+        api.add("one")
+        etag = api.request("GET", "/post").header("ETag")
+        api.request("PUT", "/post/2", post_body("x"), JSON)
+        api.request("DELETE", "/post/2")
+        api.request("POST", "/post", b"{}", JSON)
+        assert api.request("GET", "/post").header("ETag") == etag
+
+    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
+    def test_a_write_for_another_state_is_refused(self, api: InMemoryApi, method: str) -> None:
+        api.add("one")
+        etag = api.request("GET", "/post/1").header("ETag") or ""
+        for headers in (
+            {"If-Match": '"other"'},
+            {"If-Match": f"W/{etag}"},  # a weak tag never matches here (RFC 9110 §13.1.1)
+            {"If-Match": "nonsense"},
+            {"If-None-Match": etag},
+            {"If-None-Match": "*"},
+        ):
+            check_problem(api.request(method, "/post/1", post_body("x"), JSON | headers), 412)
+        assert json.loads(api.request("GET", "/post/1").body)["post"] == "one"
+
+    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
+    @pytest.mark.parametrize("value", ["{}", '"other", {}', "*"])
+    def test_a_write_for_this_state_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
+        api.add("one")
+        etag = api.request("GET", "/post/1").header("ETag") or ""
+        headers = JSON | {"If-Match": value.replace("{}", etag)}
+        assert api.request(method, "/post/1", post_body("x"), headers).status == 200
+
+    def test_a_post_that_is_not_there_is_404_before_412(self, api: InMemoryApi) -> None:
+        check_problem(api.request("PUT", "/post/1", post_body("x"), JSON | {"If-Match": '"a"'}), 404)
+        check_problem(api.request("DELETE", "/post/1", headers={"If-Match": "*"}), 404)
+
+    def test_reading_for_another_state_is_refused(self, api: InMemoryApi) -> None:
+        check_problem(api.request("GET", "/post", headers={"If-Match": '"other"'}), 412)
+
+
+class WriteTests:
+    def test_adding(self, api: InMemoryApi) -> None:
+        answer = api.request("POST", "/post", post_body("one"), JSON)
+        assert (answer.status, answer.body) == (201, b"Success a Post!\n")
+        assert answer.header("Location") == "/post/1"
+        assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+
+    def test_getting_one(self, api: InMemoryApi) -> None:
+        api.add("one")
+        answer = api.request("GET", "/post/1")
+        assert (answer.status, answer.body) == (200, b'{\n  "id": 1,\n  "post": "one"\n}\n')
+        assert answer.header("Content-Type") == "application/json"
+
+    def test_replacing(self, api: InMemoryApi) -> None:
+        api.add("one")
+        answer = api.request("PUT", "/post/1", post_body("uno"), JSON)
+        assert (answer.status, answer.body) == (200, b"Update a Post!\n")
+        assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+
+    def test_deleting(self, api: InMemoryApi) -> None:
+        api.add("one")
+        answer = api.request("DELETE", "/post/1")
+        assert (answer.status, answer.body) == (200, b"Delete a Post!\n")
+        check_problem(api.request("DELETE", "/post/1"), 404)
+
+    def test_putting_never_creates(self, api: InMemoryApi) -> None:
+        check_problem(api.request("PUT", "/post/1", post_body("x"), JSON), 404)
+        assert api.request("GET", "/post").body == b"[]\n"
+
+    @given(text=texts)
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_text_comes_back_exactly(self, api: InMemoryApi, text: str) -> None:
+        location = api.request("POST", "/post", post_body(text), JSON).header("Location") or ""
+        assert json.loads(api.request("GET", location).body)["post"] == text
+        assert json.loads(api.request("GET", "/post").body)[-1]["post"] == text
+
+
+class BadBodyTests:
+    """No bad body gives a 5xx or changes the store."""
+
+    @pytest.fixture(params=["POST", "PUT"])
+    def send(self, api: InMemoryApi, request: pytest.FixtureRequest) -> Any:
+        api.add("untouched")
+        path = "/post" if request.param == "POST" else "/post/1"
+
+        def send(body: bytes, headers: dict[str, Any] | None = None) -> Answer:
+            answer = api.request(request.param, path, body, JSON if headers is None else headers)
+            assert json.loads(api.request("GET", "/post").body) == [{"id": 1, "post": "untouched"}]
+            return answer
+
+        return send
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            *(b"", b" ", b"{", b'{"post"', b'{"post":"x"', b'{"post":"x"}}', b'{"post":"x",}', b"{'post':'x'}"),
+            *(b'{"post":"x"} trailing', b'{"post":"\xff"}', b'\xef\xbb\xbf{"post":"x"}', b'{"post":"\x01"}'),
+            *(b'{"post":"x","post":"y"}', b'{"post":"x","p\\u006fst":"y"}', b'{"post":"x","post":"x"}'),
+            *(b"[]", b"null", b"1", b'"post"', b'["post"]', b'[["post","x"]]', b"NaN", b'{"post":"x","n":NaN}'),
+            *(b'{"post":"x","n":Infinity}', b'{"post":"x","n":01}', b"[" * 5000 + b"]" * 5000, b"post=x"),
+            *('{"post":"x"}'.encode("utf-16"), b'{"post":"\\x"}', b"\0"),
+        ],
+    )
+    def test_what_is_not_a_json_object_is_400(self, send: Any, body: bytes) -> None:
+        check_problem(send(body), 400)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            *(b"{}", b'{"Post":"x"}', b'{"post":null}', b'{"post":1}', b'{"post":["x"]}', b'{"post":{}}'),
+            *(b'{"post":true}', b'{"post":""}', b'{"post":"\\u0000"}', b'{"post":"a\\u0000b"}', b'{"id":1}'),
+            *(b'{"post":"\\ud800"}', b'{"post":"x\\udfff"}', b'{"post":"\\ude80\\ud83d"}'),
+            *(post_body("x" * 141), post_body("\U0001f680" * 141), post_body("x" * 10_000)),
+        ],
+    )
+    def test_a_text_that_no_post_can_carry_is_422(self, send: Any, body: bytes) -> None:
+        problem = check_problem(send(body), 422, pointer="/post")
+        assert problem["title"] == "Unprocessable Entity"
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"Content-Type": ""},
+            {"Content-Type": "text/plain"},
+            {"Content-Type": "application/jsonx"},
+            {"Content-Type": "application/json-seq"},
+            {"Content-Type": "application/x-www-form-urlencoded"},
+            {"Content-Type": "multipart/form-data; boundary=x"},
+            {"Content-Type": "application/json; charset=latin-1"},
+            {"Content-Type": "application/json; charset=utf-16"},
+            {"Content-Type": ["application/json", "text/plain"]},
+            {"Content-Type": "text/plain, application/json"},
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        ],
+    )
+    def test_what_is_not_sent_as_json_is_415(self, send: Any, headers: dict[str, Any]) -> None:
+        check_problem(send(post_body("x"), headers), 415)
+
+    @given(body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "replace")))
+    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_bytes_are_answered(self, api: InMemoryApi, body: bytes) -> None:
+        assert api.request("POST", "/post", body, JSON).status in {400, 422}
+
+    @given(
+        value=st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        )
+    )
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_json_is_answered(self, api: InMemoryApi, value: Any) -> None:
+        body = json.dumps({"post": value}).encode()
+        assert api.request("POST", "/post", body, JSON).status in {201, 400, 422}
+
+    def test_the_longest_text_is_taken(self, api: InMemoryApi) -> None:
+        for text in ("x" * 140, "é" * 140, "\U0001f680" * 140):
+            assert api.request("POST", "/post", post_body(text), JSON).status == 201
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"post":"x","id":99}',
+            b' \r\n\t{ "other" : [1, {"post": 2}] , "post":"x" } ',
+            b'{"n":1e999,"m":' + b"9" * 6000 + b',"post":"x"}',
+            b'{"post":"x","other":1,"other":2}',
+        ],
+    )
+    def test_other_members_are_ignored(self, api: InMemoryApi, body: bytes) -> None:
+        answer = api.request("POST", "/post", body, JSON)
+        assert (answer.status, answer.header("Location")) == (201, "/post/1")
+        assert json.loads(api.request("GET", "/post/1").body) == {"id": 1, "post": "x"}
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *("application/json; charset=utf-8", "APPLICATION/JSON;CHARSET=UTF-8", 'application/json; charset="utf-8"'),
+            *("application/json;profile=x", "application/json ;charset=utf-8"),
+        ],
+    )
+    def test_json_may_have_parameters(self, api: InMemoryApi, value: str) -> None:
+        assert api.request("POST", "/post", post_body("x"), {"Content-Type": value}).status == 201
+
+
+class AddressTests:
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS", "PATCH"])
+    @pytest.mark.parametrize(
+        "address",
+        [
+            *("0", "01", "-1", "+1", "1.0", "1_0", "x", "1x", "9007199254740992", "99999999999999999999", "%D9%A1"),
+            *("%20", "%201", "1%0A", "%00", "%FF", "1/", "1/2", "", "%2F1", "1%2F"),
+        ],
+    )
+    def test_what_is_no_id_is_404(self, api: InMemoryApi, method: str, address: str) -> None:
+        api.add("one")
+        answer = api.request(method, f"/post/{address}", post_body("x"), JSON)
+        assert answer.status == 404
+        assert answer.header("Content-Type") == "application/problem+json"
+        assert json.loads(api.request("GET", "/post").body) == [{"id": 1, "post": "one"}]
+
+    @pytest.mark.parametrize("post_id", [1, 9007199254740991])
+    def test_an_unknown_id_is_404(self, api: InMemoryApi, post_id: int) -> None:
+        for method in ("GET", "PUT", "DELETE"):
+            problem = check_problem(api.request(method, f"/post/{post_id}", post_body("x"), JSON), 404)
+            assert str(post_id) in problem["detail"]
+
+    @pytest.mark.parametrize("path", ["/", "/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF"])
+    def test_elsewhere_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+        api.add("one")
+        answer = api.request("GET", path)
+        assert (answer.status, answer.body) == (404, b"Not Found\n")
+        assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+
+    def test_an_escaped_path_is_the_same_path(self, api: InMemoryApi) -> None:
+        api.add("one")
+        assert api.request("GET", "/%70ost/%31").status == 200
+
+    @pytest.mark.parametrize(
+        ("path", "allow"),
+        [("/post", "GET, HEAD, OPTIONS, POST"), ("/post/1", "DELETE, GET, HEAD, OPTIONS, PUT")],
+    )
+    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
+        methods = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO"}
+        for method in methods - set(allow.split(", ")):
+            answer = api.request(method, path, post_body("x"), JSON)
+            check_problem(answer, 405)
+            assert answer.header("Allow") == allow
+        answer = api.request("OPTIONS", path)
+        assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
+
+    def test_a_strange_host_changes_nothing(self, api: InMemoryApi) -> None:
+        for host in ("a b", "[::1", "x" * 1000, "localhost:port", "\xe9", ""):
+            assert api.request("GET", "/post", headers={"Host": host.encode("latin-1")}).status == 200

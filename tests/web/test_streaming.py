@@ -1,0 +1,134 @@
+"""Long lists, through an in-memory connection whose client reads as slowly as the test likes."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.testing import StringTransportWithDisconnection
+from zope.interface.verify import verifyObject
+
+from postd.config import Limits
+from postd.errors import StoreUnavailableError
+from postd.reactor import IReactor
+from postd.web.posts import AT_ONCE_MAX, STREAMED_PAGE
+from postd.web.site import make_root, make_site
+from postd.web.streaming import Flow
+from tests.helpers import InMemoryApi, result_of
+
+MANY = AT_ONCE_MAX + 3 * STREAMED_PAGE
+
+
+class SlowTransport(StringTransportWithDisconnection):
+    """Holds up whoever writes until `drain` is called."""
+
+    aborted = False
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self.producer is not None and self.streaming:
+            self.producer.pauseProducing()
+
+    def writeSequence(self, data: Any) -> None:
+        self.write(b"".join(data))
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+    def drain(self) -> bytes:
+        sent: bytes = self.value()
+        self.clear()
+        producer: Any = self.producer
+        producer.resumeProducing()
+        return sent
+
+
+@pytest.fixture
+def transport(api: InMemoryApi) -> SlowTransport:
+    writer = api.store._writer  # noqa: SLF001 - many posts at once, past the queue
+    assert writer is not None
+    writer.execute("BEGIN")
+    writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
+    writer.execute("COMMIT")
+    site = make_site(make_root(api.store), Limits(), reactor=cast(IReactor, api.clock))
+    channel = site.buildProtocol(None)
+    transport = SlowTransport()
+    transport.protocol = channel
+    channel.makeConnection(transport)
+    return transport
+
+
+def get(transport: SlowTransport, method: str = "GET", version: str = "1.0") -> None:
+    transport.protocol.dataReceived(f"{method} /post HTTP/{version}\r\nHost: x\r\n\r\n".encode())
+
+
+def read_to_the_end(transport: SlowTransport) -> bytes:
+    sent = b""
+    while transport.connected:
+        sent += transport.drain()
+    rest: bytes = transport.value()
+    return sent + rest
+
+
+def body_of(answer: bytes) -> bytes:
+    return answer.split(b"\r\n\r\n", 1)[1]
+
+
+def ids(body: bytes) -> list[int]:
+    return [post["id"] for post in json.loads(body)]
+
+
+def test_a_long_list_is_whole(transport: SlowTransport) -> None:
+    get(transport)
+    posts = [{"id": n, "post": f"post {n}"} for n in range(1, MANY + 1)]
+    assert body_of(read_to_the_end(transport)).decode() == json.dumps(posts, indent=2) + "\n"
+
+
+def test_no_more_is_read_than_the_client_takes(transport: SlowTransport) -> None:
+    get(transport)
+    first = len(transport.value())
+    assert transport.drain().count(b'"id"') == AT_ONCE_MAX
+    assert transport.value().count(b'"id"') == STREAMED_PAGE
+    assert len(transport.value()) < first / 4
+
+
+def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: InMemoryApi) -> None:
+    get(transport)
+    begun = transport.drain() + transport.drain()
+    writer: Any = api.store._writer  # noqa: SLF001
+    writer.execute("DELETE FROM post WHERE id > ?", (AT_ONCE_MAX + STREAMED_PAGE,))
+    # One page more was read before the posts were gone; what follows it is nothing.
+    seen = ids(body_of(begun + read_to_the_end(transport)))
+    assert seen == sorted(set(seen))
+    assert seen[:AT_ONCE_MAX] == list(range(1, AT_ONCE_MAX + 1))
+    assert len(seen) < MANY
+
+
+def test_head_sends_no_list(transport: SlowTransport) -> None:
+    get(transport, "HEAD")
+    top, body = transport.value().split(b"\r\n\r\n", 1)
+    assert b"Content-Type: application/json" in top
+    assert body == b""
+
+
+def test_a_client_that_leaves_ends_the_reading(transport: SlowTransport) -> None:
+    get(transport)
+    transport.drain()
+    transport.loseConnection()
+    transport.clear()
+    assert transport.value() == b""
+
+
+def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api: InMemoryApi) -> None:
+    get(transport, version="1.1")
+    result_of(api.store.stop())
+    transport.drain()
+    assert transport.aborted
+    assert not transport.value().endswith(b"0\r\n\r\n")
+    with pytest.raises(StoreUnavailableError):
+        result_of(api.store.version())
+
+
+def test_flow_is_a_push_producer() -> None:
+    assert verifyObject(IPushProducer, Flow(None))
