@@ -1,0 +1,129 @@
+"""Listening: endpoint strings become bound ports, or one line that says why not.
+
+Ports are bound before the reactor runs and before twistd forks, so that a taken port ends the start.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.python.failure import Failure
+
+from postd.errors import ConfigError
+from postd.reactor import IReactor
+
+KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
+"""The endpoints that make sense for a server, of those that Twisted has."""
+
+_WANTED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
+
+
+class Listener(Struct, frozen=True):
+    """A bound port. `tls` tells whether what goes through it is encrypted by us."""
+
+    description: str
+    port: IListeningPort
+    tls: bool
+
+    @property
+    def exposed(self) -> bool:
+        """Whether strangers can reach it and read along: neither loopback, nor a UNIX socket, nor TLS."""
+        address = self.port.getHost()
+        if self.tls or isinstance(address, UNIXAddress):
+            return False
+        host = ipaddress.ip_address(_host(address))
+        mapped = getattr(host, "ipv4_mapped", None)
+        return not (mapped or host).is_loopback
+
+    @property
+    def url(self) -> str:
+        """Where it really listens, as a person would type it."""
+        address = self.port.getHost()
+        if isinstance(address, UNIXAddress):
+            return f"unix:{_unix_name(address)}"
+        host = _host(address)
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}/"  # type: ignore[attr-defined]
+
+
+def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
+    """Bind all endpoints, or none.
+
+    Args:
+        descriptions: endpoint strings as Twisted has them, with absolute paths.
+        factory: serves the connections, once the reactor runs.
+        where: the setting they come from, for the error.
+        reactor: listens.
+
+    Raises:
+        ConfigError: an endpoint cannot be understood, or its address cannot be had.
+    """
+    if not descriptions:
+        raise ConfigError(where, f"nothing to listen on; give {_WANTED}")
+    listeners: list[Listener] = []
+    try:
+        for description in descriptions:
+            endpoint = _endpoint(description, where, reactor)
+            port = _listen(endpoint, factory, f"{where}: {description}")
+            listeners.append(Listener(description, port, _kinds(description)[-1] in {"ssl", "tls"}))
+    except ConfigError:
+        for listener in listeners:
+            listener.port.stopListening()
+        raise
+    return listeners
+
+
+def _kinds(description: str) -> list[str]:
+    """The kinds of an endpoint, outermost first: haproxy:tcp:80 is haproxy, then tcp."""
+    kind, _, rest = description.partition(":")
+    return [kind, *_kinds(rest)] if kind == "haproxy" else [kind]
+
+
+def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerEndpoint:
+    known = all(kind in KINDS for kind in _kinds(description))
+    # Twisted takes an empty path for one, and leaves a lock file of that name behind.
+    if not known or description.endswith("unix:"):
+        raise ConfigError(where, f"{description!r} is not {_WANTED}")
+    try:
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except OSError as error:
+        raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
+        raise ConfigError(where, f"{description!r} is not {_WANTED} ({_words(error)})") from None
+    return endpoint
+
+
+def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> IListeningPort:
+    ports: list[IListeningPort] = []
+    failures: list[Failure] = []
+    # Every kind we allow is bound at once; none waits for the reactor.
+    endpoint.listen(factory).addCallbacks(ports.append, failures.append)
+    if failures:
+        error: Any = failures[0].value
+        if isinstance(error, CannotListenError):
+            error = error.socketError
+        raise ConfigError(where, f"cannot listen: {_words(error)}")
+    return ports[0]
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, socket.gaierror | OSError) and error.strerror:
+        return error.strerror
+    return f"{error}" or type(error).__name__
+
+
+def _host(address: IAddress) -> str:
+    if isinstance(address, IPv4Address | IPv6Address):
+        return str(address.host).partition("%")[0]
+    return "0.0.0.0"  # noqa: S104 - an address family that we don't know is taken for an exposed one
+
+
+def _unix_name(address: UNIXAddress) -> str:
+    name = address.name
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)

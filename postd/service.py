@@ -1,0 +1,85 @@
+"""The composition root: the one place that knows the settings and all the parts."""
+
+from collections.abc import Sequence
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, gatherResults, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from postd.config import LoadedSettings
+from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.listeners import Listener, bind
+from postd.reactor import IReactor
+from postd.store import PostStore, open_store
+from postd.web.site import make_root, make_site
+
+
+class PostdService(Service):
+    """The running server: a store, and listeners that are bound already."""
+
+    _log = Logger()
+
+    def __init__(self, store: PostStore, listeners: Sequence[Listener]) -> None:
+        self._store = store
+        self._listeners = listeners
+        self._starting: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        super().startService()
+        self._starting = Deferred.fromCoroutine(self._store.start())
+        self._starting.addCallbacks(self._ready, self._not_ready)
+
+    async def _stop(self) -> None:
+        await gatherResults(
+            [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
+        )
+        await self._store.stop()
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    def _ready(self, _: None) -> None:
+        self._log.info(
+            "postd ready: {addresses}; store {store}; read open; write open",
+            addresses=", ".join(listener.url for listener in self._listeners),
+            store=self._store.description,
+        )
+
+    def _not_ready(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("the store could not be started", failure=failure)
+
+
+def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
+    """Build the server. The store has been tried and the ports are bound when this returns.
+
+    Raises:
+        ConfigError: a setting cannot be used; nothing is left bound.
+    """
+    settings, where = loaded.settings, loaded.where
+    store = open_store(settings.store, where=where["store"], reactor=reactor)
+    try:
+        store.prepare()
+    except StoreRefusedError as error:
+        raise ConfigError(where["store"], error.why) from None
+    except StoreUnavailableError:
+        pass  # merely away: requests get 503 until it is there, and start() tells the log why
+    site = make_site(make_root(store), settings.limits, reactor=reactor)
+    listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
+    _refuse_open_writes(listeners, settings.insecure, where["listen"])
+    return PostdService(store, listeners)
+
+
+def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str], where: str) -> None:
+    """Keep strangers from writing unless that is what was asked for (contract 7)."""
+    exposed = [listener for listener in listeners if listener.exposed]
+    if exposed and "open-writes" not in insecure:
+        for listener in listeners:
+            listener.port.stopListening()
+        raise ConfigError(
+            f"{where}: {exposed[0].description}",
+            "anyone who reaches this address could write; listen on loopback, unix: or ssl:, "
+            'or add insecure = ["open-writes"] to the settings file',
+        )

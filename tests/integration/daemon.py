@@ -1,0 +1,98 @@
+"""A real `twistd postd` process."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+TWISTD = str(Path(sys.executable).parent / "twistd")
+START_MAX_S = 30.0
+STOP_MAX_S = 15.0
+
+
+class Daemon:
+    """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block."""
+
+    def __init__(
+        self, folder: Path, *options: str, listen: str | None = "tcp:0:interface=127.0.0.1", wait: bool = True
+    ) -> None:
+        self.folder = folder
+        self.log_file = folder / "log"
+        self._options = [*(["--listen", listen] if listen else []), *options]
+        self._wait = wait
+
+    def __enter__(self) -> Self:
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options],
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        if self._wait:
+            self.wait_for("postd ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    @property
+    def url(self) -> str:
+        """Where it says that it listens: the first address of the last `postd ready`, without a slash at its end."""
+        ready = re.findall(r"postd ready: (\S+?)/?[,;]", self.log)
+        url: str = ready[-1]
+        return url
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def wait_for(self, words: str) -> None:
+        """Wait until the log says something."""
+        deadline = time.monotonic() + START_MAX_S
+        while words not in self.log:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """End it as an operator would; return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_MAX_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"did not stop: {self.log}") from None
+        return self.process.returncode
+
+
+def run_postd(
+    folder: Path,
+    *options: str,
+    before: Sequence[str] = ("--nodaemon", "--pidfile="),
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a `twistd postd` that is expected to end by itself."""
+    return subprocess.run(
+        [TWISTD, *before, "postd", *options],
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=START_MAX_S,
+        check=False,
+    )

@@ -1,0 +1,217 @@
+"""Starting, stopping and refusing to start, on the real process."""
+
+import os
+import signal
+import socket
+import sqlite3
+import ssl
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.daemon import TWISTD, Daemon, run_postd
+
+JSON = {"Content-Type": "application/json"}
+
+
+def test_it_serves_and_says_where(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        assert httpx.get(f"{daemon.url}/post").text == "[]\n"
+        ready = [line for line in daemon.log.splitlines() if "postd ready" in line]
+        assert len(ready) == 1
+        assert ready[0].endswith(
+            f"http://127.0.0.1:{daemon.port}/; store sqlite:{tmp_path}/postd.db; read open; write open"
+        )
+        assert daemon.port != 0
+    assert "Traceback" not in daemon.log
+
+
+def test_a_stop_is_clean_and_a_restart_has_the_posts(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        assert httpx.post(f"{daemon.url}/post", json={"post": "Grüße"}).headers["Location"] == "/post/1"
+        etag = httpx.get(f"{daemon.url}/post").headers["ETag"]
+        assert daemon.stop() == -signal.SIGTERM
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "postd.db"}  # the write-ahead log is folded in
+    with Daemon(tmp_path) as daemon:
+        assert httpx.get(f"{daemon.url}/post").json() == [{"id": 1, "post": "Grüße"}]
+        assert httpx.get(f"{daemon.url}/post", headers={"If-None-Match": etag}).status_code == 304
+        assert httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"] == "/post/2"
+
+
+def test_it_writes_nowhere_but_its_store_and_log(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        httpx.post(f"{daemon.url}/post", json={"post": "x"})
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"log", "postd.db", "postd.db-wal", "postd.db-shm"}
+        assert stat.S_IMODE((tmp_path / "postd.db").stat().st_mode) == 0o600
+
+
+def test_a_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "postd.toml").write_text(
+        'listen = ["tcp:0:interface=127.0.0.1", "unix:p.sock"]\nstore = "sqlite:posts.db"\n[limits]\nbody = "1KiB"\n'
+    )
+    with Daemon(tmp_path, "-c", "conf/postd.toml", listen=None) as daemon:
+        assert httpx.post(f"{daemon.url}/post", json={"post": "x" * 2000}).status_code == 413
+        transport = httpx.HTTPTransport(uds=str(tmp_path / "conf" / "p.sock"))
+        with httpx.Client(transport=transport) as client:
+            assert client.get("http://x/post").status_code == 200
+            assert client.post("http://x/post", content=b"x" * 2000, headers=JSON).status_code == 413
+    assert (tmp_path / "conf" / "posts.db").exists()
+    assert not (tmp_path / "conf" / "p.sock").exists()
+
+
+def test_memory_leaves_nothing(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "-s", "memory:") as daemon:
+        assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
+        assert httpx.get(f"{daemon.url}/post/1").status_code == 200
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
+        context = ssl.create_default_context(cafile=str(cert))
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        url = f"https://localhost:{daemon.port}/post"
+        with httpx.Client(verify=context) as client:
+            assert client.post(url, json={"post": "x"}).status_code == 201
+            assert client.post(url, content=b"x" * 20_000, headers=JSON).status_code == 413
+            assert client.get(url).http_version == "HTTP/1.1"
+
+
+def test_the_proxy_protocol(tmp_path: Path) -> None:
+    with Daemon(tmp_path, listen="haproxy:tcp:0:interface=127.0.0.1") as daemon:
+        with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+            client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.0 200 OK")
+        daemon.wait_for("192.0.2.7")
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    """Twistd forks after the port is bound and before the store is opened."""
+    assert run_postd(tmp_path, "-l", "tcp:0:interface=127.0.0.1", before=()).returncode == 0
+    pid = int((tmp_path / "twistd.pid").read_text())
+    try:
+        daemon = Daemon(tmp_path)
+        daemon.log_file = tmp_path / "twistd.log"
+        deadline = time.monotonic() + 10
+        while "postd ready" not in daemon.log and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
+        assert httpx.get(f"{daemon.url}/post/1").status_code == 200
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.02)
+
+
+def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert result.returncode == 1, result
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("postd: ")
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("colour = 1", ["postd.toml: colour", "unknown key", "listen, store"]),
+        ("store = 1", ["postd.toml: store", "Expected `str`"]),
+        ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is no store", "sqlite:PATH or memory:"]),
+        ("store = ''", ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ("store = 'sqlite:'", ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ("store = 'sqlite:no/such/folder/x.db'", ["postd.toml: store", "no/such/folder/x.db", "No such file"]),
+        ("listen = ['tcp:x']", ["postd.toml: listen", "'tcp:x'"]),
+        ("listen = []", ["postd.toml: listen", "nothing to listen on"]),
+        ("[limits]\nbody = '1GB'", ["postd.toml: limits.body", "16KiB"]),
+        ("listen = [", ["postd.toml", "not TOML"]),
+        ("listen = ['tcp:0']", ["postd.toml: listen: tcp:0", 'insecure = ["open-writes"]']),
+        ("listen = ['tcp:0:interface=127.0.0.1', 'tcp:0']", ["postd.toml: listen: tcp:0: ", "open-writes"]),
+    ],
+)
+def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
+    (tmp_path / "postd.toml").write_text(toml)
+    for mode in (("--nodaemon", "--pidfile="), ("--pidfile=",)):
+        check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--config", "missing.toml"], ["missing.toml: cannot be read"]),
+        (["--listne", "tcp:0"], ["option --listne not recognized", "--help"]),
+        (["--store"], ["option --store requires argument"]),
+        (["extra"], ["Wrong number of arguments"]),
+        (["--store", "memory"], ["--store: 'memory' is no store"]),
+        (["-s", "sqlite:/"], ["--store: /: it is not a file"]),
+        (["-l", "tcp:0:interface=0.0.0.0"], ["--listen: tcp:0:interface=0.0.0.0", "open-writes"]),
+        (["--workers", "2"], ["option --workers not recognized"]),
+    ],
+)
+def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
+    check_refused(run_postd(tmp_path, *options), *words)
+
+
+def test_open_writes_can_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text('insecure = ["open-writes"]')
+    with Daemon(tmp_path, "-c", "postd.toml", listen="tcp:0") as daemon:
+        assert httpx.get(f"http://127.0.0.1:{daemon.port}/post").status_code == 200
+
+
+def test_a_taken_port_ends_the_start(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        for mode in (("--nodaemon", "--pidfile="), ("--pidfile=",)):
+            result = run_postd(tmp_path, "-l", f"tcp:{daemon.port}:interface=127.0.0.1", before=mode)
+            check_refused(result, "--listen", str(daemon.port), "Address already in use")
+
+
+def test_an_unfit_store_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database\n" * 1000)
+    foreign = sqlite3.connect(tmp_path / "foreign.db")
+    foreign.execute("CREATE TABLE customer (id)")
+    foreign.close()
+    check_refused(run_postd(tmp_path, "-s", "sqlite:text.db"), "--store", "text.db", "not an SQLite database")
+    check_refused(run_postd(tmp_path, "-s", "sqlite:foreign.db"), "--store", "foreign.db", "another program")
+
+
+def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
+    with Daemon(tmp_path):
+        pass
+    lock = sqlite3.connect(tmp_path / "postd.db", isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1", wait=False) as daemon:
+        daemon.wait_for("starting up")
+        url = f"http://127.0.0.1:{port}/post"
+        for answer in (httpx.get(url), httpx.post(url, json={"post": "x"})):
+            assert answer.status_code == 503
+            assert answer.headers["Retry-After"] == "1"
+        assert "postd ready" not in daemon.log
+        lock.execute("ROLLBACK")
+        daemon.wait_for("postd ready")
+        assert httpx.post(url, json={"post": "x"}).status_code == 201
+    assert "Traceback" not in daemon.log
+
+
+def test_help_tells_what_there_is() -> None:
+    result = subprocess.run([TWISTD, "postd", "--help"], capture_output=True, text=True, timeout=30, check=True)
+    for word in ("--config=", "--listen=", "--store=", "http://127.0.0.1:8080/", "sqlite:PATH"):
+        assert word in result.stdout
+    assert result.stderr == ""
+
+
+def test_listing_plugins_imports_nothing_of_ours() -> None:
+    script = (
+        "import sys; from twisted.plugin import getPlugins; from twisted.application.service import IServiceMaker;"
+        "assert 'postd' in {plugin.tapname for plugin in getPlugins(IServiceMaker)};"
+        "assert 'postd' not in sys.modules and 'klein' not in sys.modules"
+    )
+    subprocess.run([str(Path(TWISTD).parent / "python"), "-c", script], check=True, timeout=30)

@@ -1,0 +1,156 @@
+"""Endpoint strings, on real sockets."""
+
+import gc
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+
+from postd.errors import ConfigError
+from postd.listeners import Listener, bind
+from postd.reactor import IReactor
+
+reactor = cast(IReactor, global_reactor)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+class Bind:
+    """Binds, and lets go when the test is over."""
+
+    def __init__(self) -> None:
+        self.bound: list[Listener] = []
+
+    def __call__(self, *descriptions: str) -> list[Listener]:
+        listeners = bind(descriptions, Factory.forProtocol(Protocol), where="--listen", reactor=reactor)
+        self.bound += listeners
+        return listeners
+
+    def refusal(self, *descriptions: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self(*descriptions)
+        line = str(caught.value)
+        assert "\n" not in line
+        # Twisted leaves the socket of a port that could not be bound to the garbage collector, which complains.
+        del caught
+        gc.collect()
+        return line
+
+
+@pytest.fixture
+def listen() -> Iterator[Bind]:
+    listen = Bind()
+    yield listen
+    for listener in listen.bound:
+        listener.port.stopListening()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_port_0_is_told_as_the_port_it_became(listen: Bind) -> None:
+    (listener,) = listen("tcp:0:interface=127.0.0.1")
+    assert listener.url == f"http://127.0.0.1:{listener.port.getHost().port}/"  # type: ignore[attr-defined]
+    assert not listener.url.endswith(":0/")
+
+
+def test_all_kinds(listen: Bind, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    urls = [
+        listener.url
+        for listener in listen(
+            f"unix:{tmp_path}/a.sock",
+            f"haproxy:unix:{tmp_path}/b.sock",
+            "haproxy:tcp:0:interface=127.0.0.1",
+            f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}",
+            "tcp6:0:interface=\\:\\:1",
+        )
+    ]
+    assert urls[:2] == [f"unix:{tmp_path}/a.sock", f"unix:{tmp_path}/b.sock"]
+    assert [url.rpartition(":")[0] for url in urls[2:]] == ["http://127.0.0.1", "https://127.0.0.1", "http://[::1]"]
+
+
+@pytest.mark.parametrize(
+    ("description", "exposed"),
+    [
+        ("tcp:0", True),
+        ("tcp:0:interface=0.0.0.0", True),
+        ("haproxy:tcp:0", True),
+        ("tcp6:0", True),
+        ("tcp:0:interface=127.0.0.1", False),
+        ("tcp:0:interface=127.0.0.2", False),
+        ("tcp6:0:interface=\\:\\:1", False),
+        ("haproxy:tcp:0:interface=127.0.0.1", False),
+        ("unix:{tmp_path}/a.sock", False),
+        ("ssl:0:privateKey={key}:certKey={cert}", False),
+        ("haproxy:ssl:0:privateKey={key}:certKey={cert}", False),
+    ],
+)
+def test_what_strangers_can_reach_unencrypted(
+    listen: Bind, tmp_path: Path, certificate: tuple[Path, Path], description: str, *, exposed: bool
+) -> None:
+    (listener,) = listen(description.format(tmp_path=tmp_path, key=certificate[0], cert=certificate[1]))
+    assert listener.exposed is exposed
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        *("", "8080", "tcp", "tcp:", "tcp:x", "tcp:80:interfase=x", "http:80", "stdio:", "haproxy:", "haproxy:stdio:"),
+        *(
+            "ssl:443:privateKey=/nowhere/key.pem",
+            "unix:",
+            "haproxy:unix:",
+            "systemd:domain=INET:index=0",
+            "tcp:80:80:80:80",
+        ),
+    ],
+)
+def test_what_is_no_endpoint(listen: Bind, description: str) -> None:
+    line = listen.refusal(description)
+    assert line.startswith("--listen: ")
+    assert "tcp:8080:interface=127.0.0.1" in line or "/nowhere/key.pem: No such file" in line
+
+
+def test_nothing_to_listen_on(listen: Bind) -> None:
+    assert "nothing to listen on" in listen.refusal()
+
+
+def test_a_taken_port_is_named(listen: Bind, taken_port: int) -> None:
+    description = f"tcp:{taken_port}:interface=127.0.0.1"
+    assert listen.refusal(description) == f"--listen: {description}: cannot listen: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("description", "why"),
+    [
+        ("tcp:0:interface=192.0.2.1", "Cannot assign requested address"),
+        ("tcp:99999:interface=127.0.0.1", "65535"),
+        ("unix:/nowhere/a.sock", "No such file or directory"),
+        ("unix:/tmp/" + "x" * 200, "AF_UNIX path too long"),
+    ],
+)
+def test_an_address_that_cannot_be_had(listen: Bind, description: str, why: str) -> None:
+    assert why in listen.refusal(description)
+
+
+@ensureDeferred
+async def test_one_that_fails_lets_go_of_the_others(listen: Bind, taken_port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    listen.refusal(f"tcp:{free}:interface=127.0.0.1", f"tcp:{taken_port}:interface=127.0.0.1")
+    await deferLater(reactor, 0.01)  # a port is closed in the reactor's next turn
+    (listener,) = listen(f"tcp:{free}:interface=127.0.0.1")
+    assert str(free) in listener.url
