@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, gatherResults, maybeDeferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -20,9 +21,10 @@ class PostdService(Service):
 
     _log = Logger()
 
-    def __init__(self, store: PostStore, listeners: Sequence[Listener]) -> None:
+    def __init__(self, store: PostStore, listeners: Sequence[Listener], *, reactor: IReactor) -> None:
         self._store = store
         self._listeners = listeners
+        self._reactor = reactor
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> None:
@@ -35,6 +37,7 @@ class PostdService(Service):
             [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
         )
         await self._store.stop()
+        await deferLater(self._reactor, 0)  # a turn for the sockets: the answers to the last writes go out
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -69,7 +72,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     site = make_site(make_root(store), settings.limits, reactor=reactor)
     listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
     _refuse_open_writes(listeners, settings.insecure, where["listen"])
-    return PostdService(store, listeners)
+    return PostdService(store, listeners, reactor=reactor)
 
 
 def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str], where: str) -> None:

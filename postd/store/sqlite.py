@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -22,13 +22,14 @@ from postd.errors import (
     NoSuchPostError,
     PostChangedError,
     PostdError,
+    StoreBusyError,
     StoreRefusedError,
     StoreUnavailableError,
 )
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import Page
-from postd.store.sqlite_file import SqliteFile, is_locked, store_error
+from postd.store.sqlite_file import SqliteFile, is_locked, store_error, transaction
 from postd.store.writes import GroupCommit, Outcome
 
 T = TypeVar("T")
@@ -80,6 +81,7 @@ class SqliteStore:
         self._opened_file: tuple[int, int] | None = None
         self._opening: Deferred[None] | None = None
         self._why_not_open = f"{path}: not open yet"
+        self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
         self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
 
     @classmethod
@@ -117,7 +119,7 @@ class SqliteStore:
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
-            with _Snapshot(connection):
+            with transaction(connection):  # one state of the database for both questions
                 version = _select_version(connection)
                 posts = connection.execute(
                     "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
@@ -134,7 +136,7 @@ class SqliteStore:
         def write(connection: sqlite3.Connection) -> int | None:
             return connection.execute("INSERT INTO post (post) VALUES (?)", (text,)).lastrowid
 
-        added: int = await self._writes.submit(write)
+        added: int = await self._write(write)
         return added
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
@@ -142,18 +144,18 @@ class SqliteStore:
             _expect(connection, post_id, expected)
             connection.execute("UPDATE post SET post = ? WHERE id = ?", (text, post_id))
 
-        await self._writes.submit(write)
+        await self._write(write)
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
             _expect(connection, post_id, expected)
             connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
 
-        await self._writes.submit(write)
+        await self._write(write)
 
     async def list_changes(self, *, after: int, limit: int) -> list[Change]:
         def query(connection: sqlite3.Connection) -> list[Change]:
-            with _Snapshot(connection):
+            with transaction(connection):  # one state of the database for both questions
                 latest = _select_version(connection).revision
                 rows = connection.execute(
                     "SELECT revision, kind, id, post FROM change WHERE revision > ? ORDER BY revision LIMIT ?",
@@ -186,12 +188,28 @@ class SqliteStore:
             if self._reader is None:
                 break
             try:
-                return query(self._reader)
+                result = query(self._reader)
             except sqlite3.Error as error:
                 if wait_s is None or not is_locked(error):
-                    raise self._unavailable(error) from None
+                    unavailable = self._unavailable(error)
+                    self._reading.began(unavailable.why)
+                    raise unavailable from None
+            else:
+                self._reading.ended()
+                return result
             await deferLater(self._reactor, wait_s)
         raise StoreUnavailableError(self._why_not_open)
+
+    async def _write(self, write: _Write) -> Any:
+        try:
+            result = await self._writes.submit(write)
+        except StoreBusyError:
+            raise  # every refused request would be a line in the log, just when there is most to do
+        except StoreUnavailableError as error:
+            self._writing.began(error.why)
+            raise
+        self._writing.ended()
+        return result
 
     def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
         """Store a batch in one transaction (in the writer thread)."""
@@ -200,54 +218,64 @@ class SqliteStore:
             raise StoreUnavailableError(self._why_not_open)
         self._check_file()
         try:
-            connection.execute("BEGIN IMMEDIATE")  # a BEGIN that reads first cannot wait for another's lock
-            outcomes = [_outcome(write, connection) for write in writes]
-            connection.execute("COMMIT")
+            with transaction(connection, "BEGIN IMMEDIATE"):  # a BEGIN that reads first cannot wait for a lock
+                return [_outcome(write, connection) for write in writes]
         except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
             raise self._unavailable(error) from None
-        return outcomes
 
     def _check_file(self) -> None:
         """Refuse to write into a file that is no longer the one at our path: nobody would find it again."""
         if self._file.identity() != self._opened_file:
             raise StoreUnavailableError(f"{self._file.path}: it was moved, removed or replaced; restart postd")
 
-    def _unavailable(self, error: sqlite3.Error) -> PostdError:
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
         """Tell what SQLite's error means for a request: once we have served, even a refusal may pass."""
         ours = store_error(error, self._file.path)
         return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
 
 
 class _NamelessSqliteStore(SqliteStore):
-    """A store whose file has its names taken away as soon as it is open: it ends with the process, even by kill -9."""
+    """A store whose file has its name taken away as soon as it is open: it ends with the process, even by kill -9."""
 
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="postd-")
-        path = str(Path(self._folder) / "posts.db")
-        super().__init__(path, reactor=reactor, thread=thread, synchronous="OFF")
+        super().__init__("memory:", reactor=reactor, thread=thread)
         self.description = "memory:"
 
+    def prepare(self) -> None:
+        try:
+            Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
+        except OSError as error:
+            raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
+
     async def _open(self) -> None:
-        await super()._open()
-        shutil.rmtree(self._folder)
+        folder = tempfile.mkdtemp(prefix="postd-")
+        try:
+            self._file = SqliteFile(str(Path(folder) / "posts.db"), synchronous="OFF")
+            await super()._open()
+        finally:
+            shutil.rmtree(folder)
 
     def _check_file(self) -> None:
         pass
 
 
-class _Snapshot:
-    """Lets several SELECTs see one state of the database."""
+class _Trouble:
+    """Tells the log when something begins to fail and when it works again, not at every request between."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, log: Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self._why: str | None = None
 
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN")
+    def began(self, why: str) -> None:
+        if why != self._why:
+            self._log.error("store: {what} fails: {why}", what=self._what, why=why)
+        self._why = why
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.execute("COMMIT")
+    def ended(self) -> None:
+        if self._why is not None:
+            self._log.info("store: {what} works again", what=self._what)
+        self._why = None
 
 
 def _outcome(write: _Write, connection: sqlite3.Connection) -> Outcome:

@@ -6,11 +6,13 @@ All of it blocks. Every way in which a file can be unfit ends in one clear line.
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from postd.errors import PostdError, StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
 
 APPLICATION_ID = int.from_bytes(b"post")
 """SQLite's mark of whose file it is (`PRAGMA application_id`)."""
@@ -41,7 +43,7 @@ def is_locked(error: sqlite3.Error) -> bool:
     return _name(error)[0] in _AWAY
 
 
-def store_error(error: sqlite3.Error, path: str) -> PostdError:
+def store_error(error: sqlite3.Error, path: str) -> StoreRefusedError | StoreUnavailableError:
     """Put SQLite's error into our words: refused, full, or away for now."""
     primary, name = _name(error)
     if primary in _FULL or name in _FULL:
@@ -51,6 +53,20 @@ def store_error(error: sqlite3.Error, path: str) -> PostdError:
     if primary in _REFUSED:
         return StoreRefusedError(f"{path}: {_REFUSED[primary]} ({error})")
     return StoreUnavailableError(f"{path}: {error} ({name})")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "BEGIN") -> Iterator[None]:
+    """Make one transaction of what is done within; whatever goes wrong, none is left open."""
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends it by itself after some errors
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
 
 
 def _name(error: sqlite3.Error) -> tuple[str, str]:
@@ -151,19 +167,13 @@ class SqliteFile:
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         steps = schema_steps()
-        connection.execute("BEGIN IMMEDIATE")  # also tells whether we may write at all
-        try:
+        with transaction(connection, "BEGIN IMMEDIATE"):  # also tells whether we may write at all
             schema = self._schema(connection, known=len(steps))
             for number, step in enumerate(steps[schema:], start=schema + 1):
                 for statement in _statements(step):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {number}")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:
         schema: int = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -101,8 +101,6 @@ def encode_error(request: IRequest, error: BaseException) -> bytes:
             path=request.path.decode("ascii", "backslashreplace"),
         )
         problem = Problem(500, "Something went wrong here; the log of the server says what.")
-    elif isinstance(error, StoreUnavailableError):
-        _log.warn("store: {why}", why=error.why)
     if problem.status == HTTPStatus.METHOD_NOT_ALLOWED and request.method == b"OPTIONS":
         return encode_no_content(request, problem.headers)
     return encode_problem(request, problem)

@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import IResource, Resource
+from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import NotFound
 
 from postd.config import Limits
@@ -25,8 +26,11 @@ class _Nothing(Resource):
 
     isLeaf = True
 
-    def render(self, request: Any) -> bytes:
-        return encode_error(request, NotFound())
+    def render(self, request: Any) -> Any:
+        # Not returned: to a HEAD request stock Twisted complains in the log of a body that it drops.
+        request.write(encode_error(request, NotFound()))
+        request.finish()
+        return NOT_DONE_YET
 
 
 class _Root(Resource):

@@ -11,6 +11,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
@@ -62,7 +63,8 @@ class MemoryStoreTests(PostStoreContract):
     async def test_nothing_is_left_behind(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         store = await open_store(lambda: SqliteStore.in_memory(reactor=reactor))
-        await store.add_post("x")
+        assert await store.add_post("x") == 1
+        assert (await store.get_post(1)).post == "x"
         assert list(tmp_path.iterdir()) == []  # not even while it runs: kill -9 leaves nothing either
         await store.stop()
 
@@ -237,6 +239,32 @@ async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, pa
     writer.execute(f"PRAGMA max_page_count = {pages * 10}")
     post_id = await store.add_post("room again")
     assert (await store.list_posts(limit=1000)).posts == [*before, (post_id, "room again")]
+
+
+@ensureDeferred
+async def test_trouble_is_told_once_and_so_is_its_end(store: PostStore, path: Path) -> None:
+    moved = path.with_suffix(".moved")
+    with capturedLogs() as events:
+        path.rename(moved)
+        for _ in range(3):
+            await error_of(store.add_post("x"))
+        moved.rename(path)
+        await store.add_post("x")
+        await store.add_post("x")
+    told = [formatEvent(event) or "" for event in events]
+    assert ["writing fails" in line for line in told] == [True, False]
+    assert told[1] == "store: writing works again"
+
+
+@ensureDeferred
+async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore) -> None:
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO post (post) VALUES ('half done')")
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        await store._write(broken)  # noqa: SLF001 - no public write fails so
+    assert await store.add_post("next") == 1
 
 
 @ensureDeferred

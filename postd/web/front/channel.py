@@ -83,6 +83,14 @@ class Channel(http.HTTPChannel):
 
     _refused = False
 
+    def headerReceived(self, line: bytes) -> bool:
+        try:
+            received: bool = super().headerReceived(line)
+        except ValueError:  # a Content-Length of more digits than int() takes
+            self._respondToBadRequestAndDisconnect()
+            return False
+        return received
+
     def allHeadersReceived(self) -> None:
         try:
             super().allHeadersReceived()

@@ -93,6 +93,11 @@ def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connect
     check_refused(connection.send(head(f"Content-Length: {length}")), connection)
 
 
+def test_a_length_too_long_to_be_a_number_is_a_bad_request(connection: Connection) -> None:
+    assert connection.send(head("Content-Length: " + "9" * 5000)).startswith(b"HTTP/1.1 400 ")
+    assert connection.recorder.bodies == []
+
+
 def test_a_client_that_asks_first_is_not_told_to_go_on(connection: Connection) -> None:
     answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT + 1}"))
     assert b"100 Continue" not in answer
