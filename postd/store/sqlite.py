@@ -79,7 +79,7 @@ class SqliteStore:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._opened_file: tuple[int, int] | None = None
-        self._opening: Deferred[None] | None = None
+        self._opening_later: Deferred[None] | None = None
         self._why_not_open = f"{path}: not open yet"
         self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
         self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
@@ -98,20 +98,21 @@ class SqliteStore:
 
     async def start(self) -> None:
         self._thread.start()
-        self._opening = Deferred.fromCoroutine(self._open())
-        await self._opening
+        try:
+            # At once: the reactor does not run yet, and the first request is to find the store open.
+            self._open()
+        except (StoreUnavailableError, StoreRefusedError) as error:
+            self._opening_later = Deferred.fromCoroutine(self._open_later(error.why))
+            await self._opening_later
 
     async def stop(self) -> None:
-        if self._opening is not None:
-            self._opening.addErrback(lambda _: None)
-            self._opening.cancel()
+        if self._opening_later is not None:
+            self._opening_later.addErrback(lambda _: None)
+            self._opening_later.cancel()
         await self._writes.close()
-        reader, self._reader = self._reader, None
-        writer, self._writer = self._writer, None
-        if reader is not None:
-            reader.close()
-        if writer is not None:
-            await self._thread.run(writer.close)
+        self._why_not_open = f"{self.description}: closed"
+        self._close_reader()
+        await self._thread.run(self._close)
         self._thread.stop()
 
     async def version(self) -> Version:
@@ -168,20 +169,36 @@ class SqliteStore:
 
         return await self._read(query)
 
-    async def _open(self) -> None:
-        """Open the file as soon as that is possible. Requests are told that the store is away until then."""
+    def _open(self) -> None:
+        self._writer = self._file.open_writer()
+        self._opened_file = self._file.identity()
+        self._reader = self._file.open_reader()
+
+    async def _open_later(self, why: str) -> None:
+        """Open the file as soon as that is possible. Requests are told until then that the store is away."""
         while True:
-            try:
-                self._writer = await self._thread.run(self._file.open_writer)
-                self._reader = self._file.open_reader()
-            except (StoreUnavailableError, StoreRefusedError) as error:
-                if error.why != self._why_not_open:
-                    self._log.error("store not open: {why}; trying again", why=error.why)
-                    self._why_not_open = error.why
-            else:
-                self._opened_file = self._file.identity()
-                return
+            if why != self._why_not_open:
+                self._log.error("store not open: {why}; trying again", why=why)
+                self._why_not_open = why
             await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+            try:
+                await self._thread.run(self._open)
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                why = error.why
+            else:
+                return
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _close(self) -> None:
+        """Close all (in the writer's thread, after whatever that was still doing)."""
+        self._close_reader()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         for wait_s in (*_READ_AGAIN_AFTER_S, None):
@@ -247,11 +264,11 @@ class _NamelessSqliteStore(SqliteStore):
         except OSError as error:
             raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         folder = tempfile.mkdtemp(prefix="postd-")
         try:
             self._file = SqliteFile(str(Path(folder) / "posts.db"), synchronous="OFF")
-            await super()._open()
+            super()._open()
         finally:
             shutil.rmtree(folder)
 

@@ -167,13 +167,14 @@ class SqliteFile:
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         steps = schema_steps()
-        with transaction(connection, "BEGIN IMMEDIATE"):  # also tells whether we may write at all
+        with transaction(connection, "BEGIN IMMEDIATE"):
             schema = self._schema(connection, known=len(steps))
-            for number, step in enumerate(steps[schema:], start=schema + 1):
+            for step in steps[schema:]:
                 for statement in _statements(step):
                     connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            # Also where they are so already: only writing tells whether we may.
+            connection.execute(f"PRAGMA user_version = {len(steps)}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:
         schema: int = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -1,0 +1,67 @@
+"""The unit, and sockets that systemd passes on."""
+
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.integration.daemon import TWISTD
+
+UNIT = Path(__file__).parent.parent.parent / "etc" / "postd.service"
+
+
+def test_the_unit_is_accepted(tmp_path: Path) -> None:
+    # systemd-analyze wants the program to be there; postd is not installed in /opt here.
+    unit = tmp_path / "postd.service"
+    unit.write_text(UNIT.read_text().replace("/opt/postd/bin/twistd", TWISTD))
+    result = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "postd.service" not in result.stderr
+
+
+def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
+    """Its command, word for word but for the places."""
+    command = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)[0]
+    for there, here in (
+        ("/opt/postd/bin/twistd", TWISTD),
+        ("/etc/postd/postd.toml", str(UNIT.parent / "postd.toml")),
+        ("/var/lib/postd", str(tmp_path)),
+    ):
+        assert there in command
+        command = command.replace(there, here)
+    process = subprocess.Popen([*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=tmp_path)
+    try:
+        assert wait_for_answer("http://127.0.0.1:18080/post") == "[]\n"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == -signal.SIGTERM
+    assert (tmp_path / "postd.db").exists()
+
+
+def test_a_socket_passed_on_by_systemd(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    systemd = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", "--fdname=web"]
+    daemon = [TWISTD, "-n", "--pidfile=", "postd", "--listen=systemd:domain=INET:index=0", "--store=memory:"]
+    process = subprocess.Popen([*systemd, *daemon], cwd=tmp_path)
+    try:
+        assert wait_for_answer(f"http://127.0.0.1:{port}/post") == "[]\n"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+
+
+def wait_for_answer(url: str) -> str:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return httpx.get(url, timeout=30).text
+        except httpx.TransportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
