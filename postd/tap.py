@@ -17,14 +17,19 @@ from postd.reactor import IReactor
 class Options(usage.Options):
     """What may follow `twistd postd`; an option wins over the settings file."""
 
-    synopsis = "Usage: twistd [options] postd [options]"
+    synopsis = "[options]"
     longdesc = (
         "Keeps short text posts behind a JSON API. With no options at all it serves on http://127.0.0.1:8080/ and "
         "keeps the posts in postd.db in the current folder."
     )
     optParameters = [  # noqa: RUF012 - Twisted's way
-        ["config", "c", None, "TOML file with the settings (etc/postd.toml shows all of them)"],
-        ["store", "s", None, "where posts are kept: sqlite:PATH or memory: [default: sqlite:postd.db]"],
+        ["config", "c", None, "TOML file with the settings; an option given here wins over it."],
+        [
+            "store",
+            "s",
+            None,
+            "Where posts are kept: sqlite:PATH, or memory: for as long as the server runs. [default: sqlite:postd.db]",
+        ],
     ]
 
     def __init__(self) -> None:
@@ -32,7 +37,7 @@ class Options(usage.Options):
         self.listen: list[str] = []
 
     def opt_listen(self, endpoint: str) -> None:
-        """Twisted server endpoint to listen on, repeatable [default: tcp:8080:interface=127.0.0.1]"""
+        """Twisted server endpoint to listen on; repeatable. [default: tcp:8080:interface=127.0.0.1]"""
         self.listen.append(endpoint)
 
     opt_l = opt_listen

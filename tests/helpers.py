@@ -1,7 +1,9 @@
 """What tests of several layers share."""
 
 import ipaddress
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +33,24 @@ def result_of(call: Any) -> Any:
     if hasattr(results[0], "raiseException"):
         results[0].raiseException()
     return results[0]
+
+
+def run_sql(path: Path, *statements: str) -> list[Any]:
+    """Do something to a database past postd, as the sqlite3 shell would; return the last statement's rows."""
+    rows: list[Any] = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+    return rows
+
+
+@contextmanager
+def locked(path: Path, how: str) -> Iterator[None]:
+    """Hold a lock of a database, as another program would: IMMEDIATE keeps writers out, EXCLUSIVE all."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"BEGIN {how}")
+        yield
+        connection.execute("COMMIT")
 
 
 class InlineThread(WriterThread):

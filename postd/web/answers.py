@@ -9,12 +9,17 @@ TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 
 
+def phrase(status: HTTPStatus) -> str:
+    """Return the reason phrase of RFC 9110; Python before 3.13 has those of its forerunners for two of them."""
+    return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status.value, status.phrase)
+
+
 def set_headers(
     request: IRequest, status: HTTPStatus, content_type: bytes | None, headers: Mapping[bytes, bytes]
 ) -> None:
     """Set the status and all headers but the length of the body."""
     # Twisted knows no phrase for 422 and later arrivals.
-    request.setResponseCode(status.value, status.phrase.encode())
+    request.setResponseCode(status.value, phrase(status).encode())
     for name, value in headers.items():
         request.setHeader(name, value)
     request.setHeader(b"X-Content-Type-Options", b"nosniff")

@@ -22,7 +22,7 @@ from postd.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from postd.web.answers import TEXT, encode_answer, encode_no_content
+from postd.web.answers import TEXT, encode_answer, encode_no_content, phrase
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -111,11 +111,11 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
     # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
     if not _is_api(request.path):
-        body = f"{problem.status.phrase}\n".encode()
+        body = f"{phrase(problem.status)}\n".encode()
         return encode_answer(request, problem.status, TEXT, body, headers)
     members: dict[str, Any] = {
         "type": "about:blank",
-        "title": problem.status.phrase,
+        "title": phrase(problem.status),
         "status": int(problem.status),
         "detail": problem.detail,
     }

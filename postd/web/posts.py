@@ -1,7 +1,7 @@
 """The post API (spec: Post API; contract 2)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
@@ -14,18 +14,19 @@ from twisted.web.iweb import IRequest
 from werkzeug.routing import BaseConverter
 
 from postd.model import POST_ID_MAX, Post, Version
-from postd.store.interface import Page, PostStore
+from postd.store.interface import PostStore
 from postd.web.answers import JSON, TEXT, encode_answer, encode_not_modified, set_headers
 from postd.web.body import decode_text
 from postd.web.conditional import has_preconditions, is_current, require_current
 from postd.web.errors import Problem
-from postd.web.streaming import Flow
+from postd.web.streaming import Flow, write_in_pieces
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
 
-AT_ONCE_MAX = 4096
-"""Posts of a list that is read from one snapshot and sent in one write; a longer one is streamed."""
+SNAPSHOT_MAX = 10_000
+"""Posts of a list that is read at one moment: some 6 ms of the reactor's time, once for each version. A longer one is
+read page by page while it is sent."""
 
 STREAMED_PAGE = 512
 """Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
@@ -60,8 +61,10 @@ class PostIdConverter(BaseConverter):
 
 
 class _EncodedList(Struct, frozen=True):
+    """The whole list at a version; without a body it was longer than `SNAPSHOT_MAX`."""
+
     version: Version
-    body: bytes
+    body: bytes | None
 
 
 class PostApi:
@@ -83,18 +86,19 @@ class PostApi:
             return encode_not_modified(request, headers)
         whole = after == 0 and limit is None
         if whole and self._whole_list is not None and self._whole_list.version == version:
-            return encode_answer(request, HTTPStatus.OK, JSON, self._whole_list.body, headers)
-        page = await self._store.list_posts(after=after, limit=AT_ONCE_MAX if limit is None else limit)
-        if page.more:
-            if limit is None:
-                return await self._stream_list(request, page)
-            headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-        body = b"[\n%b\n]\n" % _encode_posts(page.posts) if page.posts else b"[]\n"
-        if whole:
-            self._whole_list = _EncodedList(page.version, body)
-        # The rows may be newer than the version that was asked for first.
-        headers[b"ETag"] = _list_etag(page.version, after, limit)
-        return encode_answer(request, HTTPStatus.OK, JSON, body, headers)
+            body = self._whole_list.body
+        else:
+            page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
+            body = None if page.more and limit is None else _encode_list(page.posts)
+            if page.more and limit is not None:
+                headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
+            if whole:
+                self._whole_list = _EncodedList(page.version, body)
+            # The rows may be newer than the version that was asked for first.
+            headers[b"ETag"] = _list_etag(page.version, after, limit)
+        if body is None:
+            return await self._stream_list(request, after)
+        return await write_in_pieces(request, encode_answer(request, HTTPStatus.OK, JSON, body, headers))
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: IRequest) -> bytes:
@@ -130,7 +134,7 @@ class PostApi:
         require_current(request, _post_etag(post))
         return post.post
 
-    async def _stream_list(self, request: Any, page: Page) -> bytes:
+    async def _stream_list(self, request: Any, after: int) -> bytes:
         """Send a long list page by page, as fast as the client reads.
 
         Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
@@ -139,18 +143,24 @@ class PostApi:
         set_headers(request, HTTPStatus.OK, JSON, _REVALIDATE)
         if request.method == b"HEAD":
             return b""
+        opening, more = b"[\n", True
         async with Flow(request) as flow:
-            request.write(b"[\n" + _encode_posts(page.posts))
-            while page.more:
-                await flow.drained()
-                page = await self._store.list_posts(after=page.posts[-1][0], limit=STREAMED_PAGE)
+            while more:
+                page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
                 if page.posts:
-                    request.write(b",\n" + _encode_posts(page.posts))
-        return b"\n]\n"
+                    await flow.write(opening + _encode_posts(page.posts))
+                    opening, after = b",\n", page.posts[-1][0]
+                more = page.more
+        return b"\n]\n" if opening == b",\n" else b"[]\n"
+
+
+def _encode_list(posts: Collection[tuple[int, str]]) -> bytes:
+    """Encode a list (spec: "JSON array (indented by two spaces)")."""
+    return b"[\n%b\n]\n" % _encode_posts(posts) if posts else b"[]\n"
 
 
 def _encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
-    """Encode posts as they stand between the brackets of the list (spec: "indented by two spaces")."""
+    """Encode posts as they stand between the brackets of a list."""
     dumps = orjson.dumps
     return b",\n".join([b'  {\n    "id": %d,\n    "post": %b\n  }' % (post_id, dumps(text)) for post_id, text in posts])
 

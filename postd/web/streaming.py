@@ -7,14 +7,25 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
+PIECE_BYTES = 64 * 1024
+"""What one write holds at the most: Twisted's transports ask for a pause once more than this is waiting."""
+
+
+async def write_in_pieces(request: Any, body: bytes) -> bytes:
+    """Write a body at the pace of the client, and return what is left of it for the caller to write.
+
+    Written at once, a large body would be copied into the buffer of each slow client.
+    """
+    if len(body) <= PIECE_BYTES or request.method == b"HEAD":
+        return body
+    async with Flow(request) as flow:
+        await flow.write(body)
+    return b""
+
 
 @implementer(IPushProducer)
 class Flow:
-    """Tells a coroutine that writes to a request when to go on. Use it as an asynchronous context manager.
-
-    The transport says `pauseProducing` once more than its buffer (64 KiB) is waiting to be sent, and
-    `resumeProducing` when that has gone out.
-    """
+    """Writes to a request as fast as its client reads. Use it as an asynchronous context manager."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -31,10 +42,12 @@ class Flow:
         if not self._stopped:
             self._request.unregisterProducer()
 
-    async def drained(self) -> None:
-        """Return as soon as the client has taken enough for more to be written."""
-        if self._paused is not None:
-            await self._paused
+    async def write(self, data: bytes) -> None:
+        """Write, and return as soon as the client has taken enough for more to be written."""
+        for start in range(0, len(data), PIECE_BYTES):
+            self._request.write(data[start : start + PIECE_BYTES])
+            if self._paused is not None:
+                await self._paused
 
     def pauseProducing(self) -> None:
         if self._paused is None:

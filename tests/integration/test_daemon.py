@@ -3,16 +3,17 @@
 import os
 import signal
 import socket
-import sqlite3
 import ssl
 import stat
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.helpers import locked, run_sql
 from tests.integration.daemon import TWISTD, Daemon, run_postd
 
 JSON = {"Content-Type": "application/json"}
@@ -174,9 +175,7 @@ def test_a_taken_port_ends_the_start(tmp_path: Path) -> None:
 
 def test_an_unfit_store_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database\n" * 1000)
-    foreign = sqlite3.connect(tmp_path / "foreign.db")
-    foreign.execute("CREATE TABLE customer (id)")
-    foreign.close()
+    run_sql(tmp_path / "foreign.db", "CREATE TABLE customer (id)")
     check_refused(run_postd(tmp_path, "-s", "sqlite:text.db"), "--store", "text.db", "not an SQLite database")
     check_refused(run_postd(tmp_path, "-s", "sqlite:foreign.db"), "--store", "foreign.db", "another program")
 
@@ -184,18 +183,19 @@ def test_an_unfit_store_ends_the_start(tmp_path: Path) -> None:
 def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
     with Daemon(tmp_path):
         pass
-    lock = sqlite3.connect(tmp_path / "postd.db", isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1", wait=False) as daemon:
+    url = f"http://127.0.0.1:{port}/post"
+    with ExitStack() as daemon_and_lock:
+        lock = daemon_and_lock.enter_context(ExitStack())
+        lock.enter_context(locked(tmp_path / "postd.db", "EXCLUSIVE"))
+        daemon = daemon_and_lock.enter_context(Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1", wait=False))
         daemon.wait_for("starting up")
-        url = f"http://127.0.0.1:{port}/post"
         for answer in (httpx.get(url), httpx.post(url, json={"post": "x"})):
             assert answer.status_code == 503
             assert answer.headers["Retry-After"] == "1"
         assert "postd ready" not in daemon.log
-        lock.execute("ROLLBACK")
+        lock.close()
         daemon.wait_for("postd ready")
         assert httpx.post(url, json={"post": "x"}).status_code == 201
     assert "Traceback" not in daemon.log

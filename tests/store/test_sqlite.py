@@ -18,6 +18,7 @@ from postd.reactor import IReactor
 from postd.store.interface import PostStore
 from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_file import schema_steps
+from tests.helpers import locked, run_sql
 from tests.store.contract import (
     LastingStoreContract,
     MakeStore,
@@ -81,14 +82,12 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
 def test_an_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     SqliteStore(str(path), reactor=reactor).prepare()
-    assert sqlite3.connect(path).execute("SELECT count(*) FROM post").fetchone() == (0,)
+    assert run_sql(path, "SELECT count(*) FROM post") == [(0,)]
 
 
 def make_store_file(path: Path, posts: int = 0) -> None:
     SqliteStore(str(path), reactor=reactor).prepare()
-    with sqlite3.connect(path) as connection:
-        connection.executemany("INSERT INTO post (post) VALUES (?)", [("x" * 140,)] * posts)
-    connection.close()
+    run_sql(path, "BEGIN", *["INSERT INTO post (post) VALUES ('" + "x" * 140 + "')"] * posts, "COMMIT")
 
 
 def _text_file(path: Path) -> None:
@@ -108,12 +107,12 @@ def _cut_off(path: Path) -> None:
 
 
 def _foreign(path: Path) -> None:
-    sqlite3.connect(path).execute("CREATE TABLE post (id INTEGER PRIMARY KEY, post TEXT)")
+    run_sql(path, "CREATE TABLE post (id INTEGER PRIMARY KEY, post TEXT)")
 
 
 def _newer(path: Path) -> None:
     make_store_file(path)
-    sqlite3.connect(path).execute("PRAGMA user_version = 4711")
+    run_sql(path, "PRAGMA user_version = 4711")
 
 
 def _in_no_folder(path: Path) -> None:
@@ -160,22 +159,20 @@ def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pyt
     monkeypatch.setattr("postd.store.sqlite_file.schema_steps", lambda: broken)
     with pytest.raises(StoreUnavailableError, match="already exists"):
         SqliteStore(str(path), reactor=reactor).prepare()
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'next'").fetchone() == (0,)
+    assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    assert run_sql(path, "SELECT count(*) FROM sqlite_master WHERE name = 'next'") == [(0,)]
 
 
 @ensureDeferred
 async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: PostStore, path: Path) -> None:
     await store.add_post("one")
-    assert sqlite3.connect(path).execute("SELECT post FROM post").fetchall() == [("one",)]
+    assert run_sql(path, "SELECT post FROM post") == [("one",)]
 
 
 @ensureDeferred
 async def test_a_change_made_by_another_program_counts(store: PostStore, path: Path) -> None:
     version = await store.version()
-    with sqlite3.connect(path) as shell:
-        shell.execute("INSERT INTO post (post) VALUES ('by hand')")
+    run_sql(path, "INSERT INTO post (post) VALUES ('by hand')")
     assert (await store.version()).revision == version.revision + 1
     assert [change.post for change in await store.list_changes(after=0, limit=9)] == ["by hand"]
 
@@ -183,15 +180,14 @@ async def test_a_change_made_by_another_program_counts(store: PostStore, path: P
 @ensureDeferred
 async def test_a_store_locked_at_start_is_there_once_the_lock_is_gone(make_store: MakeStore, path: Path) -> None:
     make_store_file(path)
-    lock = sqlite3.connect(path, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
     store = make_store()
-    with pytest.raises(StoreUnavailableError):
-        store.prepare()
-    starting = started(store.start())
-    assert isinstance(await error_of(store.version()), StoreUnavailableError)
-    assert isinstance(await error_of(store.add_post("x")), StoreUnavailableError)
-    lock.execute("ROLLBACK")
+    with locked(path, "EXCLUSIVE"):
+        with pytest.raises(StoreUnavailableError):
+            store.prepare()
+        starting = started(store.start())
+        assert isinstance(await error_of(store.version()), StoreUnavailableError)
+        assert isinstance(await error_of(store.add_post("x")), StoreUnavailableError)
+        assert not starting.called
     await starting
     assert await store.add_post("x") == 1
     await store.stop()
@@ -200,25 +196,49 @@ async def test_a_store_locked_at_start_is_there_once_the_lock_is_gone(make_store
 @ensureDeferred
 async def test_a_store_can_be_stopped_while_it_waits_for_a_lock(make_store: MakeStore, path: Path) -> None:
     make_store_file(path)
-    lock = sqlite3.connect(path, isolation_level=None)
-    lock.execute("BEGIN EXCLUSIVE")
     store = make_store()
-    starting = started(store.start())
-    starting.addErrback(lambda _: None)
-    await store.stop()
-    await starting
+    with locked(path, "EXCLUSIVE"):
+        starting = started(store.start())
+        starting.addErrback(lambda _: None)
+        await store.stop()
+        await starting
 
 
 @ensureDeferred
 async def test_a_locked_write_waits_and_reads_go_on(store: PostStore, path: Path) -> None:
-    lock = sqlite3.connect(path, isolation_level=None)
-    lock.execute("BEGIN IMMEDIATE")
-    writing = started(store.add_post("waits"))
-    assert (await store.list_posts(limit=1)).posts == []
-    await deferLater(reactor, 0.1)
-    assert not writing.called
-    lock.execute("COMMIT")
+    with locked(path, "IMMEDIATE"):
+        writing = started(store.add_post("waits"))
+        assert (await store.list_posts(limit=1)).posts == []
+        await deferLater(reactor, 0.1)
+        assert not writing.called
     assert await writing == 1
+
+
+def busy() -> sqlite3.OperationalError:
+    """SQLite's answer to a reader, rare in write-ahead mode: while another process recovers the log after a crash."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY_RECOVERY"
+    return error
+
+
+@ensureDeferred
+async def test_a_locked_read_is_tried_again(store: SqliteStore) -> None:
+    errors = [busy(), busy()]
+
+    def query(_: sqlite3.Connection) -> str:
+        if errors:
+            raise errors.pop()
+        return "read"
+
+    assert await store._read(query) == "read"  # noqa: SLF001
+
+
+@ensureDeferred
+async def test_a_read_that_stays_locked_is_given_up(store: SqliteStore) -> None:
+    def query(_: sqlite3.Connection) -> str:
+        raise busy()
+
+    assert isinstance(await error_of(store._read(query)), StoreUnavailableError)  # noqa: SLF001
 
 
 @ensureDeferred

@@ -256,7 +256,7 @@ class BadBodyTests:
     )
     def test_a_text_that_no_post_can_carry_is_422(self, send: Any, body: bytes) -> None:
         problem = check_problem(send(body), 422, pointer="/post")
-        assert problem["title"] == "Unprocessable Entity"
+        assert problem["title"] == "Unprocessable Content"
 
     @pytest.mark.parametrize(
         "headers",

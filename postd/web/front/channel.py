@@ -140,6 +140,7 @@ class PostdSite(Site):
 
     requestFactory = PostdRequest
     reactor: IReactorTime
+    noisy = False
 
     def __init__(self, root: IResource, *, max_body_bytes: int, idle_s: float, reactor: IReactorTime) -> None:
         # Stock Twisted parses the body of every POST that might be a form, with the library for e-mail headers.

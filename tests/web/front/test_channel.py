@@ -73,7 +73,7 @@ def head(*fields: str) -> bytes:
 
 def check_refused(answer: bytes, connection: Connection) -> None:
     top, body = answer.split(b"\r\n\r\n", 1)
-    assert top.startswith(b"HTTP/1.1 413 ")
+    assert top.startswith(b"HTTP/1.1 413 Content Too Large\r\n")
     assert b"Connection: close" in top
     assert b"Content-Length: %d" % len(body) in top
     assert json.loads(body)["status"] == 413
