@@ -68,7 +68,12 @@ class _EncodedList(Struct, frozen=True):
 
 
 class PostApi:
-    """The resources `/post` and `/post/<id>`."""
+    """The resources `/post` and `/post/<id>`.
+
+    The spec gives paths, methods and bodies. What it does not show was settled so: 201 with `Location` for a new post
+    and 200 for the rest; ascending ids; `text/plain` for the confirmations; PUT replaces and never creates, because
+    ids are assigned by the service; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`).
+    """
 
     app = Klein()
     app.url_map.converters["post_id"] = PostIdConverter
