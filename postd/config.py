@@ -10,7 +10,7 @@ import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -22,16 +22,16 @@ class ByteCount(int):
     """A size, written `"16KiB"` or `"1MiB"`."""
 
     UNITS = types.MappingProxyType({"KiB": 1024, "MiB": 1024**2})
-    WANTED = 'a size above zero, up to 1024MiB, such as "16KiB" or "1MiB"'
-    MAX = 1024**3
+    WANTED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
+    MIN, MAX = 1, 1024**3
 
 
 class Seconds(float):
     """A duration, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
 
     UNITS = types.MappingProxyType({"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
-    WANTED = 'a duration above zero, up to 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
-    MAX = 3650 * 86400
+    WANTED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
+    MIN, MAX = 0.001, 3650 * 86400
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +73,8 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
     values = _absolute(values, folder)
     if path is not None:
+        if not path:
+            raise ConfigError("--config", "is empty; give the path of a TOML file")
         file = folder / path
         found = _read_toml(file, path)
         _refuse_unknown(found, Settings, path)
@@ -93,6 +95,8 @@ def _read_toml(file: Path, name: str) -> dict[str, Any]:
         raise ConfigError(name, "is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(name, f"is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(name, "is nested too deeply") from None
 
 
 def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, path: str = "") -> None:
@@ -115,7 +119,8 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
-        raise ConfigError(f"{name}: {key}", why + _allowed(key)) from None
+        wanted = _WANTED.get(key.partition("[")[0])
+        raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
 
 
 def _decode_unit(kind: type, value: object) -> object:
@@ -123,23 +128,25 @@ def _decode_unit(kind: type, value: object) -> object:
         raise TypeError(f"no setting has the type {kind}")
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value) if isinstance(value, str) else None
     unit = kind.UNITS.get(match[2]) if match else None
-    if match is None or unit is None or not 0 < float(match[1]) * unit <= kind.MAX:
+    made = kind(float(match[1]) * unit) if match and unit else None
+    if made is None or not kind.MIN <= made <= kind.MAX:
         raise ValueError(f"{value!r} is not {kind.WANTED}")
-    return kind(float(match[1]) * unit)
+    return made
 
 
-def _allowed(key: str) -> str:
-    """Name the words that a setting may have, where it is one of few."""
-    kind = {info.encode_name: info.type for info in msgspec.structs.fields(Settings)}.get(key.partition("[")[0])
-    words = [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
-    return "; allowed: " + ", ".join(f'"{word}"' for word in words) if words else ""
+_WANTED = {
+    "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
+    "store": '"sqlite:PATH" or "memory:"',
+    "insecure": 'a list that may have "open-writes" in it',
+    "limits": "a table, [limits]",
+}
 
 
 def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the paths in store URLs and endpoint strings absolute."""
     made = dict(values)
     kind, _, path = str(values.get("store", "")).partition(":")
-    if kind == "sqlite" and path:
+    if kind == "sqlite" and path not in {"", ":memory:"}:
         made["store"] = f"sqlite:{folder / path}"
     if "listen" in values:
         made["listen"] = [absolute_endpoint(description, folder) for description in values["listen"]]

@@ -23,7 +23,9 @@ class ConfigError(PostdError):
         self.why = why
 
     def __str__(self) -> str:
-        return " ".join(f"{self.where}: {self.why}".split())
+        line = " ".join(f"{self.where}: {self.why}".split())
+        # Names of keys and files are somebody's input; a terminal would obey what is not printable.
+        return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
 
 
 class InvalidTextError(PostdError):

@@ -95,7 +95,9 @@ def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerE
     except OSError as error:
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
-        raise ConfigError(where, f"{description!r} is not {_WANTED} ({_words(error)})") from None
+        if isinstance(error, LookupError) and _kinds(description)[-1] == "systemd":
+            raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
+        raise ConfigError(where, f"{description!r} is not {_WANTED}") from None
     return endpoint
 
 

@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
-from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.errors import ConfigError, PostdError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, bind
 from postd.reactor import IReactor
 from postd.store import PostStore, open_store
@@ -63,15 +63,18 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     """
     settings, where = loaded.settings, loaded.where
     store = open_store(settings.store, where=where["store"], reactor=reactor)
-    try:
-        store.prepare()
-    except StoreRefusedError as error:
-        raise ConfigError(where["store"], error.why) from None
-    except StoreUnavailableError:
-        pass  # merely away: requests get 503 until it is there, and start() tells the log why
     site = make_site(make_root(store), settings.limits, reactor=reactor)
     listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
-    _refuse_open_writes(listeners, settings.insecure, where["listen"])
+    try:
+        _refuse_open_writes(listeners, settings.insecure, where["listen"])
+        # Last: it makes the file if there is none.
+        store.prepare()
+    except StoreUnavailableError:
+        pass  # merely away: requests get 503 until it is there, and start() tells the log why
+    except PostdError as error:
+        for listener in listeners:
+            listener.port.stopListening()
+        raise ConfigError(where["store"], error.why) if isinstance(error, StoreRefusedError) else error from None
     return PostdService(store, listeners, reactor=reactor)
 
 
@@ -79,8 +82,6 @@ def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str],
     """Keep strangers from writing unless that is what was asked for (contract 7)."""
     exposed = [listener for listener in listeners if listener.exposed]
     if exposed and "open-writes" not in insecure:
-        for listener in listeners:
-            listener.port.stopListening()
         raise ConfigError(
             f"{where}: {exposed[0].description}",
             "anyone who reaches this address could write; listen on loopback, unix: or ssl:, "

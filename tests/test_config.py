@@ -9,6 +9,7 @@ import pytest
 from postd.config import ByteCount, Limits, Seconds, Settings, absolute_endpoint, load_settings
 from postd.errors import ConfigError
 
+ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 SAMPLE = Path(__file__).parent.parent / "etc" / "postd.toml"
 
 
@@ -91,14 +92,18 @@ def test_durations(folder: Path, written: str, seconds: float) -> None:
     assert load(folder, f'[limits]\nidle_time = "{written}"').limits.idle_s == seconds
 
 
-@pytest.mark.parametrize("written", ['"0s"', '"-1s"', '"1"', '"s"', '"1 s"', '"1S"', '"1w"', '"9999d"', '"1e3s"', "60"])
+@pytest.mark.parametrize(
+    "written", ['"0s"', '"-1s"', '"1"', '"s"', '"1 s"', '"1S"', '"1w"', '"9999d"', '"1e3s"', '"0.01ms"', "60"]
+)
 def test_what_is_no_duration(folder: Path, written: str) -> None:
     line = refusal(folder, f"[limits]\nidle_time = {written}")
     assert line.startswith("postd.toml: limits.idle_time: ")
     assert 'such as "500ms"' in line
 
 
-@pytest.mark.parametrize("written", ['"0KiB"', '"16"', '"16kb"', '"16KB"', '"1GiB"', '"2000MiB"', '"-1KiB"', "16384"])
+@pytest.mark.parametrize(
+    "written", ['"0KiB"', '"16"', '"16kb"', '"16KB"', '"1GiB"', '"2000MiB"', '"-1KiB"', '"0.0001KiB"', "16384"]
+)
 def test_what_is_no_size(folder: Path, written: str) -> None:
     line = refusal(folder, f"[limits]\nbody = {written}")
     assert line.startswith("postd.toml: limits.body: ")
@@ -118,11 +123,19 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
             "[limits]\nboddy = 1",
             "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, idle_time",
         ),
-        ("store = 1", "postd.toml: store: Expected `str`, got `int`"),
-        ('listen = "tcp:1"', "postd.toml: listen: Expected `array`, got `str`"),
-        ("listen = [1]", "postd.toml: listen[0]: Expected `str`, got `int`"),
-        ("limits = 1", "postd.toml: limits: Expected `object`, got `int`"),
-        ('insecure = ["all"]', "postd.toml: insecure[0]: Invalid enum value 'all'; allowed: \"open-writes\""),
+        ("store = 1", 'postd.toml: store: Expected `str`, got `int`; allowed: "sqlite:PATH" or "memory:"'),
+        ('listen = "tcp:1"', f"postd.toml: listen: Expected `array`, got `str`; allowed: {ENDPOINTS}"),
+        ("listen = [1]", f"postd.toml: listen[0]: Expected `str`, got `int`; allowed: {ENDPOINTS}"),
+        ("limits = 1", "postd.toml: limits: Expected `object`, got `int`; allowed: a table, [limits]"),
+        (
+            'insecure = ["all"]',
+            "postd.toml: insecure[0]: Invalid enum value 'all'; allowed: a list that may have \"open-writes\" in it",
+        ),
+        ("a = " + "[" * 5000, "postd.toml: is nested too deeply"),
+        (
+            '"a\\u001b[31mb" = 1',
+            "postd.toml: a\\x1b[31mb: unknown key; allowed at the top level: listen, store, insecure, limits",
+        ),
         ("store = ", "postd.toml: is not TOML: Invalid value (at end of document)"),
         ("a = 1\nb = ?", "postd.toml: is not TOML: Invalid value (at line 2, column 5)"),
         (b'store = "\xff"', "postd.toml: is not UTF-8 text"),
@@ -140,6 +153,8 @@ def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, late
 def test_a_file_that_is_not_there(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^missing\.toml: cannot be read: No such file or directory$"):
         load_settings("missing.toml", {}, folder)
+    with pytest.raises(ConfigError, match="--config: is empty"):
+        load_settings("", {}, folder)
     with pytest.raises(ConfigError, match=r"^\.: cannot be read: Is a directory$"):
         load_settings(".", {}, folder)
 

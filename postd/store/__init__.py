@@ -28,7 +28,7 @@ def open_store(url: str, *, where: str, reactor: IReactor) -> PostStore:
         ConfigError: it names no kind of store that there is.
     """
     kind, colon, rest = url.partition(":")
-    if kind == "sqlite" and rest and rest != ":memory:":
+    if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
         return SqliteStore(rest, reactor=reactor)
     if kind == "memory" and colon and not rest:
         return SqliteStore.in_memory(reactor=reactor)

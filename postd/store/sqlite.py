@@ -4,15 +4,17 @@ A read is a few microseconds; a hop to a thread and back costs more than that. T
 waits: where another process has locked the whole file, a read is tried again a few times and then given up.
 """
 
+import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -36,6 +38,7 @@ T = TypeVar("T")
 
 _READ_AGAIN_AFTER_S = (0.01, 0.05, 0.2, 0.5)
 _OPEN_AGAIN_AFTER_S = 0.5
+_WATCH_EVERY_S = 1
 
 _Write = Callable[[sqlite3.Connection], object]
 
@@ -73,14 +76,17 @@ class SqliteStore:
         self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, synchronous: str = "FULL"
     ) -> None:
         self._file = SqliteFile(path, synchronous=synchronous)
-        self.description = f"sqlite:{path}"
+        self.description = "sqlite:" + os.fsencode(path).decode(errors="backslashreplace")
         self._reactor = reactor
         self._thread = thread or WriterThread(reactor)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._opened_file: tuple[int, int] | None = None
+        self._watch = LoopingCall(self._watch_file)
+        self._watch.clock = reactor
         self._opening_later: Deferred[None] | None = None
         self._why_not_open = f"{path}: not open yet"
+        self._not_ours = f"{path}: it was moved, removed or replaced"
         self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
         self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
 
@@ -94,7 +100,7 @@ class SqliteStore:
         return _NamelessSqliteStore(reactor=reactor, thread=thread)
 
     def prepare(self) -> None:
-        self._file.open_writer(check_whole=True).close()
+        self._file.open_writer(create=True, check_whole=True).close()
 
     async def start(self) -> None:
         self._thread.start()
@@ -104,8 +110,11 @@ class SqliteStore:
         except (StoreUnavailableError, StoreRefusedError) as error:
             self._opening_later = Deferred.fromCoroutine(self._open_later(error.why))
             await self._opening_later
+        self._watch.start(_WATCH_EVERY_S, now=False)
 
     async def stop(self) -> None:
+        if self._watch.running:
+            self._watch.stop()
         if self._opening_later is not None:
             self._opening_later.addErrback(lambda _: None)
             self._opening_later.cancel()
@@ -188,6 +197,18 @@ class SqliteStore:
             else:
                 return
 
+    def _watch_file(self) -> None:
+        """Leave a file that is no longer the one at our path, and open that one: a backup was restored, say."""
+        if self._reader is not None and not self._file_is_ours():
+            self._close_reader()
+            self._opening_later = Deferred.fromCoroutine(self._reopen())
+            self._opening_later.addErrback(lambda failure: failure.trap(CancelledError))
+
+    async def _reopen(self) -> None:
+        await self._thread.run(self._close)
+        await self._open_later(self._not_ours)
+        self._log.info("store: opened {path}", path=self._file.path)
+
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -198,6 +219,10 @@ class SqliteStore:
         self._close_reader()
         writer, self._writer = self._writer, None
         if writer is not None:
+            if not self._file_is_ours():
+                # SQLite would leave the write-ahead log behind under its name, to be mistaken for the new file's.
+                with suppress(sqlite3.Error):
+                    writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -233,17 +258,17 @@ class SqliteStore:
         connection = self._writer
         if connection is None:
             raise StoreUnavailableError(self._why_not_open)
-        self._check_file()
+        if not self._file_is_ours():
+            raise StoreUnavailableError(self._not_ours)
         try:
             with transaction(connection, "BEGIN IMMEDIATE"):  # a BEGIN that reads first cannot wait for a lock
                 return [_outcome(write, connection) for write in writes]
         except sqlite3.Error as error:
             raise self._unavailable(error) from None
 
-    def _check_file(self) -> None:
-        """Refuse to write into a file that is no longer the one at our path: nobody would find it again."""
-        if self._file.identity() != self._opened_file:
-            raise StoreUnavailableError(f"{self._file.path}: it was moved, removed or replaced; restart postd")
+    def _file_is_ours(self) -> bool:
+        """Tell whether the file at our path is the one that is open: nobody would find again what goes into another."""
+        return self._file.identity() == self._opened_file
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
         """Tell what SQLite's error means for a request: once we have served, even a refusal may pass."""
@@ -268,12 +293,13 @@ class _NamelessSqliteStore(SqliteStore):
         folder = tempfile.mkdtemp(prefix="postd-")
         try:
             self._file = SqliteFile(str(Path(folder) / "posts.db"), synchronous="OFF")
+            self._file.open_writer(create=True).close()
             super()._open()
         finally:
             shutil.rmtree(folder)
 
-    def _check_file(self) -> None:
-        pass
+    def _file_is_ours(self) -> bool:
+        return True
 
 
 class _Trouble:

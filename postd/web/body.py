@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 from twisted.web.iweb import IRequest
-from werkzeug.http import parse_options_header
 
 from postd.model import check_text
 from postd.web.errors import Problem
@@ -31,7 +30,7 @@ def decode_text(request: IRequest) -> str:
     _check_content_type(request)
     members = _decode_object(request.content.read())
     try:
-        new = msgspec.convert(members, NewText)
+        new = msgspec.convert({name: value for name, value in members if name == "post"}, NewText)
     except msgspec.ValidationError as error:
         why = str(error).partition(" - at ")[0].replace("`", "'")
         raise Problem(422, f"{why}.", pointer="/post") from None
@@ -41,11 +40,10 @@ def decode_text(request: IRequest) -> str:
 def _check_content_type(request: IRequest) -> None:
     values = request.requestHeaders.getRawHeaders(b"Content-Type") or []
     if values != [b"application/json"]:
-        kind, parameters = parse_options_header(", ".join(value.decode("latin-1") for value in values))
-        if kind.lower() != "application/json" or parameters.get("charset", "utf-8").lower() not in {
-            "utf-8",
-            "utf8",
-        }:
+        kind, *parameters = b",".join(values).lower().split(b";")
+        named = [parameter.partition(b"=") for parameter in parameters]
+        charsets = {value.strip(b' \t"') for name, _, value in named if name.strip() == b"charset"}
+        if kind.strip() != b"application/json" or not charsets <= {b"utf-8", b"utf8"}:
             raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
     encoding = request.requestHeaders.getRawHeaders(b"Content-Encoding") or []
     if b",".join(encoding).strip().lower() not in {b"", b"identity"}:
@@ -60,7 +58,7 @@ class _Members(list[tuple[str, Any]]):
     """The members of an object in the order they came; what is not one of these is an array."""
 
 
-def _decode_object(body: bytes) -> dict[str, Any]:
+def _decode_object(body: bytes) -> _Members:
     """Decode a JSON object, strictly (RFC 8259).
 
     msgspec's own decoder lets the last of two equal names win and tells a lone surrogate from cut-off JSON by
@@ -78,7 +76,7 @@ def _decode_object(body: bytes) -> dict[str, Any]:
         raise Problem(400, 'The body must be a JSON object such as {"post": "some text"}.')
     if sum(name == "post" for name, _ in members) > 1:
         raise Problem(400, 'The body has "post" more than once.')
-    return dict(members)
+    return members
 
 
 def _refuse_constant(name: str) -> NoReturn:

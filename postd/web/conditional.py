@@ -7,6 +7,7 @@ from twisted.web.iweb import IRequest
 from postd.web.errors import precondition_failed
 
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
 def has_preconditions(request: IRequest) -> bool:
@@ -50,8 +51,13 @@ def _none_match_fails(request: IRequest, etag: bytes) -> bool:
 
 
 def _matches(field_lines: list[bytes], etag: bytes, *, weakly: bool) -> bool:
-    """Tell whether a list of entity tags, or `*`, has this one in it (RFC 9110 §8.8.3.2)."""
+    """Tell whether a list of entity tags, or `*`, has this one in it (RFC 9110 §8.8.3.2).
+
+    Nothing is in a value that is no such list: to take the part of it that can be read would be to guess.
+    """
     value = b",".join(field_lines).strip(b" \t")
     if value in {b"*", etag}:
         return True
+    if not _LIST.fullmatch(value):
+        return False
     return any(tag == etag and (weakly or not weak) for weak, tag in _ENTITY_TAG.findall(value))

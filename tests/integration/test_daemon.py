@@ -1,6 +1,7 @@
 """Starting, stopping and refusing to start, on the real process."""
 
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -129,6 +130,9 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
         ("store = ''", ["postd.toml: store", "sqlite:PATH or memory:"]),
         ("store = 'sqlite:'", ["postd.toml: store", "sqlite:PATH or memory:"]),
         ("store = 'sqlite:no/such/folder/x.db'", ["postd.toml: store", "no/such/folder/x.db", "No such file"]),
+        ("store = 'sqlite::memory:'", ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ('store = "sqlite:a\\u0000b"', ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ("listen = ['systemd:domain=INET:index=0']", ["postd.toml: listen", "systemd has not passed on"]),
         ("listen = ['tcp:x']", ["postd.toml: listen", "'tcp:x'"]),
         ("listen = []", ["postd.toml: listen", "nothing to listen on"]),
         ("[limits]\nbody = '1GB'", ["postd.toml: limits.body", "16KiB"]),
@@ -158,6 +162,37 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
 )
 def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
     check_refused(run_postd(tmp_path, *options), *words)
+
+
+def test_a_start_that_fails_makes_no_store(tmp_path: Path) -> None:
+    check_refused(run_postd(tmp_path, "-l", "tcp:x"))
+    check_refused(run_postd(tmp_path, "-l", "tcp:0:interface=0.0.0.0"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "-s", os.fsdecode(b"sqlite:a\xffb.db")) as daemon:
+        assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
+        assert r"a\xffb.db" in daemon.log
+    assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"a\xffb.db", b"log"}
+
+
+def test_a_backup_restored_under_a_running_server(tmp_path: Path) -> None:
+    store, backup = tmp_path / "postd.db", tmp_path / "backup.db"
+    with Daemon(tmp_path) as daemon:
+        httpx.post(f"{daemon.url}/post", json={"post": "in the backup"})
+        etag = httpx.get(f"{daemon.url}/post").headers["ETag"]
+    shutil.copy(store, backup)
+    with Daemon(tmp_path) as daemon:
+        for n in range(20):
+            assert httpx.post(f"{daemon.url}/post", json={"post": f"after it {n}"}).status_code == 201
+        backup.rename(store)
+        daemon.wait_for("store: opened")
+        assert httpx.get(f"{daemon.url}/post").json() == [{"id": 1, "post": "in the backup"}]
+        assert httpx.get(f"{daemon.url}/post").headers["ETag"] == etag
+        assert httpx.post(f"{daemon.url}/post", json={"post": "new"}).headers["Location"] == "/post/2"
+    with Daemon(tmp_path) as daemon:
+        assert [post["post"] for post in httpx.get(f"{daemon.url}/post").json()] == ["in the backup", "new"]
 
 
 def test_open_writes_can_be_asked_for(tmp_path: Path) -> None:

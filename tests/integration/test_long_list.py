@@ -23,9 +23,11 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     connection = sqlite3.connect(folder / "postd.db")
     with connection:
         # The triggers log each change; a million of them is not what is looked at here.
+        (trigger,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'post_added'").fetchone()
         connection.execute("DROP TRIGGER post_added")
         rows = ((f"post number {n}, with some words to it",) for n in range(POSTS))
         connection.executemany("INSERT INTO post (post) VALUES (?)", rows)
+        connection.execute(trigger)
     connection.close()
     with Daemon(folder) as daemon:
         yield daemon

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
@@ -110,6 +111,25 @@ def _foreign(path: Path) -> None:
     run_sql(path, "CREATE TABLE post (id INTEGER PRIMARY KEY, post TEXT)")
 
 
+def _without_trigger(path: Path) -> None:
+    make_store_file(path)
+    run_sql(path, "DROP TRIGGER post_added")
+
+
+def _without_version(path: Path) -> None:
+    make_store_file(path)
+    run_sql(path, "DELETE FROM version")
+
+
+def _half_made(path: Path) -> None:
+    make_store_file(path)
+    run_sql(path, "PRAGMA user_version = 0")
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("nowhere.db")
+
+
 def _newer(path: Path) -> None:
     make_store_file(path)
     run_sql(path, "PRAGMA user_version = 4711")
@@ -130,6 +150,10 @@ def _pipe(path: Path) -> None:
         (_overwritten, "damaged"),
         (_cut_off, "damaged"),
         (_foreign, "another program"),
+        (_without_trigger, "not those of postd (post_added)"),
+        (_without_version, "not those of postd (version has no row)"),
+        (_half_made, "not those of postd (table post already exists)"),
+        (_dangling, "cannot be opened: No such file or directory"),
         (_newer, "newer postd (schema 4711; this one knows 1)"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
@@ -145,6 +169,27 @@ def test_an_unfit_file_is_refused_in_one_line(path: Path, spoil: Callable[[Path]
     assert "\n" not in caught.value.why
 
 
+def test_what_else_is_in_the_file_is_nobodys_business(path: Path) -> None:
+    make_store_file(path)
+    run_sql(path, "CREATE VIEW shout AS SELECT upper(post) FROM post")
+    SqliteStore(str(path), reactor=reactor).prepare()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO post (post) VALUES (x'00ff')",
+        "INSERT INTO post (post) VALUES ('')",
+        "INSERT INTO post (id, post) VALUES (9007199254740992, 'x')",
+        "INSERT INTO post (id, post) VALUES (0, 'x')",
+    ],
+)
+def test_what_no_post_can_be_is_kept_out_of_the_file(path: Path, statement: str) -> None:
+    make_store_file(path)
+    with pytest.raises(sqlite3.IntegrityError):
+        run_sql(path, statement)
+
+
 def test_a_refused_file_is_left_as_it_was(path: Path) -> None:
     _foreign(path)
     before = path.read_bytes()
@@ -157,7 +202,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pyt
     broken = [*schema_steps(), "CREATE TABLE next (id);\nCREATE TABLE post (id);\n"]
     make_store_file(path)
     monkeypatch.setattr("postd.store.sqlite_file.schema_steps", lambda: broken)
-    with pytest.raises(StoreUnavailableError, match="already exists"):
+    with pytest.raises(StoreRefusedError, match="already exists"):
         SqliteStore(str(path), reactor=reactor).prepare()
     assert run_sql(path, "PRAGMA user_version") == [(1,)]
     assert run_sql(path, "SELECT count(*) FROM sqlite_master WHERE name = 'next'") == [(0,)]
@@ -287,15 +332,63 @@ async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore
     assert await store.add_post("next") == 1
 
 
+async def until_it_answers(store: PostStore) -> None:
+    for _ in range(100):
+        try:
+            await store.version()
+        except StoreUnavailableError:
+            await deferLater(reactor, 0.1)
+        else:
+            return
+    raise AssertionError("the store does not answer")
+
+
 @ensureDeferred
-async def test_a_file_put_in_the_place_of_ours_is_not_mistaken_for_it(store: PostStore, path: Path) -> None:
-    await store.add_post("one")
-    path.rename(path.with_suffix(".moved"))
+async def test_a_file_put_in_the_place_of_ours_is_opened(make_store: MakeStore, path: Path) -> None:
+    """As when a backup is restored while the server runs."""
+    store = await open_store(make_store)
+    backup = path.with_suffix(".backup")
+    make_store_file(backup, posts=3)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(50)])
+    backup.rename(path)
     error = await error_of(store.add_post("would be lost"))
     assert isinstance(error, StoreUnavailableError)
     assert "moved, removed or replaced" in error.why
-    make_store_file(path)
-    assert isinstance(await error_of(store.add_post("would be lost")), StoreUnavailableError)
+    await deferLater(reactor, 1.1)  # by now it was noticed
+    await until_it_answers(store)
+    assert await store.add_post("new") == 4
+    assert len((await store.list_posts(limit=99)).posts) == 4
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@ensureDeferred
+async def test_a_stop_leaves_nothing_to_be_mistaken_for_the_log_of_a_new_file(
+    make_store: MakeStore, path: Path
+) -> None:
+    store = await open_store(make_store)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(50)])
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    make_store_file(path.with_suffix(".backup"), posts=3)
+    path.with_suffix(".backup").rename(path)
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check", "SELECT count(*) FROM post") == [(3,)]
+    # And what was acknowledged is in the file that was moved, wherever that is now.
+    assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
+
+
+@ensureDeferred
+async def test_a_file_that_was_taken_away_is_not_made_anew(store: PostStore, path: Path) -> None:
+    await store.add_post("one")
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    await deferLater(reactor, 1.8)
+    assert not path.exists()
+    assert isinstance(await error_of(store.version()), StoreUnavailableError)
+    moved.rename(path)
+    await until_it_answers(store)
+    assert (await store.get_post(1)).post == "one"
 
 
 @pytest.fixture

@@ -113,11 +113,11 @@ class EtagTests:
         for path in ("/post", "/post?limit=1", "/post/1"):
             etag = api.request("GET", path).header("ETag") or ""
             assert etag.startswith('"')
-            for value in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+            for value in (etag, f"W/{etag}", f'"other", {etag}', f'"a,b" ,\t{etag},, W/"c",', "*"):
                 answer = api.request("GET", path, headers={"If-None-Match": value})
                 assert (answer.status, answer.body, answer.header("ETag")) == (304, b"", etag)
                 assert answer.header("Cache-Control") == "no-cache"
-            for value in ('"other"', etag.strip('"'), f'W/"x{etag[1:]}', ""):
+            for value in ('"other"', etag.strip('"'), f'W/"x{etag[1:]}', "", f"{etag}x", f"w/{etag}"):
                 assert api.request("GET", path, headers={"If-None-Match": value}).status == 200
 
     def test_two_different_lists_never_share_one(self, api: InMemoryApi) -> None:
@@ -157,6 +157,11 @@ class EtagTests:
             {"If-Match": '"other"'},
             {"If-Match": f"W/{etag}"},  # a weak tag never matches here (RFC 9110 §13.1.1)
             {"If-Match": "nonsense"},
+            {"If-Match": f"{etag}x"},
+            {"If-Match": f"x{etag}"},
+            {"If-Match": f"w/{etag}"},
+            {"If-Match": f"{etag} {etag}"},
+            {"If-Match": f"{etag}, *"},
             {"If-None-Match": etag},
             {"If-None-Match": "*"},
         ):
@@ -250,7 +255,13 @@ class BadBodyTests:
         [
             *(b"{}", b'{"Post":"x"}', b'{"post":null}', b'{"post":1}', b'{"post":["x"]}', b'{"post":{}}'),
             *(b'{"post":true}', b'{"post":""}', b'{"post":"\\u0000"}', b'{"post":"a\\u0000b"}', b'{"id":1}'),
-            *(b'{"post":"\\ud800"}', b'{"post":"x\\udfff"}', b'{"post":"\\ude80\\ud83d"}'),
+            *(
+                b'{"\\ud800":1}',
+                b'{"post":{"\\ud800":1}}',
+                b'{"post":"\\ud800"}',
+                b'{"post":"x\\udfff"}',
+                b'{"post":"\\ude80\\ud83d"}',
+            ),
             *(post_body("x" * 141), post_body("\U0001f680" * 141), post_body("x" * 10_000)),
         ],
     )
@@ -270,6 +281,9 @@ class BadBodyTests:
             {"Content-Type": "multipart/form-data; boundary=x"},
             {"Content-Type": "application/json; charset=latin-1"},
             {"Content-Type": "application/json; charset=utf-16"},
+            {"Content-Type": "application/json; charset="},
+            {"Content-Type": "application/json; charset"},
+            {"Content-Type": "application/json; charset=utf-8; charset=latin-1"},
             {"Content-Type": ["application/json", "text/plain"]},
             {"Content-Type": "text/plain, application/json"},
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
@@ -305,6 +319,7 @@ class BadBodyTests:
             b' \r\n\t{ "other" : [1, {"post": 2}] , "post":"x" } ',
             b'{"n":1e999,"m":' + b"9" * 6000 + b',"post":"x"}',
             b'{"post":"x","other":1,"other":2}',
+            b'{"post":"x","\\ud800":1,"nested":{"\\ud800":"\\udfff"}}',
         ],
     )
     def test_other_members_are_ignored(self, api: InMemoryApi, body: bytes) -> None:
@@ -329,7 +344,7 @@ class AddressTests:
         "address",
         [
             *("0", "01", "-1", "+1", "1.0", "1_0", "x", "1x", "9007199254740992", "99999999999999999999", "%D9%A1"),
-            *("%20", "%201", "1%0A", "%00", "%FF", "1/", "1/2", "", "%2F1", "1%2F"),
+            *("%20", "%201", "1%0A", "%00", "%FF", "1/", "1/2", "", "%2F1", "1%2F", "/1", "1//"),
         ],
     )
     def test_what_is_no_id_is_404(self, api: InMemoryApi, method: str, address: str) -> None:
@@ -345,7 +360,9 @@ class AddressTests:
             problem = check_problem(api.request(method, f"/post/{post_id}", post_body("x"), JSON), 404)
             assert str(post_id) in problem["detail"]
 
-    @pytest.mark.parametrize("path", ["/", "/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF"])
+    @pytest.mark.parametrize(
+        "path", ["/", "/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF", "//post/1"]
+    )
     def test_elsewhere_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
         api.add("one")
         answer = api.request("GET", path)

@@ -3,10 +3,10 @@
 -- The version and the log are kept by triggers: they are right whatever writes here, the sqlite3 shell too.
 
 -- AUTOINCREMENT: without it SQLite gives the largest id out again once its post is deleted.
--- length() ends at a NUL; postd.model.check_text is the rule, this is a second fence.
+-- postd.model has the rules, the checks are a second fence (length() ends at a NUL); ids end at 2^53 - 1.
 CREATE TABLE post (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    post TEXT NOT NULL CHECK (length(post) BETWEEN 1 AND 140)
+    id INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id BETWEEN 1 AND 9007199254740991),
+    post TEXT NOT NULL CHECK (typeof(post) = 'text' AND length(post) BETWEEN 1 AND 140)
 );
 
 CREATE TABLE version (

@@ -4,8 +4,8 @@ This is `KleinResource` with these departures:
 
 - The `Host` field plays no part in routing. Klein binds its map to it for each request, and werkzeug raises for what
   is no host name.
-- A path is matched as it was sent, decoded once: `//post` and `/post%2F1` are not `/post` and `/post/1`, and a path
-  that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
+- A path is matched as it was sent, decoded once: `//post`, `/post//1` and `/post%2F1` are not taken for `/post` and
+  `/post/1`, and a path that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug would take `post` for `POST`.
 - One table has all errors (`postd.web.errors`), and an answer that was begun and cannot be finished is cut off, so that
   nobody takes it for whole.
@@ -67,7 +67,7 @@ def _path(request: Any) -> str:
         text = path.decode("utf-8")
     except UnicodeDecodeError:
         raise NotFound from None
-    if text.startswith("//"):
+    if "//" in text:
         raise NotFound
     return text
 
