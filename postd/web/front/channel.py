@@ -5,6 +5,9 @@ Departures from stock Twisted:
 - A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
   goes out before the body is read and without `100 Continue`. The connection then lingers (RFC 9112 §9.6): closed at
   once, with unread input, it would be reset, and the client could lose the answer.
+- Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
+  more is read of them than a little. Stock Twisted goes on reading behind a paused response, answers all that one read
+  has brought whether or not the answers can be sent, and copies the rest for each.
 - Bodies are kept in memory, which the limit bounds; stock Twisted makes a temporary file from 100,000 bytes on.
 - No `Server` field with a version in it (contract 7).
 - The access log goes out in bundles: an event of Twisted's log for each line takes a third of a request's time.
@@ -15,8 +18,10 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
@@ -25,6 +30,9 @@ from postd.web.errors import Problem, encode_problem
 
 LINGER_S = 2
 """How long a client that was refused may go on sending before it is cut off."""
+
+INPUT_MAX_BYTES = 64 * 1024
+"""How far a client may send ahead of its answers, give or take one read of the socket."""
 
 ACCESS_LOG_DELAY_S = 0.1
 """How long lines of the access log wait for others, to be one event of the log together."""
@@ -82,6 +90,7 @@ class Channel(http.HTTPChannel):
     """An HTTP/1.1 connection that can refuse a request while it is still coming in."""
 
     _refused = False
+    _next_turn: IDelayedCall | None = None
 
     def headerReceived(self, line: bytes) -> bool:
         try:
@@ -100,6 +109,9 @@ class Channel(http.HTTPChannel):
     def rawDataReceived(self, data: bytes) -> None:
         if self._refused:
             return
+        if self._handlingRequest:
+            self._dataBuffer.append(data)
+            return
         try:
             super().rawDataReceived(data)
         except Problem as problem:
@@ -108,6 +120,47 @@ class Channel(http.HTTPChannel):
     def dataReceived(self, data: bytes) -> None:
         if not self._refused:
             super().dataReceived(data)
+            self._hold_input()
+
+    def requestDone(self, request: Request) -> None:
+        self.paused = True  # the line receiver's word: what it has got it keeps
+        super().requestDone(request)
+        if self._buffer:
+            self._take_next_later()
+        else:
+            self.paused = False
+        self._hold_input()
+
+    def resumeProducing(self) -> None:
+        super().resumeProducing()
+        if self.paused:
+            self._take_next_later()
+        self._hold_input()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        super().connectionLost(reason)
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+
+    def _take_next_later(self) -> None:
+        if self._next_turn is None and self.persistent:
+            self._next_turn = self.callLater(0, self._take_next)
+
+    def _take_next(self) -> None:
+        """Take the next of several requests that were sent without waiting for answers."""
+        self._next_turn = None
+        if self._waitingForTransport:
+            return  # resumeProducing comes back to it
+        self.paused = False
+        self.dataReceived(b"")
+        if not self.paused and not self._handlingRequest:
+            self._networkProducer.resumeProducing()
+
+    def _hold_input(self) -> None:
+        """Stop reading from a client that sends ahead of its answers by more than a little."""
+        if len(self._buffer) + sum(map(len, self._dataBuffer)) > INPUT_MAX_BYTES:
+            self._networkProducer.pauseProducing()
 
     def _refuse(self, problem: Problem) -> None:
         self._refused = True

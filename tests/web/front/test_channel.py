@@ -11,7 +11,7 @@ from twisted.web.resource import Resource
 
 from postd.config import ByteCount, Limits, Seconds
 from postd.reactor import IReactor
-from postd.web.front.channel import ACCESS_LOG_DELAY_S, LINGER_S
+from postd.web.front.channel import ACCESS_LOG_DELAY_S, INPUT_MAX_BYTES, LINGER_S
 from postd.web.site import make_site
 
 LIMIT = 100
@@ -91,6 +91,65 @@ def check_refused(answer: bytes, connection: Connection) -> None:
 @pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**400], ids=["1", "2", "3", "4"])
 def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connection, length: int) -> None:
     check_refused(connection.send(head(f"Content-Length: {length}")), connection)
+
+
+class PipelineTests:
+    """A client that sends request after request without waiting for the answers."""
+
+    GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    def test_they_are_answered_in_order_one_a_turn(self, connection: Connection) -> None:
+        posts = b"".join(head("Content-Length: 1") + b"%d" % n for n in range(5))
+        connection.send(posts)
+        assert connection.recorder.bodies == [b"0"]
+        for _ in range(4):
+            connection.clock.advance(0)
+        assert connection.recorder.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+    def test_none_is_taken_while_the_answers_are_not_read(self, connection: Connection) -> None:
+        connection.send(self.GET)
+        connection.channel.pauseProducing()
+        connection.send(self.GET * 5)
+        # What is one read of the socket is parsed as it comes; the first of it is under way.
+        for _ in range(9):
+            connection.clock.advance(0)
+        assert len(connection.recorder.bodies) == 2
+        connection.channel.resumeProducing()
+        for _ in range(9):
+            connection.clock.advance(0)
+        assert len(connection.recorder.bodies) == 6
+
+    def test_no_more_is_read_than_a_little(self, connection: Connection) -> None:
+        connection.channel.pauseProducing()
+        connection.transport.resumeProducing()
+        connection.send(self.GET * (INPUT_MAX_BYTES // len(self.GET)))
+        assert connection.transport.producerState == "producing"
+        connection.send(self.GET * 5)
+        assert connection.transport.producerState == "paused"
+
+    def test_reading_goes_on_when_there_is_room_again(self, connection: Connection) -> None:
+        sent = INPUT_MAX_BYTES // len(self.GET) + 5
+        connection.send(self.GET * sent)
+        assert connection.transport.producerState == "paused"
+        for _ in range(sent):
+            connection.clock.advance(0)
+        assert connection.transport.producerState == "producing"
+        assert len(connection.recorder.bodies) == sent
+        connection.send(self.GET)
+        assert len(connection.recorder.bodies) == sent + 1
+
+    def test_what_follows_a_request_to_close_is_not_taken(self, connection: Connection) -> None:
+        connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + self.GET)
+        connection.clock.advance(1)
+        assert len(connection.recorder.bodies) == 1
+        assert not connection.transport.connected
+
+    def test_a_client_that_leaves_leaves_nothing_behind(self, connection: Connection) -> None:
+        connection.send(self.GET * 3)
+        connection.transport.loseConnection()
+        connection.clock.advance(ACCESS_LOG_DELAY_S)
+        assert connection.clock.getDelayedCalls() == []
+        assert len(connection.recorder.bodies) == 1
 
 
 def test_a_length_too_long_to_be_a_number_is_a_bad_request(connection: Connection) -> None:
