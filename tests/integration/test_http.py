@@ -72,6 +72,18 @@ def test_a_hundred_pipelined_requests_are_answered_in_order(daemon: Daemon) -> N
     assert places == sorted(places)
 
 
+def test_a_client_that_has_said_its_last_gets_its_answers(daemon: Daemon) -> None:
+    post = b'POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{"post":"x"}'
+    for request, answers in ((post, 1), (b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n", 1), (post * 5, 5), (b"GET /po", 0)):
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=5) as client:
+            client.sendall(request)
+            client.shutdown(socket.SHUT_WR)
+            received = b""
+            while chunk := client.recv(65536):
+                received += chunk
+        assert received.count(b"HTTP/1.1 20") == answers
+
+
 def test_a_body_over_the_limit_is_answered_before_it_is_sent(daemon: Daemon) -> None:
     for expect in (b"", b"Expect: 100-continue\r\n"):
         answer = talk(

@@ -8,6 +8,8 @@ Departures from stock Twisted:
 - Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
   more is read of them than a little. Stock Twisted goes on reading behind a paused response, answers all that one read
   has brought whether or not the answers can be sent, and copies the rest for each.
+- A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
+  takes that for a client that has gone.
 - Bodies are kept in memory, which the limit bounds; stock Twisted makes a temporary file from 100,000 bytes on.
 - No `Server` field with a version in it (contract 7).
 - The access log goes out in bundles: an event of Twisted's log for each line takes a third of a request's time.
@@ -18,13 +20,14 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
+from zope.interface import implementer
 
 from postd.web.errors import Problem, encode_problem
 
@@ -86,10 +89,12 @@ def _too_large(limit: int) -> Problem:
     return Problem(413, f"The body has more than {limit} bytes.")
 
 
+@implementer(IHalfCloseableProtocol)
 class Channel(http.HTTPChannel):
     """An HTTP/1.1 connection that can refuse a request while it is still coming in."""
 
     _refused = False
+    _input_ended = False
     _next_turn: IDelayedCall | None = None
 
     def headerReceived(self, line: bytes) -> bool:
@@ -129,6 +134,7 @@ class Channel(http.HTTPChannel):
             self._take_next_later()
         else:
             self.paused = False
+            self._close_after_input()
         self._hold_input()
 
     def resumeProducing(self) -> None:
@@ -156,6 +162,24 @@ class Channel(http.HTTPChannel):
         self.dataReceived(b"")
         if not self.paused and not self._handlingRequest:
             self._networkProducer.resumeProducing()
+            self._close_after_input()
+
+    def readConnectionLost(self) -> None:
+        self._input_ended = True
+        self._close_after_input()
+
+    def writeConnectionLost(self) -> None:
+        """Called when our own half-close is done."""
+
+    def _close_after_input(self) -> None:
+        """Close when the client has said its last and has all its answers."""
+        if not self._input_ended:
+            return
+        if self._refused:  # our side has been closed already
+            transport: Any = self.transport
+            transport.loseConnection()
+        elif not self._handlingRequest and not self.paused:
+            self.loseConnection()
 
     def _hold_input(self) -> None:
         """Stop reading from a client that sends ahead of its answers by more than a little."""

@@ -4,10 +4,12 @@ import json
 from typing import Any, cast
 
 import pytest
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
+from zope.interface.verify import verifyObject
 
 from postd.config import ByteCount, Limits, Seconds
 from postd.reactor import IReactor
@@ -196,6 +198,16 @@ def test_a_refused_client_that_hangs_up_leaves_nothing_behind(connection: Connec
     connection.transport.loseConnection()
     connection.clock.advance(ACCESS_LOG_DELAY_S)
     assert connection.clock.getDelayedCalls() == []
+
+
+def test_a_refused_client_that_has_said_its_last_is_let_go(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT + 1}") + b"the body begins")
+    connection.channel.readConnectionLost()
+    assert not connection.transport.connected
+
+
+def test_a_channel_can_be_half_closed(connection: Connection) -> None:
+    assert verifyObject(IHalfCloseableProtocol, connection.channel)
 
 
 def test_a_connection_without_a_request_is_closed(connection: Connection) -> None:
