@@ -14,28 +14,28 @@ from tests.integration.daemon import TWISTD
 UNIT = Path(__file__).parent.parent.parent / "etc" / "postd.service"
 
 
-def test_the_unit_is_accepted(tmp_path: Path) -> None:
-    # systemd-analyze wants the program to be there; postd is not installed in /opt here.
-    unit = tmp_path / "postd.service"
-    unit.write_text(UNIT.read_text().replace("/opt/postd/bin/twistd", TWISTD))
+def test_the_unit_is_accepted() -> None:
     result = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", str(UNIT)], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "postd.service" not in result.stderr
 
 
 def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
-    """Its command, word for word but for the places."""
-    command = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)[0]
+    """Its command and its PATH, word for word but for the places."""
+    unit = UNIT.read_text()
     for there, here in (
-        ("/opt/postd/bin/twistd", TWISTD),
+        ("/opt/postd/bin", str(Path(TWISTD).parent)),
         ("/etc/postd/postd.toml", str(UNIT.parent / "postd.toml")),
         ("/var/lib/postd", str(tmp_path)),
     ):
-        assert there in command
-        command = command.replace(there, here)
-    process = subprocess.Popen([*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=tmp_path)
+        assert there in unit
+        unit = unit.replace(there, here)
+    command, path = (re.findall(rf"^{key}=(.*)$", unit, re.MULTILINE)[0] for key in ("ExecStart", "Environment=PATH"))
+    process = subprocess.Popen(
+        [*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=tmp_path, env={"PATH": path}
+    )
     try:
         assert wait_for_answer("http://127.0.0.1:18080/post") == "[]\n"
     finally:
