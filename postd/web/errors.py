@@ -1,12 +1,13 @@
 """The one table from what went wrong to what the client is told.
 
 The API answers problem details (RFC 9457), everything else plain text (contract 2). No answer carries more than is
-written here: no traceback, no path, no word of a library.
+written here or was the client's own input at fault: no traceback, no path, no version.
 """
 
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from twisted.logger import Logger
@@ -126,4 +127,4 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
 
 
 def _is_api(path: bytes) -> bool:
-    return path == b"/post" or path.startswith(b"/post/")
+    return [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] == [b"", b"post"]

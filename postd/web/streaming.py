@@ -42,6 +42,11 @@ class Flow:
         if not self._stopped:
             self._request.unregisterProducer()
 
+    @property
+    def paused(self) -> bool:
+        """Whether the client has yet to take what was written."""
+        return self._paused is not None
+
     async def write(self, data: bytes) -> None:
         """Write, and return as soon as the client has taken enough for more to be written."""
         for start in range(0, len(data), PIECE_BYTES):

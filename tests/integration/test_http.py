@@ -72,6 +72,16 @@ def test_a_hundred_pipelined_requests_are_answered_in_order(daemon: Daemon) -> N
     assert places == sorted(places)
 
 
+def test_a_target_in_absolute_form(daemon: Daemon) -> None:
+    for target, status in (
+        ("http://example.org/post", b"200"),
+        ("HTTP://x:80/post?limit=1", b"200"),
+        ("http://x", b"404"),
+    ):
+        answer = talk(daemon, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 " + status)
+
+
 def test_a_client_that_has_said_its_last_gets_its_answers(daemon: Daemon) -> None:
     post = b'POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{"post":"x"}'
     for request, answers in ((post, 1), (b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n", 1), (post * 5, 5), (b"GET /po", 0)):

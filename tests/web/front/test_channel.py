@@ -9,12 +9,14 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
 from zope.interface.verify import verifyObject
 
 from postd.config import ByteCount, Limits, Seconds
 from postd.reactor import IReactor
 from postd.web.front.channel import ACCESS_LOG_DELAY_S, INPUT_MAX_BYTES, LINGER_S
 from postd.web.site import make_site
+from postd.web.streaming import Flow
 
 LIMIT = 100
 
@@ -28,14 +30,26 @@ class Recorder(Resource):
         super().__init__()
         self.bodies: list[bytes] = []
 
-    def render(self, request: Any) -> bytes:
+    def render(self, request: Any) -> Any:
         self.bodies.append(request.content.read())
-        return b"done"
+        return NOT_DONE_YET if request.path == b"/never" else b"done"
 
 
 class HalfClosableTransport(StringTransportWithDisconnection):
     write_closed = False
     aborted = False
+    full = False
+    closes_slowly = False
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self.full and self.producer is not None:
+            self.producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        self.disconnecting = True
+        if not self.closes_slowly:
+            super().loseConnection()
 
     def loseWriteConnection(self) -> None:
         self.write_closed = True
@@ -108,26 +122,37 @@ class PipelineTests:
             connection.clock.advance(0)
         assert connection.recorder.bodies == [b"0", b"1", b"2", b"3", b"4"]
 
-    def test_none_is_taken_while_the_answers_are_not_read(self, connection: Connection) -> None:
-        connection.send(self.GET)
-        connection.channel.pauseProducing()
+    def test_none_is_taken_and_no_more_is_read_while_the_answers_are_not_read(self, connection: Connection) -> None:
         connection.send(self.GET * 5)
-        # What is one read of the socket is parsed as it comes; the first of it is under way.
+        connection.channel.pauseProducing()
         for _ in range(9):
             connection.clock.advance(0)
-        assert len(connection.recorder.bodies) == 2
+        assert len(connection.recorder.bodies) == 1
+        assert connection.transport.producerState == "paused"
         connection.channel.resumeProducing()
         for _ in range(9):
             connection.clock.advance(0)
-        assert len(connection.recorder.bodies) == 6
+        assert len(connection.recorder.bodies) == 5
+        assert connection.transport.producerState == "producing"
 
-    def test_no_more_is_read_than_a_little(self, connection: Connection) -> None:
-        connection.channel.pauseProducing()
-        connection.transport.resumeProducing()
+    def test_no_more_is_read_once_an_answer_has_filled_the_buffer(self, connection: Connection) -> None:
+        """The transport asks for the pause while the answer is written, when stock Twisted does not stop reading."""
+        connection.transport.full = True
+        connection.send(self.GET)
+        assert connection.transport.producerState == "paused"
+
+    def test_no_more_is_read_than_a_little_behind_a_request_that_takes_its_time(self, connection: Connection) -> None:
+        connection.send(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
         connection.send(self.GET * (INPUT_MAX_BYTES // len(self.GET)))
         assert connection.transport.producerState == "producing"
         connection.send(self.GET * 5)
         assert connection.transport.producerState == "paused"
+
+    def test_a_stream_that_comes_to_a_full_connection_waits(self, connection: Connection) -> None:
+        connection.channel.pauseProducing()
+        flow = Flow(None)
+        connection.channel.registerProducer(flow, streaming=True)
+        assert flow.paused
 
     def test_reading_goes_on_when_there_is_room_again(self, connection: Connection) -> None:
         sent = INPUT_MAX_BYTES // len(self.GET) + 5
@@ -152,6 +177,35 @@ class PipelineTests:
         connection.clock.advance(ACCESS_LOG_DELAY_S)
         assert connection.clock.getDelayedCalls() == []
         assert len(connection.recorder.bodies) == 1
+
+
+def test_nothing_is_taken_after_a_bad_request(connection: Connection) -> None:
+    """Over TLS what comes in goes on coming in, record by record."""
+    connection.transport.closes_slowly = True
+    assert connection.send(b"POST /post HTTP/1.1\r\nBad Name: x\r\nHost: x\r\n").startswith(b"HTTP/1.1 400 ")
+    assert connection.send(b"\r\n") == b""
+    assert connection.send(head("Content-Length: 1") + b"x") == b""
+    assert connection.recorder.bodies == []
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip", "gzip, chunked", "chunked, chunked", ""])
+def test_a_body_in_another_coding_is_never_taken_for_a_request(connection: Connection, coding: str) -> None:
+    hidden = head("Content-Length: 1") + b"x"
+    assert connection.send(head(f"Transfer-Encoding: {coding}") + hidden).startswith(b"HTTP/1.1 400 ")
+    connection.clock.advance(1)
+    assert connection.recorder.bodies == []
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: x\r\nHost: x\r\n", b"Host: x\r\nHost: y\r\n"])
+def test_a_request_has_one_host(connection: Connection, hosts: bytes) -> None:
+    answer = connection.send(b"GET /post HTTP/1.1\r\n" + hosts + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"application/problem+json" in answer
+    assert connection.recorder.bodies == []
+
+
+def test_http_1_0_may_do_without_a_host(connection: Connection) -> None:
+    assert connection.send(b"GET /post HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 OK")
 
 
 def test_a_length_too_long_to_be_a_number_is_a_bad_request(connection: Connection) -> None:
