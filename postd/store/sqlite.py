@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from postd.errors import (
@@ -25,6 +25,7 @@ from postd.errors import (
     PostChangedError,
     PostdError,
     StoreBusyError,
+    StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -172,16 +173,22 @@ class SqliteStore:
                     (after, limit),
                 ).fetchall()
             # The log has no holes: what came next is either the first row or was trimmed.
-            if after > latest or (after < latest and rows[:1] and rows[0][0] != after + 1):
+            if after > latest or (after < latest and (not rows or rows[0][0] != after + 1)):
                 raise ChangesGoneError(after)
             return [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
 
         return await self._read(query)
 
     def _open(self) -> None:
-        self._writer = self._file.open_writer()
+        # First: a file that is put in its place from now on is seen to be another one.
         self._opened_file = self._file.identity()
-        self._reader = self._file.open_reader()
+        writer = self._file.open_writer()
+        try:
+            self._reader = self._file.open_reader()
+        except PostdError:
+            writer.close()
+            raise
+        self._writer = writer
 
     async def _open_later(self, why: str) -> None:
         """Open the file as soon as that is possible. Requests are told until then that the store is away."""
@@ -201,11 +208,18 @@ class SqliteStore:
         """Leave a file that is no longer the one at our path, and open that one: a backup was restored, say."""
         if self._reader is not None and not self._file_is_ours():
             self._close_reader()
+            self._why_not_open = self._not_ours
             self._opening_later = Deferred.fromCoroutine(self._reopen())
-            self._opening_later.addErrback(lambda failure: failure.trap(CancelledError))
+            self._opening_later.addErrback(self._not_reopened)
+
+    def _not_reopened(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("store: could not be opened again", failure=failure)
 
     async def _reopen(self) -> None:
-        await self._thread.run(self._close)
+        while not await self._thread.run(self._leave_file):
+            self._log.error("store: {why}, and another program reads the old one; waiting for it", why=self._not_ours)
+            await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
         await self._open_later(self._not_ours)
         self._log.info("store: opened {path}", path=self._file.path)
 
@@ -217,13 +231,34 @@ class SqliteStore:
     def _close(self) -> None:
         """Close all (in the writer's thread, after whatever that was still doing)."""
         self._close_reader()
+        if not self._file_is_ours():
+            self._leave_file()
         writer, self._writer = self._writer, None
         if writer is not None:
-            if not self._file_is_ours():
-                # SQLite would leave the write-ahead log behind under its name, to be mistaken for the new file's.
-                with suppress(sqlite3.Error):
-                    writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
+
+    def _leave_file(self) -> bool:
+        """Close a file that is not at our path any more, if nothing of it is lost by that (in the writer's thread).
+
+        Its write-ahead log would stay behind under its name and be mistaken for that of the new file. What is in it
+        is therefore brought into the old file, wherever that is now, and the names are taken away.
+
+        Returns:
+            False if it cannot be done now, because another program is reading the old file.
+        """
+        if self._writer is None:
+            return True
+        try:
+            self._writer.execute("PRAGMA busy_timeout = 0")
+            busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            busy = True
+        if busy:
+            return False
+        self._writer.close()
+        self._writer = None
+        self._file.remove_log()
+        return True
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         for wait_s in (*_READ_AGAIN_AFTER_S, None):
@@ -326,6 +361,9 @@ def _outcome(write: _Write, connection: sqlite3.Connection) -> Outcome:
         return write(connection)
     except PostdError as error:
         return error
+    except sqlite3.IntegrityError as error:
+        # The table's own fence, such as the end of the ids. SQLite has undone this statement and no other.
+        return StoreFullError(f"the database refuses it: {error}")
 
 
 def _select_version(connection: sqlite3.Connection) -> Version:

@@ -122,9 +122,13 @@ class SqliteFile:
         """
         try:
             connection = self._connect()
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
+            try:
+                connection.execute("PRAGMA busy_timeout = 0")
+                connection.execute("PRAGMA query_only = ON")
+                connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
+            except BaseException:
+                connection.close()
+                raise
         except sqlite3.Error as error:
             raise store_error(error, self.path) from None
         return connection
@@ -136,6 +140,11 @@ class SqliteFile:
         except OSError:
             return None
         return status.st_dev, status.st_ino
+
+    def remove_log(self) -> None:
+        """Take the names of the write-ahead log away; for a file that is not at our path any more."""
+        for suffix in ("-wal", "-shm"):
+            Path(self.path + suffix).unlink(missing_ok=True)
 
     def _create_if_missing(self) -> None:
         """Make the empty file ourselves: SQLite would leave its mode to the umask, and it will hold secrets."""

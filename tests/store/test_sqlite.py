@@ -4,6 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
-from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.errors import ChangesGoneError, StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.interface import PostStore
 from postd.store.sqlite import SqliteStore
@@ -182,10 +183,12 @@ def test_what_else_is_in_the_file_is_nobodys_business(path: Path) -> None:
         "INSERT INTO post (post) VALUES ('')",
         "INSERT INTO post (id, post) VALUES (9007199254740992, 'x')",
         "INSERT INTO post (id, post) VALUES (0, 'x')",
+        "UPDATE post SET id = 7",
+        "INSERT OR REPLACE INTO post (id, post) VALUES (1, 'y')",
     ],
 )
 def test_what_no_post_can_be_is_kept_out_of_the_file(path: Path, statement: str) -> None:
-    make_store_file(path)
+    make_store_file(path, posts=1)
     with pytest.raises(sqlite3.IntegrityError):
         run_sql(path, statement)
 
@@ -212,6 +215,52 @@ def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pyt
 async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: PostStore, path: Path) -> None:
     await store.add_post("one")
     assert run_sql(path, "SELECT post FROM post") == [("one",)]
+
+
+@ensureDeferred
+async def test_a_commit_waits_for_the_disk(store: SqliteStore) -> None:
+    """Kill -9 cannot tell: only a power cut could, or this."""
+    writer = store._writer  # noqa: SLF001
+    assert writer is not None
+    assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@ensureDeferred
+async def test_a_list_and_its_version_are_of_one_moment(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    reader = store._reader  # noqa: SLF001
+    assert reader is not None
+    asked: list[str] = []
+
+    def trace(statement: str) -> None:
+        asked.append(statement)
+        if "FROM version" in statement:  # another program writes between the two questions
+            run_sql(path, "INSERT INTO post (post) VALUES ('two')")
+
+    reader.set_trace_callback(trace)
+    page = await store.list_posts(limit=10)
+    reader.set_trace_callback(None)
+    assert any("FROM version" in statement for statement in asked)
+    assert (page.version.revision, len(page.posts)) in {(1, 1), (2, 2)}
+
+
+@ensureDeferred
+async def test_the_end_of_the_ids_hurts_nobody_else(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    run_sql(path, "INSERT INTO post (id, post) VALUES (9007199254740991, 'the last')")
+    adding, updating = started(store.add_post("one too many")), started(store.replace_post(1, "uno"))
+    await updating
+    assert isinstance(await error_of(adding), StoreFullError)
+    assert (await store.get_post(1)).post == "uno"
+
+
+@ensureDeferred
+async def test_an_emptied_log_says_that_it_does_not_reach(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    run_sql(path, "DELETE FROM change")
+    assert isinstance(await error_of(store.list_changes(after=0, limit=1)), ChangesGoneError)
+    assert await store.list_changes(after=1, limit=1) == []
 
 
 @ensureDeferred
@@ -376,6 +425,30 @@ async def test_a_stop_leaves_nothing_to_be_mistaken_for_the_log_of_a_new_file(
     assert run_sql(path, "PRAGMA integrity_check", "SELECT count(*) FROM post") == [(3,)]
     # And what was acknowledged is in the file that was moved, wherever that is now.
     assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
+
+
+@ensureDeferred
+@pytest.mark.parametrize("holds", ["SELECT * FROM post", "PRAGMA user_version"], ids=["reading", "idle"])
+async def test_another_program_on_the_old_file_spoils_nothing(make_store: MakeStore, path: Path, holds: str) -> None:
+    store = await open_store(make_store)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(300)])
+    backup = path.with_suffix(".backup")
+    make_store_file(backup, posts=100)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute(holds).fetchone()
+        backup.rename(path)
+        await deferLater(reactor, 2)
+        if holds.startswith("SELECT"):  # its part of the log must stay where it is
+            assert isinstance(await error_of(store.version()), StoreUnavailableError)
+        other.execute("ROLLBACK")
+        await until_it_answers(store)
+        other.execute("INSERT INTO post (post) VALUES ('into the old file')")
+        assert await store.add_post("into the new file") == 101
+    assert len((await store.list_posts(limit=999)).posts) == 101
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+    assert run_sql(path, "SELECT count(*) FROM post") == [(101,)]
 
 
 @ensureDeferred

@@ -34,6 +34,15 @@ CREATE TRIGGER post_updated AFTER UPDATE ON post WHEN OLD.post <> NEW.post BEGIN
     INSERT INTO change SELECT revision, 'updated', NEW.id, NEW.post FROM version;
 END;
 
+-- An id is a post's for ever, and what is deleted by REPLACE would be deleted in silence.
+CREATE TRIGGER post_kept_its_id BEFORE UPDATE OF id ON post WHEN OLD.id <> NEW.id BEGIN
+    SELECT RAISE(ABORT, 'the id of a post cannot be changed');
+END;
+
+CREATE TRIGGER post_not_replaced BEFORE INSERT ON post WHEN EXISTS (SELECT 1 FROM post WHERE id = NEW.id) BEGIN
+    SELECT RAISE(ABORT, 'a post with this id is there');
+END;
+
 CREATE TRIGGER post_deleted AFTER DELETE ON post BEGIN
     UPDATE version SET revision = revision + 1, tag = randomblob(8);
     INSERT INTO change SELECT revision, 'deleted', OLD.id, NULL FROM version;
