@@ -1,6 +1,6 @@
 """What can go wrong, in the words of the domain.
 
-1. An error carries data (a post's id, a file's name), not prose for a reader of HTTP.
+1. An error carries data (a post's id, a file's name) and at most a sentence, `why`, that fits any reader.
 2. No status code lives here: `postd.web.errors` holds the one table from these classes to answers.
 """
 

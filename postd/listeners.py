@@ -6,9 +6,11 @@ Ports are bound before the reactor runs and before twistd forks, so that a taken
 import ipaddress
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from OpenSSL.SSL import Error as SSLError
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
@@ -73,10 +75,19 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
             port = _listen(endpoint, factory, f"{where}: {description}")
             listeners.append(Listener(description, port, _kinds(description)[-1] in {"ssl", "tls"}))
     except ConfigError:
-        for listener in listeners:
-            listener.port.stopListening()
+        let_go(listeners)
         raise
     return listeners
+
+
+def let_go(listeners: Sequence[Listener]) -> None:
+    """Close ports before the reactor runs. It would take the names of UNIX sockets away in its next turn."""
+    for listener in listeners:
+        address = listener.port.getHost()
+        listener.port.stopListening()
+        if isinstance(address, UNIXAddress):
+            for suffix in ("", ".lock"):
+                Path(_unix_name(address) + suffix).unlink(missing_ok=True)
 
 
 def _kinds(description: str) -> list[str]:
@@ -97,6 +108,8 @@ def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerE
     except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
         if isinstance(error, LookupError) and _kinds(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
+        if isinstance(error, SSLError):
+            raise ConfigError(where, f"{description}: its key or its certificate is not a PEM file of that") from None
         raise ConfigError(where, f"{description!r} is not {_WANTED}") from None
     return endpoint
 

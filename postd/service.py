@@ -10,10 +10,11 @@ from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
 from postd.errors import ConfigError, PostdError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Listener, bind
+from postd.listeners import Listener, bind, let_go
 from postd.reactor import IReactor
 from postd.store import PostStore, open_store
-from postd.web.site import make_root, make_site
+from postd.web.front.channel import PostdSite
+from postd.web.site import make_root
 
 
 class PostdService(Service):
@@ -63,7 +64,8 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     """
     settings, where = loaded.settings, loaded.where
     store = open_store(settings.store, where=where["store"], reactor=reactor)
-    site = make_site(make_root(store), settings.limits, reactor=reactor)
+    limits = settings.limits
+    site = PostdSite(make_root(store), max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
     listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
     try:
         _refuse_open_writes(listeners, settings.insecure, where["listen"])
@@ -72,8 +74,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     except StoreUnavailableError:
         pass  # merely away: requests get 503 until it is there, and start() tells the log why
     except PostdError as error:
-        for listener in listeners:
-            listener.port.stopListening()
+        let_go(listeners)
         raise ConfigError(where["store"], error.why) if isinstance(error, StoreRefusedError) else error from None
     return PostdService(store, listeners, reactor=reactor)
 
@@ -84,6 +85,6 @@ def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str],
     if exposed and "open-writes" not in insecure:
         raise ConfigError(
             f"{where}: {exposed[0].description}",
-            "anyone who reaches this address could write; listen on loopback, unix: or ssl:, "
+            "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file',
         )

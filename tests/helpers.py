@@ -17,11 +17,12 @@ from msgspec import Struct
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.web.resource import IResource
 
-from postd.config import Limits
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore, WriterThread
-from postd.web.site import make_root, make_site
+from postd.web.front.channel import PostdSite
+from postd.web.site import make_root
 
 
 def result_of(call: Any) -> Any:
@@ -80,6 +81,12 @@ class Answer(Struct):
         return values[0] if values else None
 
 
+def make_site(root: IResource, *, clock: Clock | None = None, max_body_bytes: int = 16384) -> PostdSite:
+    """Put our front before a resource, with a clock that stands still."""
+    reactor = cast(IReactor, clock or Clock())
+    return PostdSite(root, max_body_bytes=max_body_bytes, idle_s=60, reactor=reactor)
+
+
 class InMemoryApi:
     """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client."""
 
@@ -91,7 +98,7 @@ class InMemoryApi:
         result_of(self.store.start())
         self._treq: Any = StubTreq(None)
         # treq's own server would be a stock Site around the tree; ours is part of what is tested.
-        site = make_site(make_root(self.store), Limits(), reactor=reactor)
+        site = make_site(make_root(self.store), clock=self.clock)
         self._treq._agent._serverFactory = site  # noqa: SLF001
 
     def close(self) -> None:

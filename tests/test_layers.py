@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "reactor": set(),
     "store": {"errors", "model", "reactor", "store"},
-    "web": {"config", "errors", "model", "store", "web"},
+    "web": {"errors", "model", "store", "web"},
     "listeners": {"errors", "reactor"},
     "service": {"config", "errors", "listeners", "reactor", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},

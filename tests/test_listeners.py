@@ -124,6 +124,12 @@ def test_what_is_no_endpoint(listen: Bind, description: str) -> None:
     assert any(why in line for why in ("tcp:8080:interface=127.0.0.1", "/nowhere/key.pem: No such", "systemd has not"))
 
 
+def test_a_key_that_is_none_is_told(listen: Bind, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("not a key")
+    line = listen.refusal(f"ssl:0:privateKey={tmp_path}/key.pem")
+    assert "PEM" in line
+
+
 def test_nothing_to_listen_on(listen: Bind) -> None:
     assert "nothing to listen on" in listen.refusal()
 

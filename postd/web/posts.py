@@ -25,8 +25,8 @@ LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
 
 SNAPSHOT_MAX = 10_000
-"""Posts of a list that is read at one moment: some 6 ms of the reactor's time, once for each version. A longer one is
-read page by page while it is sent."""
+"""Posts of a list that is read at one moment: some 6 ms of the reactor's time, which the whole list takes once for each
+version. A longer one is read page by page while it is sent."""
 
 STREAMED_PAGE = 512
 """Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""

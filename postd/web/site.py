@@ -8,15 +8,12 @@
 
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import NotFound
 
-from postd.config import Limits
 from postd.store.interface import PostStore
 from postd.web.errors import encode_error
-from postd.web.front.channel import PostdSite
 from postd.web.front.router import Router
 from postd.web.posts import PostApi
 
@@ -44,8 +41,3 @@ def make_root(store: PostStore) -> Resource:
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
     root.putChild(b"post", Router(PostApi(store).app))
     return root
-
-
-def make_site(root: IResource, limits: Limits, *, reactor: IReactorTime) -> PostdSite:
-    """Return what serves connections with the tree."""
-    return PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)

@@ -30,7 +30,6 @@ class Flow:
     def __init__(self, request: Any) -> None:
         self._request = request
         self._paused: Deferred[None] | None = None
-        self._stopped = False
 
     async def __aenter__(self) -> Self:
         self._request.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
@@ -39,7 +38,7 @@ class Flow:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._stopped:
+        if self._request.channel is not None:  # else the connection is lost
             self._request.unregisterProducer()
 
     @property
@@ -64,5 +63,4 @@ class Flow:
             paused.callback(None)
 
     def stopProducing(self) -> None:
-        # The connection is lost; the router cancels the coroutine.
-        self._stopped = True
+        """Called when the connection is lost; the router cancels the coroutine that writes."""

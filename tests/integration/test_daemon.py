@@ -7,8 +7,9 @@ import socket
 import ssl
 import stat
 import subprocess
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -84,6 +85,33 @@ def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
             assert client.post(url, json={"post": "x"}).status_code == 201
             assert client.post(url, content=b"x" * 20_000, headers=JSON).status_code == 413
             assert client.get(url).http_version == "HTTP/1.1"
+        with (
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as tls,
+        ):
+            tls.sendall(b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000)
+            answer = b""
+            while not answer.endswith(b"}\n"):
+                answer += tls.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            tls.sendall(b"x" * 10_000)  # not reset: the connection lingers
+
+
+def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
+        context = ssl.create_default_context(cafile=str(cert))
+        with (
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as tls,
+        ):
+            lines = [b"POST /post HTTP/1.1", b"Bad Name: x", b"Host: x", b"Content-Type: application/json"]
+            for line in (*lines, b"Content-Length: 12", b"", b'{"post":"x"}'):
+                with suppress(OSError):  # it may have been closed by now
+                    tls.sendall(line + b"\r\n")
+                time.sleep(0.02)
+        with httpx.Client(verify=context) as client:
+            assert client.get(f"https://localhost:{daemon.port}/post").text == "[]\n"
 
 
 def test_the_proxy_protocol(tmp_path: Path) -> None:
@@ -162,6 +190,32 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
 )
 def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
     check_refused(run_postd(tmp_path, *options), *words)
+
+
+def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        statuses: list[int] = []
+
+        def add() -> None:
+            statuses.append(httpx.post(f"{daemon.url}/post", json={"post": "x"}, timeout=20).status_code)
+
+        writer = threading.Thread(target=add)
+        with locked(tmp_path / "postd.db", "IMMEDIATE"):
+            writer.start()
+            time.sleep(0.5)
+            daemon.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+        writer.join()
+        daemon.stop()
+    assert statuses == [201]
+    assert '"POST /post HTTP/1.1" 201' in daemon.log
+
+
+def test_a_start_that_fails_leaves_no_socket_behind(tmp_path: Path) -> None:
+    run_sql(tmp_path / "foreign.db", "CREATE TABLE customer (id)")
+    check_refused(run_postd(tmp_path, "-l", "unix:p.sock", "-s", "sqlite:foreign.db"), "another program")
+    check_refused(run_postd(tmp_path, "-l", "unix:p.sock", "-l", "tcp:x"))
+    assert [path.name for path in tmp_path.iterdir()] == ["foreign.db"]
 
 
 def test_a_start_that_fails_makes_no_store(tmp_path: Path) -> None:

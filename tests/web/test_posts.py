@@ -1,4 +1,4 @@
-"""The post API, row by row of contract.md section 2."""
+"""The post API, row by row of the table in the README."""
 
 import json
 from typing import Any
@@ -43,6 +43,7 @@ class ListTests:
         assert answer.body.decode() == json.dumps(posts, indent=2, ensure_ascii=False) + "\n"
         assert answer.header("Content-Type") == "application/json"
         assert answer.header("Cache-Control") == "no-cache"
+        assert answer.header("X-Content-Type-Options") == "nosniff"
 
     def test_it_shows_every_change(self, api: InMemoryApi) -> None:
         api.request("POST", "/post", post_body("one"), JSON)

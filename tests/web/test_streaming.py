@@ -1,20 +1,19 @@
 """Long lists, through an in-memory connection whose client reads as slowly as the test likes."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.testing import StringTransportWithDisconnection
 from zope.interface.verify import verifyObject
 
-from postd.config import Limits
 from postd.errors import StoreUnavailableError
-from postd.reactor import IReactor
 from postd.web.posts import SNAPSHOT_MAX, STREAMED_PAGE
-from postd.web.site import make_root, make_site
+from postd.web.site import make_root
 from postd.web.streaming import PIECE_BYTES, Flow
-from tests.helpers import InMemoryApi, result_of
+from tests.helpers import InMemoryApi, make_site, result_of
 
 MANY = SNAPSHOT_MAX + 1
 
@@ -51,7 +50,7 @@ def transport(api: InMemoryApi) -> SlowTransport:
     writer.execute("BEGIN")
     writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
     writer.execute("COMMIT")
-    site = make_site(make_root(api.store), Limits(), reactor=cast(IReactor, api.clock))
+    site = make_site(make_root(api.store), clock=api.clock)
     channel = site.buildProtocol(None)
     transport = SlowTransport()
     transport.protocol = channel
@@ -132,12 +131,22 @@ def test_head_sends_no_list(transport: SlowTransport) -> None:
     assert body == b""
 
 
-def test_a_client_that_leaves_ends_the_reading(transport: SlowTransport) -> None:
+def test_a_client_that_leaves_ends_the_reading(
+    transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_in: list[BaseException | None] = []
+    leave = Flow.__aexit__
+
+    async def note(flow: Flow, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        left_in.append(error)
+        await leave(flow, kind, error, traceback)
+
+    monkeypatch.setattr(Flow, "__aexit__", note)
     get(transport)
     transport.drain()
+    assert left_in == []
     transport.loseConnection()
-    transport.clear()
-    assert transport.value() == b""
+    assert [type(error) for error in left_in] == [CancelledError]
 
 
 def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api: InMemoryApi) -> None:

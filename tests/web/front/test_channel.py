@@ -1,7 +1,7 @@
 """The body limit, on the bytes of a connection."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from twisted.internet.interfaces import IHalfCloseableProtocol
@@ -12,11 +12,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface.verify import verifyObject
 
-from postd.config import ByteCount, Limits, Seconds
-from postd.reactor import IReactor
 from postd.web.front.channel import ACCESS_LOG_DELAY_S, INPUT_MAX_BYTES, LINGER_S
-from postd.web.site import make_site
 from postd.web.streaming import Flow
+from tests.helpers import make_site
 
 LIMIT = 100
 
@@ -63,8 +61,7 @@ class Connection:
     def __init__(self) -> None:
         self.clock = Clock()
         self.recorder = Recorder()
-        limits = Limits(max_body_bytes=ByteCount(LIMIT), idle_s=Seconds(60))
-        site = make_site(self.recorder, limits, reactor=cast(IReactor, self.clock))
+        site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
         self.channel = site.buildProtocol(None)
         self.transport = HalfClosableTransport()
         self.transport.protocol = self.channel
@@ -289,5 +286,5 @@ def test_no_answer_names_the_library(connection: Connection) -> None:
 
 
 def test_http2_is_not_offered() -> None:
-    site = make_site(Resource(), Limits(), reactor=cast(IReactor, Clock()))
+    site = make_site(Resource())
     assert site.acceptableProtocols() == [b"http/1.1"]

@@ -5,16 +5,13 @@ from typing import Any, cast
 import pytest
 from klein import Klein
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.web.resource import IResource
 from zope.interface.verify import verifyObject
 
-from postd.config import Limits
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
-from postd.reactor import IReactor
 from postd.web.front.router import Router
-from postd.web.site import make_site
+from tests.helpers import make_site
 
 
 class Views:
@@ -50,7 +47,7 @@ class Connection:
     def __init__(self) -> None:
         self.views = Views()
         self.router = Router(self.views.app)
-        site = make_site(cast(IResource, self.router), Limits(), reactor=cast(IReactor, Clock()))
+        site = make_site(cast(IResource, self.router))
         channel = site.buildProtocol(None)
         self.transport = Transport()
         self.transport.protocol = channel
