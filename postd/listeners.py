@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from OpenSSL.SSL import Error as SSLError
+from OpenSSL import SSL, crypto
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
@@ -108,8 +108,8 @@ def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerE
     except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
         if isinstance(error, LookupError) and _kinds(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
-        if isinstance(error, SSLError):
-            raise ConfigError(where, f"{description}: its key or its certificate is not a PEM file of that") from None
+        if isinstance(error, SSL.Error | crypto.Error):
+            raise ConfigError(where, f"{description}: its key or its certificate is not one, in PEM form") from None
         raise ConfigError(where, f"{description!r} is not {_WANTED}") from None
     return endpoint
 
