@@ -86,9 +86,16 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     return LoadedSettings(_convert(values, "settings"), where)
 
 
+_FILE_MAX_BYTES = 1024**2
+
+
 def _read_toml(file: Path, name: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        with file.open("rb") as opened:
+            content = opened.read(_FILE_MAX_BYTES + 1)
+        if len(content) > _FILE_MAX_BYTES:
+            raise ConfigError(name, "is no settings file: it has more than 1 MiB")
+        return tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(name, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

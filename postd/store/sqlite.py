@@ -217,9 +217,11 @@ class SqliteStore:
             self._log.failure("store: could not be opened again", failure=failure)
 
     async def _reopen(self) -> None:
-        while not await self._thread.run(self._leave_file):
+        if not await self._thread.run(self._leave_file):
             self._log.error("store: {why}, and another program reads the old one; waiting for it", why=self._not_ours)
             await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+            while not await self._thread.run(self._leave_file):
+                await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
         await self._open_later(self._not_ours)
         self._log.info("store: opened {path}", path=self._file.path)
 
