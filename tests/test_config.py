@@ -153,7 +153,7 @@ def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, late
 def test_a_file_that_is_not_there(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"^missing\.toml: cannot be read: No such file or directory$"):
         load_settings("missing.toml", {}, folder)
-    with pytest.raises(ConfigError, match="^/dev/zero: is no settings file"):
+    with pytest.raises(ConfigError, match=r"^/dev/zero: is no settings file"):
         load_settings("/dev/zero", {}, folder)
     with pytest.raises(ConfigError, match="--config: is empty"):
         load_settings("", {}, folder)
