@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
+FREE_PORT = "tcp:0:interface=127.0.0.1"
 START_MAX_S = 30.0
 STOP_MAX_S = 15.0
 
@@ -18,9 +19,7 @@ STOP_MAX_S = 15.0
 class Daemon:
     """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block."""
 
-    def __init__(
-        self, folder: Path, *options: str, listen: str | None = "tcp:0:interface=127.0.0.1", wait: bool = True
-    ) -> None:
+    def __init__(self, folder: Path, *options: str, listen: str | None = FREE_PORT, wait: bool = True) -> None:
         self.folder = folder
         self.log_file = folder / "log"
         self._options = [*(["--listen", listen] if listen else []), *options]

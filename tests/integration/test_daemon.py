@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.helpers import locked, run_sql
-from tests.integration.daemon import TWISTD, Daemon, run_postd
+from tests.integration.daemon import FREE_PORT, TWISTD, Daemon, run_postd
 
 JSON = {"Content-Type": "application/json"}
 
@@ -124,7 +124,7 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
 
 def test_in_the_background(tmp_path: Path) -> None:
     """Twistd forks after the port is bound and before the store is opened."""
-    assert run_postd(tmp_path, "-l", "tcp:0:interface=127.0.0.1", before=()).returncode == 0
+    assert run_postd(tmp_path, "-l", FREE_PORT, before=()).returncode == 0
     pid = int((tmp_path / "twistd.pid").read_text())
     try:
         daemon = Daemon(tmp_path)
@@ -170,7 +170,8 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
     ],
 )
 def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
-    (tmp_path / "postd.toml").write_text(toml)
+    # Not on port 8080: somebody may be trying the README there.
+    (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
     for mode in (("--nodaemon", "--pidfile="), ("--pidfile=",)):
         check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), *words)
 
@@ -183,7 +184,7 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
         (["--store"], ["option --store requires argument"]),
         (["extra"], ["Wrong number of arguments"]),
         (["--store", "memory"], ["--store: 'memory' is no store"]),
-        (["-s", "sqlite:/"], ["--store: /: it is not a file"]),
+        (["-s", "sqlite:/", "-l", FREE_PORT], ["--store: /: it is not a file"]),
         (["-l", "tcp:0:interface=0.0.0.0"], ["--listen: tcp:0:interface=0.0.0.0", "open-writes"]),
         (["--workers", "2"], ["option --workers not recognized"]),
     ],
@@ -265,8 +266,8 @@ def test_a_taken_port_ends_the_start(tmp_path: Path) -> None:
 def test_an_unfit_store_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database\n" * 1000)
     run_sql(tmp_path / "foreign.db", "CREATE TABLE customer (id)")
-    check_refused(run_postd(tmp_path, "-s", "sqlite:text.db"), "--store", "text.db", "not an SQLite database")
-    check_refused(run_postd(tmp_path, "-s", "sqlite:foreign.db"), "--store", "foreign.db", "another program")
+    for name, why in (("text.db", "not an SQLite database"), ("foreign.db", "another program")):
+        check_refused(run_postd(tmp_path, "-l", FREE_PORT, "-s", f"sqlite:{name}"), "--store", name, why)
 
 
 def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
