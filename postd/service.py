@@ -1,5 +1,7 @@
 """The composition root: the one place that knows the settings and all the parts."""
 
+import os
+import sys
 from collections.abc import Sequence
 
 from twisted.application.service import Service
@@ -52,8 +54,17 @@ class PostdService(Service):
         )
 
     def _not_ready(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
+        if failure.check(StoreRefusedError):
+            self._end(failure.getErrorMessage())
+        elif not failure.check(CancelledError):
             self._log.failure("the store could not be started", failure=failure)
+
+    def _end(self, why: str) -> None:
+        """End the process as a start that fails ends it (contract 1); twistd has taken over and would exit with 0."""
+        self._log.critical("{why}", why=why)
+        print(f"postd: {why}", file=sys.__stderr__, flush=True)
+        self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+        self._reactor.callWhenRunning(self._reactor.stop)
 
 
 def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:

@@ -44,7 +44,11 @@ class PostStore(Protocol):
         """
 
     async def start(self) -> None:
-        """Open the store; returns when it answers, however long that takes."""
+        """Open the store; returns when it answers, however long that takes.
+
+        Raises:
+            StoreRefusedError: it was away when it was tried, and now turns out to be of no use.
+        """
 
     async def stop(self) -> None:
         """Refuse new writes, finish those that wait, close."""

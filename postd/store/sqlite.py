@@ -86,6 +86,7 @@ class SqliteStore:
         self._watch = LoopingCall(self._watch_file)
         self._watch.clock = reactor
         self._opening_later: Deferred[None] | None = None
+        self._has_served = False
         self._why_not_open = f"{path}: not open yet"
         self._not_ours = f"{path}: it was moved, removed or replaced"
         self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
@@ -108,9 +109,10 @@ class SqliteStore:
         try:
             # At once: the reactor does not run yet, and the first request is to find the store open.
             self._open()
-        except (StoreUnavailableError, StoreRefusedError) as error:
+        except StoreUnavailableError as error:
             self._opening_later = Deferred.fromCoroutine(self._open_later(error.why))
             await self._opening_later
+        self._has_served = True
         self._watch.start(_WATCH_EVERY_S, now=False)
 
     async def stop(self) -> None:
@@ -191,7 +193,11 @@ class SqliteStore:
         self._writer = writer
 
     async def _open_later(self, why: str) -> None:
-        """Open the file as soon as that is possible. Requests are told until then that the store is away."""
+        """Open the file as soon as that is possible. Requests are told until then that the store is away.
+
+        Raises:
+            StoreRefusedError: it must not be used, and never was; once it has served, we go on trying.
+        """
         while True:
             if why != self._why_not_open:
                 self._log.error("store not open: {why}; trying again", why=why)
@@ -199,7 +205,11 @@ class SqliteStore:
             await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
             try:
                 await self._thread.run(self._open)
-            except (StoreUnavailableError, StoreRefusedError) as error:
+            except StoreUnavailableError as error:
+                why = error.why
+            except StoreRefusedError as error:
+                if not self._has_served:
+                    raise
                 why = error.why
             else:
                 return

@@ -291,6 +291,21 @@ def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
+def test_a_store_that_turns_out_unfit_when_its_lock_is_gone_ends_the_start(tmp_path: Path) -> None:
+    run_sql(tmp_path / "postd.db", "CREATE TABLE customer (id)")
+    with ExitStack() as daemon_and_lock:
+        lock = daemon_and_lock.enter_context(ExitStack())
+        lock.enter_context(locked(tmp_path / "postd.db", "EXCLUSIVE"))
+        daemon = daemon_and_lock.enter_context(Daemon(tmp_path, wait=False))
+        daemon.wait_for("store not open")
+        lock.close()
+        assert daemon.process.wait(10) == 1
+    assert [line for line in daemon.log.splitlines() if line.startswith("postd: ")] == [
+        f"postd: {tmp_path}/postd.db: it is an SQLite database of another program, not of postd"
+    ]
+    assert "Traceback" not in daemon.log
+
+
 def test_help_tells_what_there_is() -> None:
     result = subprocess.run([TWISTD, "postd", "--help"], capture_output=True, text=True, timeout=30, check=True)
     for word in ("--config=", "--listen=", "--store=", "http://127.0.0.1:8080/", "sqlite:PATH"):
