@@ -4,7 +4,6 @@ Ports are bound before the reactor runs and before twistd forks, so that a taken
 """
 
 import ipaddress
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, socket.gaierror | OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{error}" or type(error).__name__
 

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
-from postd.errors import ConfigError, PostdError, StoreRefusedError, StoreUnavailableError
+from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, bind, let_go
 from postd.reactor import IReactor
 from postd.store import PostStore, open_store
@@ -81,13 +81,20 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     try:
         _refuse_open_writes(listeners, settings.insecure, where["listen"])
         # Last: it makes the file if there is none.
+        _prepare(store, where["store"])
+    except ConfigError:
+        let_go(listeners)
+        raise
+    return PostdService(store, listeners, reactor=reactor)
+
+
+def _prepare(store: PostStore, where: str) -> None:
+    try:
         store.prepare()
+    except StoreRefusedError as error:
+        raise ConfigError(where, error.why) from None
     except StoreUnavailableError:
         pass  # merely away: requests get 503 until it is there, and start() tells the log why
-    except PostdError as error:
-        let_go(listeners)
-        raise ConfigError(where["store"], error.why) if isinstance(error, StoreRefusedError) else error from None
-    return PostdService(store, listeners, reactor=reactor)
 
 
 def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str], where: str) -> None:

@@ -17,11 +17,12 @@ from msgspec import Struct
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.web.resource import IResource
 
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore, WriterThread
-from postd.web.front.channel import PostdSite
+from postd.web.front.channel import Channel, PostdSite
 from postd.web.site import make_root
 
 
@@ -85,6 +86,24 @@ def make_site(root: IResource, *, clock: Clock | None = None, max_body_bytes: in
     """Put our front before a resource, with a clock that stands still."""
     reactor = cast(IReactor, clock or Clock())
     return PostdSite(root, max_body_bytes=max_body_bytes, idle_s=60, reactor=reactor)
+
+
+class MemoryTransport(StringTransportWithDisconnection):
+    """A client's end of a connection, in memory."""
+
+    aborted = False
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+
+def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
+    """Make a connection to the server; return the server's end."""
+    channel: Channel = site.buildProtocol(None)
+    transport.protocol = channel
+    channel.makeConnection(transport)
+    return channel
 
 
 class InMemoryApi:

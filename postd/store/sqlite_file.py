@@ -6,7 +6,7 @@ All of it blocks. Every way in which a file can be unfit ends in one clear line.
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import resources
 from pathlib import Path
@@ -98,40 +98,30 @@ class SqliteFile:
         if create:
             self._create_if_missing()
         self._check_place()
-        try:
-            connection = self._connect()
-            try:
-                connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
-                self._identify(connection)
-                self._set_journal(connection)
-                self._upgrade(connection)
-                if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
-                    self._check_whole(connection)
-                connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from None
-        return connection
+
+        def set_up(connection: sqlite3.Connection) -> None:
+            connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
+            self._identify(connection)
+            self._set_journal(connection)
+            self._upgrade(connection)
+            if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
+                self._check_whole(connection)
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+
+        return self._open(set_up)
 
     def open_reader(self) -> sqlite3.Connection:
         """Open the file, which a writer has open already, for reading.
 
         It never waits for a lock: it is for the reactor's thread.
         """
-        try:
-            connection = self._connect()
-            try:
-                connection.execute("PRAGMA busy_timeout = 0")
-                connection.execute("PRAGMA query_only = ON")
-                connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from None
-        return connection
+
+        def set_up(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
+
+        return self._open(set_up)
 
     def identity(self) -> tuple[int, int] | None:
         """Return what tells this file from another one put in its place, None if there is none."""
@@ -166,12 +156,20 @@ class SqliteFile:
         if not os.access(self.path, os.W_OK):
             raise StoreRefusedError(f"{self.path}: it is not writable")
 
-    def _connect(self) -> sqlite3.Connection:
-        # mode=rw: a file that has gone since must not come back as a new, empty store.
-        connection = sqlite3.connect(
-            f"file:{quote(os.fsencode(self.path))}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
-        )
-        connection.execute("PRAGMA trusted_schema = OFF")
+    def _open(self, set_up: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
+        """Connect and set up; what fails is told in our words and leaves nothing open."""
+        try:
+            # mode=rw: a file that has gone since must not come back as a new, empty store.
+            uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+            connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA trusted_schema = OFF")
+                set_up(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from None
         return connection
 
     def _identify(self, connection: sqlite3.Connection) -> None:

@@ -1,12 +1,11 @@
 """A real `twistd postd` process."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -80,16 +79,12 @@ class Daemon:
 
 
 def run_postd(
-    folder: Path,
-    *options: str,
-    before: Sequence[str] = ("--nodaemon", "--pidfile="),
-    env: Mapping[str, str] | None = None,
+    folder: Path, *options: str, before: Sequence[str] = ("--nodaemon", "--pidfile=")
 ) -> subprocess.CompletedProcess[str]:
     """Run a `twistd postd` that is expected to end by itself."""
     return subprocess.run(
         [TWISTD, *before, "postd", *options],
         cwd=folder,
-        env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
         timeout=START_MAX_S,

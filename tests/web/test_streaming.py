@@ -6,22 +6,19 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IPushProducer
-from twisted.internet.testing import StringTransportWithDisconnection
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
 from postd.web.posts import SNAPSHOT_MAX, STREAMED_PAGE
 from postd.web.site import make_root
 from postd.web.streaming import PIECE_BYTES, Flow
-from tests.helpers import InMemoryApi, make_site, result_of
+from tests.helpers import InMemoryApi, MemoryTransport, connect, make_site, result_of
 
 MANY = SNAPSHOT_MAX + 1
 
 
-class SlowTransport(StringTransportWithDisconnection):
+class SlowTransport(MemoryTransport):
     """Holds up whoever writes until `drain` is called."""
-
-    aborted = False
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -30,10 +27,6 @@ class SlowTransport(StringTransportWithDisconnection):
 
     def writeSequence(self, data: Any) -> None:
         self.write(b"".join(data))
-
-    def abortConnection(self) -> None:
-        self.aborted = True
-        self.loseConnection()
 
     def drain(self) -> bytes:
         sent: bytes = self.value()
@@ -50,11 +43,8 @@ def transport(api: InMemoryApi) -> SlowTransport:
     writer.execute("BEGIN")
     writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
     writer.execute("COMMIT")
-    site = make_site(make_root(api.store), clock=api.clock)
-    channel = site.buildProtocol(None)
     transport = SlowTransport()
-    transport.protocol = channel
-    channel.makeConnection(transport)
+    connect(transport, make_site(make_root(api.store), clock=api.clock))
     return transport
 
 

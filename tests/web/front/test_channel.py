@@ -1,4 +1,4 @@
-"""The body limit, on the bytes of a connection."""
+"""The channel and its requests, on the bytes of a connection."""
 
 import json
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
@@ -14,7 +13,7 @@ from zope.interface.verify import verifyObject
 
 from postd.web.front.channel import ACCESS_LOG_DELAY_S, INPUT_MAX_BYTES, LINGER_S
 from postd.web.streaming import Flow
-from tests.helpers import make_site
+from tests.helpers import MemoryTransport, connect, make_site
 
 LIMIT = 100
 
@@ -33,9 +32,8 @@ class Recorder(Resource):
         return NOT_DONE_YET if request.path == b"/never" else b"done"
 
 
-class HalfClosableTransport(StringTransportWithDisconnection):
+class HalfClosableTransport(MemoryTransport):
     write_closed = False
-    aborted = False
     full = False
     closes_slowly = False
 
@@ -52,20 +50,14 @@ class HalfClosableTransport(StringTransportWithDisconnection):
     def loseWriteConnection(self) -> None:
         self.write_closed = True
 
-    def abortConnection(self) -> None:
-        self.aborted = True
-        self.loseConnection()
-
 
 class Connection:
     def __init__(self) -> None:
         self.clock = Clock()
         self.recorder = Recorder()
-        site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
-        self.channel = site.buildProtocol(None)
         self.transport = HalfClosableTransport()
-        self.transport.protocol = self.channel
-        self.channel.makeConnection(self.transport)
+        site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
+        self.channel = connect(self.transport, site)
 
     def send(self, data: bytes) -> bytes:
         """Send bytes; return what came back."""

@@ -5,13 +5,12 @@ from typing import Any, cast
 import pytest
 from klein import Klein
 from twisted.internet.defer import Deferred
-from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.web.resource import IResource
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
 from postd.web.front.router import Router
-from tests.helpers import make_site
+from tests.helpers import MemoryTransport, connect, make_site
 
 
 class Views:
@@ -35,24 +34,12 @@ class Views:
         self.cancelled += 1
 
 
-class Transport(StringTransportWithDisconnection):
-    aborted = False
-
-    def abortConnection(self) -> None:
-        self.aborted = True
-        self.loseConnection()
-
-
 class Connection:
     def __init__(self) -> None:
         self.views = Views()
         self.router = Router(self.views.app)
-        site = make_site(cast(IResource, self.router))
-        channel = site.buildProtocol(None)
-        self.transport = Transport()
-        self.transport.protocol = channel
-        channel.makeConnection(self.transport)
-        self.send = channel.dataReceived
+        self.transport = MemoryTransport()
+        self.send = connect(self.transport, make_site(cast(IResource, self.router))).dataReceived
 
     def get(self, path: str, method: str = "GET") -> None:
         self.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
