@@ -68,6 +68,10 @@ class StoreRefusedError(PostdError):
         self.why = why
 
 
+class StoreMissingError(StoreRefusedError):
+    """There is no store at that place, and none is to be made."""
+
+
 class StoreUnavailableError(PostdError):
     """The store does not answer now and may later: locked, still opening, failing. `why` is for the log."""
 
@@ -82,3 +86,15 @@ class StoreBusyError(StoreUnavailableError):
 
 class StoreFullError(StoreUnavailableError):
     """There is no room to store any more; what is stored can be read."""
+
+
+class TooManyFailuresError(PostdError):
+    """Too many logins have failed; no other is looked at before `retry_after_s` seconds."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(retry_after_s)
+        self.retry_after_s = retry_after_s
+
+
+class LoginsBusyError(PostdError):
+    """A password cannot be verified now: as many as we take on are waiting, or there is not the memory for it."""

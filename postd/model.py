@@ -1,4 +1,4 @@
-"""What is true of a post, whatever the transport and the store."""
+"""What is true of a post and of a session, whatever the transport and the store."""
 
 from enum import StrEnum
 
@@ -49,6 +49,22 @@ class Version(Struct, frozen=True):
 
     revision: int
     tag: str
+
+
+class Session(Struct, frozen=True):
+    """A sign-in by form (spec: Session). Times are seconds since the epoch.
+
+    The spec leaves open what a session has beside its identifier. Here: whose it is; the fingerprint of that user's
+    entry in the user file, so that a new password ends it; when it began and was last seen in use; when it expires if
+    it is not used, and when it ends in any case, which is never before that.
+    """
+
+    username: str
+    fingerprint: bytes
+    created: float
+    seen: float
+    expires: float
+    ends: float
 
 
 def check_text(text: str) -> str:

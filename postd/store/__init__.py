@@ -1,4 +1,4 @@
-"""Where posts are kept.
+"""Where posts are kept, and what must be remembered of logins.
 
 1. A store knows nothing of HTTP or of who is asking: values in, values out, and the errors of `postd.errors`.
 2. `interface` says what a store does; `tests/store/contract.py` proves it for each of them alike.
@@ -7,16 +7,16 @@
 
 from postd.errors import ConfigError
 from postd.reactor import IReactor
-from postd.store.interface import PostStore
+from postd.store.interface import Store
 from postd.store.sqlite import SqliteStore
 
-__all__ = ["STORE_URLS", "PostStore", "open_store"]
+__all__ = ["STORE_URLS", "Store", "open_store"]
 
 STORE_URLS = "sqlite:PATH or memory:"
 """What a store URL may be, for messages."""
 
 
-def open_store(url: str, *, where: str, reactor: IReactor) -> PostStore:
+def open_store(url: str, *, where: str, reactor: IReactor) -> Store:
     """Make the store that `url` names; nothing is opened yet.
 
     Args:

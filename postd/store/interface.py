@@ -1,10 +1,16 @@
-"""What a store does, whichever it is."""
+"""What a store does, whichever it is: it keeps posts, what must be remembered of logins, and has a life.
 
+Every method but `prepare` and `stop` may raise `StoreUnavailableError` or one of its subclasses; then a read has no
+result, and a write that was not refused with `StoreBusyError` may or may not have happened. A write has been made
+durable when its call returns. `now` and all times are seconds since the epoch.
+"""
+
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from msgspec import Struct
 
-from postd.model import Change, Post, Version
+from postd.model import Change, Post, Session, Version
 
 CHANGES_KEPT = 10_000
 """How many of the latest changes a store keeps at the least (the contract asks for 1,000)."""
@@ -21,37 +27,26 @@ class Page(Struct, frozen=True):
     more: bool
 
 
+KEY_BYTES = 32
+"""The length of a service's key."""
+
+NONCE_COUNTS_KEPT_S = 60
+"""How long the counts of a nonce are kept after its end: a node whose clock is behind would still take it."""
+
+
+FailureKeys = tuple[bytes, bytes, bytes]
+"""What a failed login is counted for: three different keys."""
+
+
+class Failures(Struct, frozen=True):
+    """How many failed logins there are, and when the first of them will be forgotten."""
+
+    count: int
+    next_expiry: float
+
+
 class PostStore(Protocol):
-    """Posts, and what has become of them.
-
-    A write has been made durable when its call returns. Ids only ever grow and are never used twice. Every method
-    may raise `StoreUnavailableError` or one of its subclasses; then a read has no result, and a write that was not
-    refused with `StoreBusyError` may or may not have happened.
-    """
-
-    @property
-    def description(self) -> str:
-        """The store for the log and the messages: its kind and place, without secrets."""
-
-    def prepare(self) -> None:
-        """Try the store before anything is started, and create it if it is not there. Holds nothing open.
-
-        Blocks; to be called once, before the reactor runs and before the process forks.
-
-        Raises:
-            StoreRefusedError: it will never serve us as it is.
-            StoreUnavailableError: it is away or locked just now.
-        """
-
-    async def start(self) -> None:
-        """Open the store; returns when it answers, however long that takes.
-
-        Raises:
-            StoreRefusedError: it was away when it was tried, and now turns out to be of no use.
-        """
-
-    async def stop(self) -> None:
-        """Refuse new writes, finish those that wait, close."""
+    """Posts, and what has become of them. Ids only ever grow and are never used twice."""
 
     async def version(self) -> Version:
         """Return the version of the posts as they stand."""
@@ -91,3 +86,87 @@ class PostStore(Protocol):
         Raises:
             ChangesGoneError: the log does not reach back that far, or not up to that revision.
         """
+
+
+class LoginStore(Protocol):
+    """Sessions, nonce counts, failed logins, and keys of the service's own: one for all workers and nodes."""
+
+    async def key(self, name: str) -> bytes:
+        """Return `KEY_BYTES` random bytes: for the same name always the same ones."""
+
+    async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
+        """Note that a nonce was used with a count; False if it has been before.
+
+        Args:
+            nonce: what tells it from other nonces.
+            count: which use of it this is.
+            expires: when the nonce ends, and with it, a little later, what is noted here.
+        """
+
+    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+        """Keep a session under a hash of its identifier, and end those that it takes the place of."""
+
+    async def get_session(self, id_hash: bytes) -> Session | None:
+        """Return a session, None if there is none; one that has expired may or may not still be there."""
+
+    async def list_sessions(self) -> list[Session]:
+        """Return all sessions, oldest first; some may have expired."""
+
+    async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
+        """Note that a session is in use; one that has ended since stays ended."""
+
+    async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
+        """End sessions; return how many of them there were."""
+
+    async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
+        """End the sessions of users; return how many there were.
+
+        Args:
+            fingerprints: for each user's name, the fingerprint whose sessions stay; None for no such.
+        """
+
+    async def delete_all_sessions(self) -> int:
+        """End all sessions; return how many there were."""
+
+    async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
+        """Return the failures that count now, for each key that has any."""
+
+    async def add_failure(self, keys: FailureKeys, *, now: float, expires: float) -> Mapping[bytes, Failures]:
+        """Note one failure for each key, until `expires`; return what `count_failures` would then, as one step."""
+
+    async def forget_failures(self, key: bytes) -> None:
+        """Forget the failures noted for a key."""
+
+    async def purge_expired(self, *, now: float) -> None:
+        """Remove what has expired."""
+
+
+class Store(PostStore, LoginStore, Protocol):
+    """All that the service must remember, and the life of the place where it is kept."""
+
+    @property
+    def description(self) -> str:
+        """The store for the log and the messages: its kind and place, without secrets."""
+
+    def prepare(self, *, create: bool = True) -> None:
+        """Try the store before anything is started, and create it if it is not there. Holds nothing open.
+
+        Blocks; to be called once, before the reactor runs and before the process forks.
+
+        Args:
+            create: False to refuse a store that is not there.
+
+        Raises:
+            StoreRefusedError: it will never serve us as it is.
+            StoreUnavailableError: it is away or locked just now.
+        """
+
+    async def start(self) -> None:
+        """Open the store; returns when it answers, however long that takes.
+
+        Raises:
+            StoreRefusedError: it was away when it was tried, and now turns out to be of no use.
+        """
+
+    async def stop(self) -> None:
+        """Refuse new writes, finish those that wait, close."""

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.errors import StoreFullError, StoreMissingError, StoreRefusedError, StoreUnavailableError
 
 APPLICATION_ID = int.from_bytes(b"post")
 """SQLite's mark of whose file it is (`PRAGMA application_id`)."""
@@ -83,6 +83,7 @@ class SqliteFile:
     def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
         self.path = path
         self._synchronous = synchronous
+        self._synced = True
 
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
         """Open the file for writing, bringing its schema up to date if need be.
@@ -107,6 +108,7 @@ class SqliteFile:
             if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
                 self._check_whole(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            self._synced = True
 
         return self._open(set_up)
 
@@ -122,6 +124,12 @@ class SqliteFile:
             connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
 
         return self._open(set_up)
+
+    def set_synchronous(self, connection: sqlite3.Connection, *, synced: bool) -> None:
+        """Let the next commits of a writer wait for the disk, or for the operating system only."""
+        if synced != self._synced and self._synchronous == "FULL":
+            connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._synced = synced
 
     def identity(self) -> tuple[int, int] | None:
         """Return what tells this file from another one put in its place, None if there is none."""
@@ -148,6 +156,8 @@ class SqliteFile:
     def _check_place(self) -> None:
         try:
             mode = Path(self.path).stat().st_mode
+        except FileNotFoundError:
+            raise StoreMissingError(f"{self.path}: there is no such file") from None
         except OSError as error:
             raise StoreRefusedError(f"{self.path}: it cannot be opened: {error.strerror}") from None
         if not stat.S_ISREG(mode):

@@ -22,16 +22,16 @@ from postd.errors import (
     StoreBusyError,
     StoreUnavailableError,
 )
-from postd.model import Change, ChangeKind, Post
-from postd.store.interface import CHANGES_KEPT, PostStore
+from postd.model import Change, ChangeKind, Post, Session
+from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Store
 from postd.store.writes import QUEUE_MAX
 
-MakeStore = Callable[[], PostStore]
+MakeStore = Callable[[], Store]
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=140)
 
 
-async def open_store(make_store: MakeStore) -> PostStore:
+async def open_store(make_store: MakeStore) -> Store:
     store = make_store()
     store.prepare()
     await store.start()
@@ -39,7 +39,7 @@ async def open_store(make_store: MakeStore) -> PostStore:
 
 
 @pytest_twisted.async_yield_fixture
-async def store(make_store: MakeStore) -> AsyncIterator[PostStore]:
+async def store(make_store: MakeStore) -> AsyncIterator[Store]:
     opened = await open_store(make_store)
     yield opened
     await opened.stop()
@@ -74,7 +74,7 @@ def with_any_text(test: Callable[..., Any]) -> Callable[..., Any]:
     return given(text=texts)(unhurried(test))
 
 
-async def check_text_comes_back(store: PostStore, text: str) -> None:
+async def check_text_comes_back(store: Store, text: str) -> None:
     assert (await store.get_post(await store.add_post(text))).post == text
 
 
@@ -82,33 +82,33 @@ class PostStoreContract:
     """Posts, their version, and the log of their changes."""
 
     @ensureDeferred
-    async def test_a_new_store_is_empty(self, store: PostStore) -> None:
+    async def test_a_new_store_is_empty(self, store: Store) -> None:
         page = await store.list_posts(limit=10)
         assert (list(page.posts), page.more, page.version.revision) == ([], False, 0)
         assert await store.list_changes(after=0, limit=10) == []
 
     @ensureDeferred
-    async def test_what_was_added_is_there(self, store: PostStore) -> None:
+    async def test_what_was_added_is_there(self, store: Store) -> None:
         assert [await store.add_post("one"), await store.add_post("two")] == [1, 2]
         assert (await store.list_posts(limit=10)).posts == [(1, "one"), (2, "two")]
         assert await store.get_post(2) == Post(2, "two")
 
     @ensureDeferred
-    async def test_replacing_changes_the_text_in_place(self, store: PostStore) -> None:
+    async def test_replacing_changes_the_text_in_place(self, store: Store) -> None:
         for text in ("one", "two"):
             await store.add_post(text)
         await store.replace_post(1, "uno")
         assert (await store.list_posts(limit=10)).posts == [(1, "uno"), (2, "two")]
 
     @ensureDeferred
-    async def test_what_was_deleted_is_gone(self, store: PostStore) -> None:
+    async def test_what_was_deleted_is_gone(self, store: Store) -> None:
         await store.add_post("one")
         await store.delete_post(1)
         assert not (await store.list_posts(limit=10)).posts
 
     @pytest.mark.parametrize("missing", [1, 2, 2**53 - 1])
     @ensureDeferred
-    async def test_a_missing_post_is_named(self, store: PostStore, missing: int) -> None:
+    async def test_a_missing_post_is_named(self, store: Store, missing: int) -> None:
         await store.add_post("one")
         await store.delete_post(1)
         for call in (
@@ -122,7 +122,7 @@ class PostStoreContract:
             assert error.post_id == missing
 
     @ensureDeferred
-    async def test_a_write_that_expects_another_text_changes_nothing(self, store: PostStore) -> None:
+    async def test_a_write_that_expects_another_text_changes_nothing(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         assert isinstance(await error_of(store.replace_post(1, "new", expected="other")), PostChangedError)
@@ -132,7 +132,7 @@ class PostStoreContract:
         await store.delete_post(1, expected="two")
 
     @ensureDeferred
-    async def test_an_id_is_never_used_twice(self, store: PostStore) -> None:
+    async def test_an_id_is_never_used_twice(self, store: Store) -> None:
         for _ in range(3):
             await store.add_post("x")
         await store.delete_post(3)
@@ -142,13 +142,13 @@ class PostStoreContract:
         assert await store.add_post("z") == 5
 
     @ensureDeferred
-    async def test_writes_asked_for_together_all_happen_in_order(self, store: PostStore) -> None:
+    async def test_writes_asked_for_together_all_happen_in_order(self, store: Store) -> None:
         ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(700)])
         assert ids == list(range(1, 701))
         assert (await store.list_posts(limit=1000)).posts == [(n + 1, f"post {n}") for n in range(700)]
 
     @ensureDeferred
-    async def test_one_refused_write_does_not_touch_its_neighbours(self, store: PostStore) -> None:
+    async def test_one_refused_write_does_not_touch_its_neighbours(self, store: Store) -> None:
         first, missing, second = (
             started(store.add_post("one")),
             started(store.delete_post(99)),
@@ -158,7 +158,7 @@ class PostStoreContract:
         assert isinstance(await error_of(missing), NoSuchPostError)
 
     @ensureDeferred
-    async def test_pages_follow_each_other(self, store: PostStore) -> None:
+    async def test_pages_follow_each_other(self, store: Store) -> None:
         for n in range(5):
             await store.add_post(f"post {n}")
         await store.delete_post(2)
@@ -169,12 +169,12 @@ class PostStoreContract:
         assert not (await store.list_posts(after=5, limit=2)).posts
 
     @ensureDeferred
-    async def test_a_page_carries_the_version_of_its_posts(self, store: PostStore) -> None:
+    async def test_a_page_carries_the_version_of_its_posts(self, store: Store) -> None:
         await store.add_post("one")
         assert (await store.list_posts(limit=1)).version == await store.version()
 
     @ensureDeferred
-    async def test_every_change_gives_a_new_version(self, store: PostStore) -> None:
+    async def test_every_change_gives_a_new_version(self, store: Store) -> None:
         versions = [await store.version()]
         for write in (
             store.add_post("one"),
@@ -188,14 +188,14 @@ class PostStoreContract:
         assert len({version.tag for version in versions}) == len(versions)
 
     @ensureDeferred
-    async def test_the_same_text_again_is_no_change(self, store: PostStore) -> None:
+    async def test_the_same_text_again_is_no_change(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         await store.replace_post(1, "one")
         assert await store.version() == version
 
     @ensureDeferred
-    async def test_the_log_tells_each_change_as_it_was(self, store: PostStore) -> None:
+    async def test_the_log_tells_each_change_as_it_was(self, store: Store) -> None:
         await store.add_post("one")
         await store.replace_post(1, "uno")
         await store.delete_post(1)
@@ -209,7 +209,7 @@ class PostStoreContract:
         assert await store.list_changes(after=3, limit=10) == []
 
     @ensureDeferred
-    async def test_the_log_is_bounded_and_says_when_it_does_not_reach(self, store: PostStore) -> None:
+    async def test_the_log_is_bounded_and_says_when_it_does_not_reach(self, store: Store) -> None:
         beyond = 5
         for start in range(0, CHANGES_KEPT + beyond, QUEUE_MAX):
             many = range(start, min(start + QUEUE_MAX, CHANGES_KEPT + beyond))
@@ -220,7 +220,7 @@ class PostStoreContract:
             assert isinstance(await error_of(store.list_changes(after=out_of_reach, limit=1)), ChangesGoneError)
 
     @ensureDeferred
-    async def test_more_writes_than_it_takes_on_are_refused(self, store: PostStore) -> None:
+    async def test_more_writes_than_it_takes_on_are_refused(self, store: Store) -> None:
         waiting = [started(store.add_post("x")) for _ in range(QUEUE_MAX)]
         assert isinstance(await error_of(store.add_post("one too many")), StoreBusyError)
         await gatherResults(waiting)
@@ -269,5 +269,307 @@ class LastingStoreContract(PostStoreContract):
         assert (await there.list_posts(limit=10)).posts == [(1, "one")]
         assert await there.add_post("two") == 2
         assert await here.version() == await there.version()
+        await here.stop()
+        await there.stop()
+
+
+NOW = 1_800_000_000.25
+KEYS: FailureKeys = (b"pair", b"address", b"account")
+
+
+def id_hash_of(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+def make_session(username: str = "alice", fingerprint: bytes = b"first", created: float = NOW) -> Session:
+    return Session(username, fingerprint, created, created, created + 1800, created + 43200)
+
+
+class LoginStoreContract:
+    """Sessions, nonce counts, failed logins and keys."""
+
+    @ensureDeferred
+    async def test_a_key_is_random_and_stays_the_same(self, store: Store) -> None:
+        keys = [await store.key(name) for name in ("one", "two", "one", "", "ü")]
+        assert keys[0] == keys[2]
+        assert len(set(keys)) == 4
+        assert {len(key) for key in keys} == {KEY_BYTES}
+
+    @ensureDeferred
+    async def test_a_key_asked_for_by_many_at_once_is_one(self, store: Store) -> None:
+        assert len(set(await gatherResults([started(store.key("new")) for _ in range(20)]))) == 1
+
+    @ensureDeferred
+    async def test_a_count_of_a_nonce_is_used_once_in_any_order(self, store: Store) -> None:
+        for count in (5, 3, 1, 2**32 - 1, 4):
+            assert await store.use_nonce(b"nonce", count, expires=NOW)
+        for count in (1, 3, 4, 5, 2**32 - 1):
+            assert not await store.use_nonce(b"nonce", count, expires=NOW)
+        assert await store.use_nonce(b"other", 1, expires=NOW)
+        assert await store.use_nonce(b"nonce", 2, expires=NOW)
+
+    @ensureDeferred
+    async def test_of_many_uses_at_once_one_is_the_first(self, store: Store) -> None:
+        firsts = await gatherResults([started(store.use_nonce(b"nonce", 1, expires=NOW)) for _ in range(50)])
+        assert firsts.count(True) == 1
+
+    @ensureDeferred
+    async def test_a_nonce_that_has_ended_is_remembered_for_a_while(self, store: Store) -> None:
+        """Another node, whose clock is behind, would still take it."""
+        await store.use_nonce(b"nonce", 1, expires=NOW)
+        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1)
+        assert not await store.use_nonce(b"nonce", 1, expires=NOW)
+        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S)
+        assert await store.use_nonce(b"nonce", 1, expires=NOW)
+
+    @ensureDeferred
+    async def test_a_session_comes_back_exactly(self, store: Store) -> None:
+        for number, session in enumerate(
+            [
+                make_session(),
+                make_session("jürgen 🚀 '\"", b"\0\xff\n"),
+                Session("bob", b"", NOW, NOW + 0.1, NOW + 1 / 3, NOW + 1e6),
+            ]
+        ):
+            assert await store.get_session(id_hash_of(number)) is None
+            await store.add_session(id_hash_of(number), session)
+            assert await store.get_session(id_hash_of(number)) == session
+        assert await store.get_session(b"") is None
+
+    @ensureDeferred
+    async def test_sessions_are_listed_oldest_first(self, store: Store) -> None:
+        assert await store.list_sessions() == []
+        ages = [3, 1, 2]
+        for number in ages:
+            await store.add_session(id_hash_of(number), make_session(f"user{number}", created=NOW + number))
+        assert [session.username for session in await store.list_sessions()] == ["user1", "user2", "user3"]
+
+    @ensureDeferred
+    async def test_a_new_session_takes_the_place_of_old_ones(self, store: Store) -> None:
+        for number in range(4):
+            await store.add_session(id_hash_of(number), make_session())
+        await store.add_session(id_hash_of(9), make_session("bob"), in_place_of=[id_hash_of(n) for n in (0, 2, 77)])
+        found = [await store.get_session(id_hash_of(number)) is not None for number in (0, 1, 2, 3, 9)]
+        assert found == [False, True, False, True, True]
+
+    @ensureDeferred
+    async def test_a_session_in_use_is_renewed(self, store: Store) -> None:
+        for number in (1, 2):
+            await store.add_session(id_hash_of(number), make_session())
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        assert await store.get_session(id_hash_of(1)) == Session(
+            "alice", b"first", NOW, NOW + 60, NOW + 1860, NOW + 43200
+        )
+        assert await store.get_session(id_hash_of(2)) == make_session()
+
+    @ensureDeferred
+    async def test_a_session_that_has_ended_stays_ended(self, store: Store) -> None:
+        await store.add_session(id_hash_of(1), make_session())
+        await gatherResults(
+            [
+                started(store.delete_sessions([id_hash_of(1)])),
+                started(store.renew_session(id_hash_of(1), seen=NOW, expires=NOW + 9)),
+            ]
+        )
+        await store.renew_session(id_hash_of(2), seen=NOW, expires=NOW + 9)
+        assert await store.get_session(id_hash_of(1)) is None
+        assert await store.list_sessions() == []
+
+    @ensureDeferred
+    async def test_ending_tells_how_many_there_were(self, store: Store) -> None:
+        for number in range(5):
+            await store.add_session(id_hash_of(number), make_session())
+        assert await store.delete_sessions([]) == 0
+        assert await store.delete_sessions([id_hash_of(7)]) == 0
+        assert await store.delete_sessions([id_hash_of(0), id_hash_of(1), id_hash_of(7)]) == 2
+        assert await store.delete_sessions([id_hash_of(0)]) == 0
+        assert await store.delete_all_sessions() == 3
+        assert await store.delete_all_sessions() == 0
+        assert await store.list_sessions() == []
+
+    @ensureDeferred
+    async def test_sessions_of_a_user_end_but_for_those_of_a_fingerprint(self, store: Store) -> None:
+        for number, (name, fingerprint) in enumerate(
+            [("alice", b"old"), ("alice", b"new"), ("bob", b"old"), ("bob", b"new"), ("carol", b"old")]
+        ):
+            await store.add_session(id_hash_of(number), make_session(name, fingerprint))
+        assert await store.delete_sessions_of({}) == 0
+        assert await store.delete_sessions_of({"nobody": None, "alice": b"new", "bob": None}) == 3
+        left = {(session.username, session.fingerprint) for session in await store.list_sessions()}
+        assert left == {("alice", b"new"), ("carol", b"old")}
+
+    @ensureDeferred
+    async def test_failures_are_counted_for_each_key(self, store: Store) -> None:
+        assert await store.count_failures(KEYS, now=NOW) == {}
+        assert await store.add_failure(KEYS, now=NOW, expires=NOW + 300) == dict.fromkeys(KEYS, Failures(1, NOW + 300))
+        counted = await store.add_failure((b"pair2", b"address", b"account2"), now=NOW + 1, expires=NOW + 301)
+        assert counted == {
+            b"pair2": Failures(1, NOW + 301),
+            b"address": Failures(2, NOW + 300),
+            b"account2": Failures(1, NOW + 301),
+        }
+        assert await store.count_failures(KEYS, now=NOW + 1) == {
+            b"pair": Failures(1, NOW + 300),
+            b"address": Failures(2, NOW + 300),
+            b"account": Failures(1, NOW + 300),
+        }
+        assert await store.count_failures((b"x", b"y", b"account2"), now=NOW) == {b"account2": Failures(1, NOW + 301)}
+
+    @ensureDeferred
+    async def test_a_failure_counts_until_it_expires_purged_or_not(self, store: Store) -> None:
+        for n in range(3):
+            await store.add_failure(KEYS, now=NOW + n, expires=NOW + 300 + n)
+        for now, left in ((NOW + 299.9, 3), (NOW + 300, 2), (NOW + 301, 1), (NOW + 302, 0), (NOW + 300, 2)):
+            counted = await store.count_failures(KEYS, now=now)
+            assert counted == (dict.fromkeys(KEYS, Failures(left, NOW + 303 - left)) if left else {})
+        await store.purge_expired(now=NOW + 301)
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 302))
+
+    @ensureDeferred
+    async def test_failures_can_be_forgotten_for_a_key(self, store: Store) -> None:
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+        await store.add_failure((b"pair2", b"address", b"account"), now=NOW, expires=NOW + 300)
+        await store.forget_failures(b"pair")
+        await store.forget_failures(b"nothing")
+        assert await store.count_failures(KEYS, now=NOW) == {
+            b"address": Failures(2, NOW + 300),
+            b"account": Failures(2, NOW + 300),
+        }
+
+    @ensureDeferred
+    async def test_of_failures_at_once_each_is_told_another_count(self, store: Store) -> None:
+        told = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
+        assert sorted(counted[b"pair"].count for counted in told) == list(range(1, 51))
+
+    @ensureDeferred
+    async def test_what_has_expired_is_removed_and_nothing_else(self, store: Store) -> None:
+        key = await store.key("kept")
+        await store.add_post("kept")
+        for number in range(3):
+            session = Session("alice", b"", NOW, NOW, NOW + number, NOW + 100)
+            await store.add_session(id_hash_of(number), session)
+        await store.purge_expired(now=NOW - 1)
+        assert len(await store.list_sessions()) == 3
+        await store.purge_expired(now=NOW + 1)
+        assert [session.expires for session in await store.list_sessions()] == [NOW + 2]
+        assert await store.get_session(id_hash_of(2)) is not None
+        await store.purge_expired(now=NOW + 1e9)
+        assert await store.list_sessions() == []
+        assert await store.key("kept") == key
+        assert (await store.get_post(1)).post == "kept"
+
+    @ensureDeferred
+    async def test_what_was_just_done_is_seen(self, store: Store) -> None:
+        """Looked up again and again, as sessions are, and never yesterday's answer."""
+        for n in range(20):
+            assert await store.get_session(id_hash_of(1)) is None
+            await store.add_session(id_hash_of(1), make_session(created=NOW + n))
+            for _ in range(2):
+                assert await store.get_session(id_hash_of(1)) == make_session(created=NOW + n)
+            await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW + n)
+            renewed = await store.get_session(id_hash_of(1))
+            assert renewed is not None
+            assert renewed.expires == NOW + n
+            await store.delete_all_sessions()
+            assert len(await store.count_failures(KEYS, now=NOW)) == (0 if n == 0 else 3)
+            counted = await store.add_failure(KEYS, now=NOW, expires=NOW + 1)
+            assert counted == await store.count_failures(KEYS, now=NOW)
+
+    @ensureDeferred
+    async def test_logins_are_no_change_of_the_posts(self, store: Store) -> None:
+        await store.add_post("one")
+        version = await store.version()
+        await store.key("new")
+        await store.use_nonce(b"nonce", 1, expires=NOW)
+        await store.add_session(id_hash_of(1), make_session())
+        await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
+        await store.delete_all_sessions()
+        await store.add_failure(KEYS, now=NOW, expires=NOW)
+        await store.forget_failures(b"pair")
+        await store.purge_expired(now=NOW + 1000)
+        assert await store.version() == version
+        assert len(await store.list_changes(after=0, limit=9)) == 1
+
+    @ensureDeferred
+    async def test_one_not_started_has_none_of_it(self, make_store: MakeStore) -> None:
+        store = make_store()
+        for call in (
+            store.key("x"),
+            store.get_session(id_hash_of(1)),
+            store.list_sessions(),
+            store.count_failures(KEYS, now=NOW),
+            store.purge_expired(now=NOW),
+        ):
+            assert isinstance(await error_of(call), StoreUnavailableError)
+
+    @ensureDeferred
+    async def test_nor_has_one_that_was_stopped(self, make_store: MakeStore) -> None:
+        store = await open_store(make_store)
+        await store.add_session(id_hash_of(1), make_session())
+        assert await store.get_session(id_hash_of(1)) is not None
+        await store.count_failures(KEYS, now=NOW)
+        await store.stop()
+        for call in (
+            store.get_session(id_hash_of(1)),
+            store.count_failures(KEYS, now=NOW),
+            store.key("never asked for"),
+            store.use_nonce(b"nonce", 1, expires=NOW),
+            store.add_session(id_hash_of(2), make_session()),
+            store.renew_session(id_hash_of(1), seen=NOW, expires=NOW),
+            store.delete_sessions([id_hash_of(1)]),
+            store.add_failure(KEYS, now=NOW, expires=NOW),
+            store.purge_expired(now=NOW),
+        ):
+            assert isinstance(await error_of(call), StoreUnavailableError)
+
+
+class LastingLoginStoreContract(LoginStoreContract):
+    """Further: it outlives the store that took it, and is the same for all on one place."""
+
+    @ensureDeferred
+    async def test_logins_are_there_after_a_restart(self, make_store: MakeStore) -> None:
+        store = await open_store(make_store)
+        key = await store.key("one")
+        assert await store.use_nonce(b"nonce", 7, expires=NOW)
+        await store.add_session(id_hash_of(1), make_session())
+        await store.add_session(id_hash_of(2), make_session("bob"))
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        await store.delete_sessions([id_hash_of(2)])
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+        await store.forget_failures(b"pair")
+        await store.stop()
+        again = await open_store(make_store)
+        assert await again.key("one") == key
+        assert not await again.use_nonce(b"nonce", 7, expires=NOW)
+        assert await again.use_nonce(b"nonce", 8, expires=NOW)
+        session = await again.get_session(id_hash_of(1))
+        assert session is not None
+        assert (session.username, session.seen, session.expires) == ("alice", NOW + 60, NOW + 1860)
+        assert await again.get_session(id_hash_of(2)) is None
+        left = await again.count_failures(KEYS, now=NOW)
+        assert left == {key: Failures(1, NOW + 300) for key in (b"address", b"account")}
+        await again.stop()
+
+    @ensureDeferred
+    async def test_two_stores_on_one_place_agree_at_once(self, make_store: MakeStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        made = await gatherResults([started(store.key(name)) for name in ("one", "two") for store in stores])
+        assert made[0] == made[1] != made[2] == made[3]
+        for n in range(10):
+            for store, other in (stores, stores[::-1]):
+                for looking in stores:
+                    assert await looking.get_session(id_hash_of(1)) is None
+                await store.add_session(id_hash_of(1), make_session())
+                assert await other.get_session(id_hash_of(1)) == make_session()
+                await other.renew_session(id_hash_of(1), seen=NOW, expires=NOW + n)
+                renewed = await store.get_session(id_hash_of(1))
+                assert renewed is not None
+                assert renewed.expires == NOW + n
+                assert await store.delete_all_sessions() == 1
+                assert await store.use_nonce(b"nonce", n, expires=NOW) == (store is here)
+                counted = await other.add_failure(KEYS, now=NOW, expires=NOW + 1)
+                assert counted == await store.count_failures(KEYS, now=NOW)
+        both = [started(store.use_nonce(b"raced", count, expires=NOW)) for count in range(20) for store in stores]
+        assert (await gatherResults(both)).count(True) == 20
         await here.stop()
         await there.stop()

@@ -3,8 +3,8 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -17,16 +17,24 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import ChangesGoneError, StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
-from postd.store.interface import PostStore
+from postd.store.interface import Store
 from postd.store.sqlite import SqliteStore
-from postd.store.sqlite_file import schema_steps
+from postd.store.sqlite_engine import RECALLED_MAX
+from postd.store.sqlite_file import APPLICATION_ID, schema_steps
+from postd.store.sqlite_mark import CommitMark
 from tests.helpers import locked, run_sql
 from tests.store.contract import (
+    KEYS,
+    NOW,
+    LastingLoginStoreContract,
     LastingStoreContract,
+    LoginStoreContract,
     MakeStore,
     PostStoreContract,
     check_text_comes_back,
     error_of,
+    id_hash_of,
+    make_session,
     open_store,
     started,
     with_any_text,
@@ -41,25 +49,25 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "posts.db"
 
 
-class SqliteStoreTests(LastingStoreContract):
+class SqliteStoreTests(LastingStoreContract, LastingLoginStoreContract):
     @pytest.fixture
     def make_store(self, path: Path) -> MakeStore:
         return lambda: SqliteStore(str(path), reactor=reactor)
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: PostStore, text: str) -> None:
+    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
 
-class MemoryStoreTests(PostStoreContract):
+class MemoryStoreTests(PostStoreContract, LoginStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: SqliteStore.in_memory(reactor=reactor)
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: PostStore, text: str) -> None:
+    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
     @ensureDeferred
@@ -155,7 +163,7 @@ def _pipe(path: Path) -> None:
         (_without_version, "not those of postd (version has no row)"),
         (_half_made, "not those of postd (table post already exists)"),
         (_dangling, "cannot be opened: No such file or directory"),
-        (_newer, "newer postd (schema 4711; this one knows 1)"),
+        (_newer, "newer postd (schema 4711; this one knows 2)"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
         (_pipe, "not a file"),
@@ -207,12 +215,12 @@ def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pyt
     monkeypatch.setattr("postd.store.sqlite_file.schema_steps", lambda: broken)
     with pytest.raises(StoreRefusedError, match="already exists"):
         SqliteStore(str(path), reactor=reactor).prepare()
-    assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    assert run_sql(path, "PRAGMA user_version") == [(len(broken) - 1,)]
     assert run_sql(path, "SELECT count(*) FROM sqlite_master WHERE name = 'next'") == [(0,)]
 
 
 @ensureDeferred
-async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: PostStore, path: Path) -> None:
+async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: Store, path: Path) -> None:
     await store.add_post("one")
     assert run_sql(path, "SELECT post FROM post") == [("one",)]
 
@@ -264,7 +272,7 @@ async def test_an_emptied_log_says_that_it_does_not_reach(store: SqliteStore, pa
 
 
 @ensureDeferred
-async def test_a_change_made_by_another_program_counts(store: PostStore, path: Path) -> None:
+async def test_a_change_made_by_another_program_counts(store: Store, path: Path) -> None:
     version = await store.version()
     run_sql(path, "INSERT INTO post (post) VALUES ('by hand')")
     assert (await store.version()).revision == version.revision + 1
@@ -299,7 +307,7 @@ async def test_a_store_can_be_stopped_while_it_waits_for_a_lock(make_store: Make
 
 
 @ensureDeferred
-async def test_a_locked_write_waits_and_reads_go_on(store: PostStore, path: Path) -> None:
+async def test_a_locked_write_waits_and_reads_go_on(store: Store, path: Path) -> None:
     with locked(path, "IMMEDIATE"):
         writing = started(store.add_post("waits"))
         assert (await store.list_posts(limit=1)).posts == []
@@ -356,7 +364,7 @@ async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, pa
 
 
 @ensureDeferred
-async def test_trouble_is_told_once_and_so_is_its_end(store: PostStore, path: Path) -> None:
+async def test_trouble_is_told_once_and_so_is_its_end(store: Store, path: Path) -> None:
     moved = path.with_suffix(".moved")
     with capturedLogs() as events:
         path.rename(moved)
@@ -381,7 +389,7 @@ async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore
     assert await store.add_post("next") == 1
 
 
-async def until_it_answers(store: PostStore) -> None:
+async def until_it_answers(store: Store) -> None:
     for _ in range(100):
         try:
             await store.version()
@@ -452,7 +460,7 @@ async def test_another_program_on_the_old_file_spoils_nothing(make_store: MakeSt
 
 
 @ensureDeferred
-async def test_a_file_that_was_taken_away_is_not_made_anew(store: PostStore, path: Path) -> None:
+async def test_a_file_that_was_taken_away_is_not_made_anew(store: Store, path: Path) -> None:
     await store.add_post("one")
     moved = path.with_suffix(".moved")
     path.rename(moved)
@@ -462,6 +470,243 @@ async def test_a_file_that_was_taken_away_is_not_made_anew(store: PostStore, pat
     moved.rename(path)
     await until_it_answers(store)
     assert (await store.get_post(1)).post == "one"
+
+
+def writer_of(store: SqliteStore) -> sqlite3.Connection:
+    writer = store._writer  # noqa: SLF001
+    assert writer is not None
+    return writer
+
+
+def reader_of(store: SqliteStore) -> sqlite3.Connection:
+    reader = store._reader  # noqa: SLF001
+    assert reader is not None
+    return reader
+
+
+@contextmanager
+def statements_of(connection: sqlite3.Connection) -> Iterator[list[str]]:
+    """Note what is done on a connection."""
+    done: list[str] = []
+    connection.set_trace_callback(done.append)
+    yield done
+    connection.set_trace_callback(None)
+
+
+@ensureDeferred
+async def test_counts_of_nonces_need_not_outlive_a_power_cut_and_all_else_must(store: SqliteStore) -> None:
+    def synchronous() -> int:
+        return int(writer_of(store).execute("PRAGMA synchronous").fetchone()[0])
+
+    normal, full = 1, 2
+    await store.use_nonce(b"nonce", 1, expires=NOW)
+    assert synchronous() == normal
+    for write in (
+        lambda: store.add_post("one"),
+        lambda: store.replace_post(1, "two"),
+        lambda: store.delete_post(1),
+        lambda: store.key("new"),
+        lambda: store.add_session(id_hash_of(1), make_session()),
+        lambda: store.renew_session(id_hash_of(1), seen=NOW, expires=NOW + 9),
+        lambda: store.delete_sessions([id_hash_of(1)]),
+        lambda: store.add_failure(KEYS, now=NOW, expires=NOW + 9),
+        lambda: store.forget_failures(KEYS[0]),
+        lambda: store.purge_expired(now=NOW + 1000),
+    ):
+        await store.use_nonce(b"nonce", 2, expires=NOW)
+        assert synchronous() == normal
+        await write()
+        assert synchronous() == full
+    together = [started(store.use_nonce(b"nonce", n, expires=NOW)) for n in range(3, 9)]
+    together.insert(3, started(store.add_post("among them")))
+    await gatherResults(together)
+    assert synchronous() == full
+
+
+@ensureDeferred
+async def test_where_there_is_nothing_to_purge_no_transaction_is_begun(store: SqliteStore, path: Path) -> None:
+    await store.add_session(id_hash_of(1), make_session())
+    await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+    await store.use_nonce(b"nonce", 1, expires=NOW)
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW)
+    assert done == []
+    with locked(path, "IMMEDIATE"):  # and so it waits for nobody
+        await store.purge_expired(now=NOW + 59)
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW + 60)
+    assert any(statement.startswith("BEGIN") for statement in done)
+    assert run_sql(path, "SELECT count(*) FROM nonce_count") == [(0,)]
+
+
+@ensureDeferred
+async def test_purging_looks_at_no_more_than_it_must(store: SqliteStore) -> None:
+    with statements_of(reader_of(store)) as asked:
+        await store.purge_expired(now=NOW)
+    assert len(asked) == 3
+    for statement in asked:
+        plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+        assert all(row[3].startswith("SEARCH") for row in plan), plan
+
+
+@ensureDeferred
+async def test_what_is_asked_again_is_recalled_until_something_is_committed(store: SqliteStore, path: Path) -> None:
+    await store.add_session(id_hash_of(1), make_session())
+    with statements_of(reader_of(store)) as asked:
+        for _ in range(5):
+            assert await store.get_session(id_hash_of(1)) == make_session()
+            assert await store.get_session(id_hash_of(2)) is None
+            assert await store.count_failures(KEYS, now=NOW) == {}
+    assert len(asked) == 3
+    with statements_of(reader_of(store)) as asked:
+        run_sql(path, "INSERT INTO post (post) VALUES ('something else')")
+        await store.get_session(id_hash_of(1))
+    assert len(asked) == 1
+
+
+@ensureDeferred
+async def test_what_another_program_commits_is_seen_at_once(store: SqliteStore, path: Path) -> None:
+    """Whatever is recalled, the next question is answered from what is in the file now."""
+    await store.add_session(id_hash_of(1), make_session())
+    failure = f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})"
+    for n in range(1, 200):
+        for _ in range(2):
+            session = await store.get_session(id_hash_of(1))
+            assert session is not None
+            counted = await store.count_failures(KEYS, now=NOW)
+        run_sql(path, f"UPDATE session SET seen = {n}", failure)
+        session = await store.get_session(id_hash_of(1))
+        counted = await store.count_failures(KEYS, now=NOW)
+        assert session is not None
+        assert (session.seen, counted[KEYS[0]].count) == (n, n)
+    run_sql(path, "DELETE FROM session", "DELETE FROM failure")
+    assert await store.get_session(id_hash_of(1)) is None
+    assert await store.count_failures(KEYS, now=NOW) == {}
+
+
+@ensureDeferred
+async def test_so_is_what_comes_after_a_checkpoint(store: SqliteStore, path: Path) -> None:
+    """The log begins anew then, and so do the numbers in its header."""
+    await store.add_session(id_hash_of(1), make_session())
+    for n in range(1, 6):
+        for checkpoint in ("PASSIVE", "FULL", "RESTART", "TRUNCATE"):
+            assert await store.get_session(id_hash_of(1)) is not None
+            run_sql(path, f"PRAGMA wal_checkpoint({checkpoint})", "DELETE FROM session")
+            assert await store.get_session(id_hash_of(1)) is None
+            run_sql(path, f"PRAGMA wal_checkpoint({checkpoint})")
+            await store.add_session(id_hash_of(1), make_session(created=NOW + n))
+            assert await store.get_session(id_hash_of(1)) == make_session(created=NOW + n)
+            run_sql(path, f"PRAGMA wal_checkpoint({checkpoint})")
+
+
+@ensureDeferred
+async def test_what_was_not_committed_is_not_seen(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute(f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})")
+        other.execute("PRAGMA cache_spill = 1")
+        assert await store.count_failures(KEYS, now=NOW) == {}
+        other.execute("ROLLBACK")
+        assert await store.count_failures(KEYS, now=NOW) == {}
+        other.execute(f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})")
+        assert len(await store.count_failures(KEYS, now=NOW)) == 1
+
+
+@ensureDeferred
+async def test_what_is_recalled_is_bounded(store: SqliteStore) -> None:
+    for n in range(RECALLED_MAX + 50):
+        assert await store.get_session(id_hash_of(n)) is None
+    assert len(store._recalled) <= RECALLED_MAX + 1  # noqa: SLF001
+
+
+@ensureDeferred
+async def test_what_is_recalled_ends_with_the_file(make_store: MakeStore, path: Path) -> None:
+    store = await open_store(make_store)
+    await store.add_session(id_hash_of(1), make_session())
+    key = await store.key("one")
+    assert await store.get_session(id_hash_of(1)) is not None
+    backup = path.with_suffix(".backup")
+    make_store_file(backup)
+    backup.rename(path)
+    await deferLater(reactor, 1.1)  # by now it was noticed
+    await until_it_answers(store)
+    assert await store.get_session(id_hash_of(1)) is None
+    assert await store.key("one") != key
+    await store.stop()
+
+
+@ensureDeferred
+async def test_a_slow_answer_is_not_recalled_for_a_newer_state(store: SqliteStore, path: Path) -> None:
+    """A read that waits for a lock, while others are quicker and something is committed."""
+    await store.add_session(id_hash_of(1), make_session())
+    errors = [busy()]
+
+    def slow(connection: sqlite3.Connection) -> str:
+        if errors:
+            raise errors.pop()
+        return str(connection.execute("SELECT username FROM session").fetchone()[0])
+
+    asking = started(store._recall("question", slow))  # noqa: SLF001
+    run_sql(path, "UPDATE session SET username = 'bob'")
+    assert await asking == "bob"
+    run_sql(path, "UPDATE session SET username = 'carol'")
+    assert await store._recall("question", slow) == "carol"  # noqa: SLF001
+
+
+@pytest.mark.parametrize("header", [b"", b"\0" * 136, b"\x01\0\0\0" * 34, b"\xff" * 32768], ids=["no", "0", "1", "ff"])
+@ensureDeferred
+async def test_a_memory_of_another_format_is_not_relied_on(
+    make_store: MakeStore, path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes
+) -> None:
+    other = path.with_suffix(".other")
+    Path(f"{other}-shm").write_bytes(header)
+    with pytest.raises((OSError, ValueError)):
+        CommitMark(str(other))
+    monkeypatch.setattr("postd.store.sqlite_engine.CommitMark", lambda _: CommitMark(str(other)))
+    store = await open_store(make_store)
+    for n in range(3):
+        await store.add_session(id_hash_of(n), make_session())
+        assert await store.get_session(id_hash_of(n)) == make_session()
+        run_sql(path, "DELETE FROM session")
+        assert await store.get_session(id_hash_of(n)) is None
+    await store.stop()
+
+
+@ensureDeferred
+async def test_the_mark_changes_with_each_commit_and_only_then(store: SqliteStore, path: Path) -> None:
+    mark = CommitMark(str(path))
+    seen = {mark.read()}
+    for n in range(50):
+        run_sql(path, "INSERT INTO post (post) VALUES ('x')")
+        assert mark.read() not in seen
+        seen.add(mark.read())
+        run_sql(path, "SELECT * FROM post", "BEGIN IMMEDIATE", "DELETE FROM post", "ROLLBACK")
+        assert mark.read() in seen
+        assert len(seen) == n + 2
+    mark.close()
+
+
+@ensureDeferred
+async def test_a_file_of_the_first_schema_is_brought_up_to_date(make_store: MakeStore, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.execute("PRAGMA journal_mode = WAL")
+        old.executescript(schema_steps()[0])
+        old.execute("PRAGMA user_version = 1")
+        old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        old.executemany("INSERT INTO post (post) VALUES (?)", [("one",), ("two",), ("three",)])
+        old.execute("DELETE FROM post WHERE id = 3")
+        tag = old.execute("SELECT hex(tag) FROM version").fetchone()[0].lower()
+    store = await open_store(make_store)
+    page = await store.list_posts(limit=9)
+    assert (page.posts, page.version.revision, page.version.tag) == ([(1, "one"), (2, "two")], 4, tag)
+    assert len(await store.list_changes(after=0, limit=9)) == 4
+    assert await store.add_post("four") == 4
+    await store.add_session(id_hash_of(1), make_session())
+    assert await store.get_session(id_hash_of(1)) == make_session()
+    assert await store.use_nonce(b"nonce", 1, expires=NOW)
+    await store.stop()
+    assert run_sql(path, "PRAGMA user_version") == [(len(schema_steps()),)]
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 @pytest.fixture

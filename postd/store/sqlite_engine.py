@@ -1,0 +1,317 @@
+"""One SQLite file, open: a writer thread that commits in groups, reads on the reactor's own.
+
+A read is a few microseconds; a hop to a thread and back costs more than that. The reading connection therefore never
+waits: where another process has locked the whole file, a read is tried again a few times and then given up.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from postd.errors import PostdError, StoreBusyError, StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.sqlite_file import SqliteFile, is_locked, store_error, transaction
+from postd.store.sqlite_mark import CommitMark
+from postd.store.writes import GroupCommit, Outcome
+
+T = TypeVar("T")
+
+_READ_AGAIN_AFTER_S = (0.01, 0.05, 0.2, 0.5)
+_OPEN_AGAIN_AFTER_S = 0.5
+_WATCH_EVERY_S = 1
+
+RECALLED_MAX = 4096
+"""How many results of queries are kept for as long as nothing is committed."""
+
+_Write = tuple[Callable[[sqlite3.Connection], object], bool]
+"""What makes a write, and whether it is to be on the disk before it is acknowledged."""
+
+
+class WriterThread:
+    """The one thread that writes."""
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor = reactor
+        self._pool = ThreadPool(1, 1, "postd-writer")
+
+    def start(self) -> None:
+        self._pool.start()
+
+    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        return deferToThreadPool(self._reactor, self._pool, function, *args)
+
+    def stop(self) -> None:
+        self._pool.stop()
+
+
+class SqliteEngine:
+    """The life of a store in one SQLite file; what is in it is the business of the classes derived from this one.
+
+    Args:
+        path: the file.
+        reactor: its clock times the waits; answers come back on its thread.
+        thread: where writes are made, if it is to be another than one of the store's own.
+        synchronous: SQLite's word for how durable a commit is.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, synchronous: str = "FULL"
+    ) -> None:
+        self._file = SqliteFile(path, synchronous=synchronous)
+        self.description = "sqlite:" + os.fsencode(path).decode(errors="backslashreplace")
+        self._reactor = reactor
+        self._thread = thread or WriterThread(reactor)
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._mark: CommitMark | None = None
+        self._recalled: dict[object, Any] = {}
+        self._recalled_at = b""
+        self._opened_file: tuple[int, int] | None = None
+        self._watch = LoopingCall(self._watch_file)
+        self._watch.clock = reactor
+        self._opening_later: Deferred[None] | None = None
+        self._has_served = False
+        self._why_not_open = f"{path}: not open yet"
+        self._not_ours = f"{path}: it was moved, removed or replaced"
+        self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
+        self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
+
+    def prepare(self, *, create: bool = True) -> None:
+        self._file.open_writer(create=create, check_whole=True).close()
+
+    async def start(self) -> None:
+        self._thread.start()
+        try:
+            # At once: the reactor does not run yet, and the first request is to find the store open.
+            self._open()
+        except StoreUnavailableError as error:
+            self._opening_later = Deferred.fromCoroutine(self._open_later(error.why))
+            await self._opening_later
+        self._has_served = True
+        self._watch.start(_WATCH_EVERY_S, now=False)
+
+    async def stop(self) -> None:
+        if self._watch.running:
+            self._watch.stop()
+        if self._opening_later is not None:
+            self._opening_later.addErrback(lambda _: None)
+            self._opening_later.cancel()
+        await self._writes.close()
+        self._why_not_open = f"{self.description}: closed"
+        self._close_reader()
+        await self._thread.run(self._close)
+        self._thread.stop()
+
+    def _open(self) -> None:
+        # First: a file that is put in its place from now on is seen to be another one.
+        self._opened_file = self._file.identity()
+        writer = self._file.open_writer()
+        try:
+            self._reader = self._file.open_reader()
+        except PostdError:
+            writer.close()
+            raise
+        self._writer = writer
+        self._recalled_at = b""
+        with suppress(OSError):
+            self._mark = CommitMark(self._file.path)
+
+    async def _open_later(self, why: str) -> None:
+        """Open the file as soon as that is possible. Requests are told until then that the store is away.
+
+        Raises:
+            StoreRefusedError: it must not be used, and never was; once it has served, we go on trying.
+        """
+        while True:
+            if why != self._why_not_open:
+                self._log.error("store not open: {why}; trying again", why=why)
+                self._why_not_open = why
+            await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+            try:
+                await self._thread.run(self._open)
+            except StoreUnavailableError as error:
+                why = error.why
+            except StoreRefusedError as error:
+                if not self._has_served:
+                    raise
+                why = error.why
+            else:
+                return
+
+    def _watch_file(self) -> None:
+        """Leave a file that is no longer the one at our path, and open that one: a backup was restored, say."""
+        if self._reader is not None and not self._file_is_ours():
+            self._close_reader()
+            self._why_not_open = self._not_ours
+            self._opening_later = Deferred.fromCoroutine(self._reopen())
+            self._opening_later.addErrback(self._not_reopened)
+
+    def _not_reopened(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("store: could not be opened again", failure=failure)
+
+    async def _reopen(self) -> None:
+        if not await self._thread.run(self._leave_file):
+            self._log.error("store: {why}, and another program reads the old one; waiting for it", why=self._not_ours)
+            await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+            while not await self._thread.run(self._leave_file):
+                await deferLater(self._reactor, _OPEN_AGAIN_AFTER_S)
+        await self._open_later(self._not_ours)
+        self._log.info("store: opened {path}", path=self._file.path)
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.close()
+        if reader is not None:
+            reader.close()
+
+    def _close(self) -> None:
+        """Close all (in the writer's thread, after whatever that was still doing)."""
+        self._close_reader()
+        if not self._file_is_ours():
+            self._leave_file()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _leave_file(self) -> bool:
+        """Close a file that is not at our path any more, if nothing of it is lost by that (in the writer's thread).
+
+        Its write-ahead log would stay behind under its name and be mistaken for that of the new file. What is in it
+        is therefore brought into the old file, wherever that is now, and the names are taken away.
+
+        Returns:
+            False if it cannot be done now, because another program is reading the old file.
+        """
+        if self._writer is None:
+            return True
+        try:
+            self._writer.execute("PRAGMA busy_timeout = 0")
+            busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            busy = True
+        if busy:
+            return False
+        self._writer.close()
+        self._writer = None
+        self._file.remove_log()
+        return True
+
+    async def _recall(self, question: object, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a query returned the last time if nothing was committed since, else what it returns now.
+
+        Args:
+            question: tells the query and its parameters from others.
+            query: reads.
+        """
+        mark = self._mark.read() if self._mark is not None else None
+        if mark is None or mark != self._recalled_at or len(self._recalled) > RECALLED_MAX:
+            self._recalled.clear()
+            self._recalled_at = mark or b""
+        elif question in self._recalled:
+            recalled: T = self._recalled[question]
+            return recalled
+        result = await self._read(query)
+        # Only if nobody else has begun anew meanwhile: the result may be older than what they recall.
+        if mark is not None and mark == self._recalled_at:
+            self._recalled[question] = result
+        return result
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        for wait_s in (*_READ_AGAIN_AFTER_S, None):
+            if self._reader is None:
+                break
+            try:
+                result = query(self._reader)
+            except sqlite3.Error as error:
+                if wait_s is None or not is_locked(error):
+                    unavailable = self._unavailable(error)
+                    self._reading.began(unavailable.why)
+                    raise unavailable from None
+            else:
+                self._reading.ended()
+                return result
+            await deferLater(self._reactor, wait_s)
+        raise StoreUnavailableError(self._why_not_open)
+
+    async def _write(self, write: Callable[[sqlite3.Connection], object], *, synced: bool = True) -> Any:
+        """Return what a write returns, once it cannot be lost.
+
+        Args:
+            write: changes the database; its transaction is that of other writes, too.
+            synced: False if it need not outlive a power cut, but only the process.
+        """
+        try:
+            result = await self._writes.submit((write, synced))
+        except StoreBusyError:
+            raise  # every refused request would be a line in the log, just when there is most to do
+        except StoreUnavailableError as error:
+            self._writing.began(error.why)
+            raise
+        self._writing.ended()
+        return result
+
+    def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
+        """Store a batch in one transaction (in the writer thread)."""
+        connection = self._writer
+        if connection is None:
+            raise StoreUnavailableError(self._why_not_open)
+        if not self._file_is_ours():
+            raise StoreUnavailableError(self._not_ours)
+        try:
+            self._file.set_synchronous(connection, synced=any(synced for _, synced in writes))
+            with transaction(connection, "BEGIN IMMEDIATE"):  # a BEGIN that reads first cannot wait for a lock
+                return [_outcome(write, connection) for write, _ in writes]
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from None
+
+    def _file_is_ours(self) -> bool:
+        """Tell whether the file at our path is the one that is open: nobody would find again what goes into another."""
+        return self._file.identity() == self._opened_file
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
+        """Tell what SQLite's error means for a request: once we have served, even a refusal may pass."""
+        ours = store_error(error, self._file.path)
+        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
+
+
+class _Trouble:
+    """Tells the log when something begins to fail and when it works again, not at every request between."""
+
+    def __init__(self, log: Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self._why: str | None = None
+
+    def began(self, why: str) -> None:
+        if why != self._why:
+            self._log.error("store: {what} fails: {why}", what=self._what, why=why)
+        self._why = why
+
+    def ended(self) -> None:
+        if self._why is not None:
+            self._log.info("store: {what} works again", what=self._what)
+        self._why = None
+
+
+def _outcome(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:
+    try:
+        return write(connection)
+    except PostdError as error:
+        return error
+    except sqlite3.IntegrityError as error:
+        # The table's own fence, such as the end of the ids. SQLite has undone this statement and no other.
+        return StoreFullError(f"the database refuses it: {error}")
