@@ -5,33 +5,110 @@ Every value is decoded once, here, into frozen structs whose names carry the uni
 """
 
 import difflib
+import ipaddress
 import re
 import tomllib
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from postd.errors import ConfigError
+from postd.protocol.digest import check_realm
 
 
 class ByteCount(int):
     """A size, written `"16KiB"` or `"1MiB"`."""
 
-    UNITS = types.MappingProxyType({"KiB": 1024, "MiB": 1024**2})
     WANTED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
-    MIN, MAX = 1, 1024**3
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(_decode_quantity(value, {"KiB": 1024, "MiB": 1024**2}, 1, 1024**3, cls.WANTED))
 
 
 class Seconds(float):
     """A duration, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
 
-    UNITS = types.MappingProxyType({"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
+    __slots__ = ()
     WANTED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
-    MIN, MAX = 0.001, 3650 * 86400
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+        return cls(_decode_quantity(value, units, 0.001, 3650 * 86400, cls.WANTED))
+
+
+def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value)
+    unit = units.get(match[2]) if match else None
+    amount = float(match[1]) * unit if match and unit else None
+    if amount is None or not least <= amount <= most:
+        raise ValueError(f"{value!r} is not {wanted}")
+    return amount
+
+
+class Realm(str):
+    """The text of a protection realm, which every client can quote (`postd.protocol.digest.check_realm`)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_realm(value))
+
+
+class TrustedProxy(str):
+    """An address or a network in its normal form, or `"unix"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        try:
+            return cls(value if value == "unix" else ipaddress.ip_network(value))
+        except ValueError:
+            raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
+
+
+class Origin(str):
+    """An origin as browsers write it, in lower case without a slash at its end (RFC 6454 §6.2), or nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        origin = value.lower().removesuffix("/")
+        if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
+            raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
+        return cls(origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80"))
+
+
+class PagePath(str):
+    """The path of a page: whole segments, none of them ours."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        segments = value.split("/")[1:]
+        plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
+        if not plain:
+            raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
+        if segments[0] in OUR_SEGMENTS:
+            raise ValueError(f"{value!r} is taken: {', '.join(f'/{own}' for own in OUR_SEGMENTS)} are our own")
+        return cls(value)
+
+
+OUR_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
+"""What no page's path may begin with; some of it is served by later versions only."""
+
+Scheme = Literal["basic", "digest", "session"]
+"""How a client may say who it is."""
+
+Rule = Annotated[tuple[Literal["open"] | Scheme, ...], Meta(min_length=1)]
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,12 +118,66 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     idle_s: Seconds = field(default=Seconds(60), name="idle_time")
 
 
+class Api(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[api]`: who may use the post API."""
+
+    read: Rule = ("open",)
+    write: Rule = ("open",)
+
+
+class Page(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[page]]`: a protected page or a folder of files; `users` are the only ones to enter, none: all."""
+
+    path: PagePath
+    schemes: Annotated[tuple[Scheme, ...], Meta(min_length=1)]
+    files: str = ""
+    users: tuple[str, ...] = ()
+
+
+class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[session]`: how long a sign-in by form lasts, and where its cookie travels."""
+
+    idle_s: Seconds = field(default=Seconds(30 * 60), name="idle")
+    lifetime_s: Seconds = field(default=Seconds(12 * 3600), name="lifetime")
+    secure: Literal["auto", "always", "never"] = "auto"
+
+
+class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[digest]`: what a challenge offers, and how long it is good for."""
+
+    algorithms: Annotated[tuple[Literal["MD5", "SHA-256"], ...], Meta(min_length=1)] = ("MD5",)
+    nonce_lifetime_s: Seconds = field(default=Seconds(5 * 60), name="nonce_lifetime")
+
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[throttle]`: how many failed logins a window has room for."""
+
+    failures: Count = 10
+    address_failures: Count = 50
+    account_failures: Count = 100
+    window_s: Seconds = field(default=Seconds(5 * 60), name="window")
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings; paths in them are absolute."""
 
     listen: tuple[str, ...] = ("tcp:8080:interface=127.0.0.1",)
     store: str = "sqlite:postd.db"
-    insecure: frozenset[Literal["open-writes"]] = frozenset()
+    users: str = ""
+    realm: Realm = Realm("postd")
+    insecure: frozenset[Literal["open-writes", "plaintext-passwords"]] = frozenset()
+    trusted_proxies: tuple[TrustedProxy, ...] = ()
+    public_url: Origin = Origin("")
+    api: Api = field(default_factory=Api)
+    pages: tuple[Page, ...] = field(
+        default=(Page(PagePath("/basic"), ("basic",)), Page(PagePath("/digest"), ("digest",))), name="page"
+    )
+    session: SessionSettings = field(default_factory=SessionSettings)
+    digest: DigestSettings = field(default_factory=DigestSettings)
+    throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
 
 
@@ -69,7 +200,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     Raises:
         ConfigError: the file cannot be read or holds something that cannot be used.
     """
-    where = {key: f"{key} (default)" for key in Settings.__struct_fields__}
+    where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
     values = _absolute(values, folder)
     if path is not None:
@@ -84,6 +215,17 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     values |= _absolute(dict(options), folder)
     where |= {key: f"--{key}" for key in options}
     return LoadedSettings(_convert(values, "settings"), where)
+
+
+def check_folders(loaded: LoadedSettings) -> None:
+    """Make sure that the folders of pages are there.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    for number, page in enumerate(loaded.settings.pages):
+        if page.files and not Path(page.files).is_dir():
+            raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
 
 
 _FILE_MAX_BYTES = 1024**2
@@ -115,43 +257,72 @@ def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, p
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             inside = f"in [{path.rstrip('.')}]" if path else "at the top level"
             raise ConfigError(f"{name}: {path}{key}", f"unknown key{meant}; allowed {inside}: {', '.join(fields)}")
-        inner = fields[key].type
-        if isinstance(inner, type) and issubclass(inner, Struct) and isinstance(value, dict):
-            _refuse_unknown(value, inner, name, f"{path}{key}.")
+        for inner in (fields[key].type, *get_args(fields[key].type)):
+            if isinstance(inner, type) and issubclass(inner, Struct):
+                for one in value if isinstance(value, list) else [value]:
+                    if isinstance(one, dict):
+                        _refuse_unknown(one, inner, name, f"{path}{key}.")
 
 
 def _convert(values: dict[str, Any], name: str) -> Settings:
     try:
-        return msgspec.convert(values, Settings, dec_hook=_decode_unit)
+        settings = msgspec.convert(values, Settings, dec_hook=decode_text)
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
-        wanted = _WANTED.get(key.partition("[")[0])
+        wanted = _WANTED.get(re.sub(r"\[[0-9.]*\]", "", key))
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
+    paths = [page.path for page in settings.pages]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise ConfigError(f"{name}: page[{number}].path", f"{path} is the path of another page already")
+    return settings
 
 
-def _decode_unit(kind: type, value: object) -> object:
-    if not issubclass(kind, ByteCount | Seconds):
-        raise TypeError(f"no setting has the type {kind}")
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value) if isinstance(value, str) else None
-    unit = kind.UNITS.get(match[2]) if match else None
-    made = kind(float(match[1]) * unit) if match and unit else None
-    if made is None or not kind.MIN <= made <= kind.MAX:
-        raise ValueError(f"{value!r} is not {kind.WANTED}")
-    return made
+def decode_text(kind: Any, value: object) -> object:
+    """Decode what is written as a string and is more than one (msgspec's hook)."""
+    if not isinstance(value, str):
+        wanted = getattr(kind, "WANTED", "a string")
+        raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - msgspec takes a ValueError
+    return kind.decode(value)
 
+
+_SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
 
 _WANTED = {
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
     "store": '"sqlite:PATH" or "memory:"',
-    "insecure": 'a list that may have "open-writes" in it',
+    "users": "the path of a user file",
+    "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
+    "trusted_proxies": 'a list of addresses and networks, and "unix"',
+    "api": "a table, [api]",
+    "api.read": f'a list of one or more of "open", {_SCHEMES}',
+    "api.write": f'a list of one or more of "open", {_SCHEMES}',
+    "page": "tables, each under [[page]], with path and schemes",
+    "page.schemes": f"a list of one or more of {_SCHEMES}",
+    "page.files": "the path of a folder",
+    "page.users": "a list of names",
+    "session": "a table, [session]",
+    "session.secure": '"auto", "always" or "never"',
+    "digest": "a table, [digest]",
+    "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
+    "throttle": "a table, [throttle]",
+    "throttle.failures": "a whole number from 1 to 1000000",
+    "throttle.address_failures": "a whole number from 1 to 1000000",
+    "throttle.account_failures": "a whole number from 1 to 1000000",
     "limits": "a table, [limits]",
 }
 
 
 def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the paths in store URLs and endpoint strings absolute."""
+    """Make all paths absolute, those in store URLs and endpoint strings too."""
     made = dict(values)
+    if values.get("users"):
+        made["users"] = str(folder / values["users"])
+    if "page" in values:
+        made["page"] = [
+            {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
+        ]
     kind, _, path = str(values.get("store", "")).partition(":")
     if kind == "sqlite" and path not in {"", ":memory:"}:
         made["store"] = f"sqlite:{folder / path}"

@@ -6,10 +6,33 @@ from typing import Any
 
 import pytest
 
-from postd.config import ByteCount, Limits, Seconds, Settings, absolute_endpoint, load_settings
+from postd.config import (
+    Api,
+    ByteCount,
+    DigestSettings,
+    Limits,
+    Origin,
+    Page,
+    PagePath,
+    Realm,
+    Seconds,
+    SessionSettings,
+    Settings,
+    ThrottleSettings,
+    TrustedProxy,
+    absolute_endpoint,
+    check_folders,
+    load_settings,
+)
 from postd.errors import ConfigError
 
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
+KEYS = (
+    *("listen", "store", "users", "realm", "insecure", "trusted_proxies", "public_url"),
+    *("api", "page", "session", "digest", "throttle", "limits"),
+)
+ALL_KEYS = ", ".join(KEYS)
+SCHEMES = '"basic", "digest", "session"'
 SAMPLE = Path(__file__).parent.parent / "etc" / "postd.toml"
 
 
@@ -37,7 +60,16 @@ def test_the_defaults(folder: Path) -> None:
     assert load_settings(None, {}, folder).settings == Settings(
         listen=("tcp:8080:interface=127.0.0.1",),
         store=f"sqlite:{folder}/postd.db",
+        users="",
+        realm=Realm("postd"),
         insecure=frozenset(),
+        trusted_proxies=(),
+        public_url=Origin(""),
+        api=Api(read=("open",), write=("open",)),
+        pages=(Page(PagePath("/basic"), ("basic",), "", ()), Page(PagePath("/digest"), ("digest",), "", ())),
+        session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
+        digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
+        throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
         limits=Limits(max_body_bytes=ByteCount(16384), idle_s=Seconds(60)),
     )
 
@@ -52,7 +84,31 @@ def test_every_key(folder: Path) -> None:
         """
         listen = ["unix:run/p.sock", "tcp:0"]
         store = "memory:"
-        insecure = ["open-writes"]
+        users = "users"
+        realm = "My posts: all of them"
+        insecure = ["open-writes", "plaintext-passwords"]
+        trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
+        public_url = "https://Posts.example:443/"
+        [api]
+        read = ["open"]
+        write = ["basic", "digest", "session"]
+        [[page]]
+        path = "/reports/2026"
+        schemes = ["session", "basic"]
+        files = "reports"
+        users = ["alice", "jürgen"]
+        [session]
+        idle = "5m"
+        lifetime = "1h"
+        secure = "always"
+        [digest]
+        algorithms = ["SHA-256", "MD5"]
+        nonce_lifetime = "1m"
+        [throttle]
+        failures = 3
+        address_failures = 4
+        account_failures = 5
+        window = "1h"
         [limits]
         body = "1.5MiB"
         idle_time = "500ms"
@@ -61,7 +117,16 @@ def test_every_key(folder: Path) -> None:
     assert settings == Settings(
         listen=(f"unix:address={folder}/run/p.sock", "tcp:0"),
         store="memory:",
-        insecure=frozenset({"open-writes"}),
+        users=f"{folder}/users",
+        realm=Realm("My posts: all of them"),
+        insecure=frozenset({"open-writes", "plaintext-passwords"}),
+        trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
+        public_url=Origin("https://posts.example"),
+        api=Api(read=("open",), write=("basic", "digest", "session")),
+        pages=(Page(PagePath("/reports/2026"), ("session", "basic"), f"{folder}/reports", ("alice", "jürgen")),),
+        session=SessionSettings(idle_s=Seconds(300), lifetime_s=Seconds(3600), secure="always"),
+        digest=DigestSettings(algorithms=("SHA-256", "MD5"), nonce_lifetime_s=Seconds(60)),
+        throttle=ThrottleSettings(failures=3, address_failures=4, account_failures=5, window_s=Seconds(3600)),
         limits=Limits(max_body_bytes=ByteCount(3 * 512 * 1024), idle_s=Seconds(0.5)),
     )
 
@@ -73,16 +138,14 @@ def test_an_option_wins_over_the_file(folder: Path) -> None:
 
 def test_paths_are_relative_to_where_they_are_given(folder: Path) -> None:
     (folder / "etc").mkdir()
-    (folder / "etc" / "postd.toml").write_text('store = "sqlite:../var/posts.db"')
+    (folder / "etc" / "postd.toml").write_text('store = "sqlite:../var/posts.db"\nusers = "users"')
     loaded = load_settings("etc/postd.toml", {"listen": ["unix:p.sock"]}, folder)
     assert loaded.settings.store == f"sqlite:{folder}/etc/../var/posts.db"
+    assert loaded.settings.users == f"{folder}/etc/users"
     assert loaded.settings.listen == (f"unix:address={folder}/p.sock",)
-    assert loaded.where == {
-        "store": "etc/postd.toml: store",
-        "listen": "--listen",
-        "insecure": "insecure (default)",
-        "limits": "limits (default)",
-    }
+    given = {"store": "etc/postd.toml: store", "users": "etc/postd.toml: users", "listen": "--listen"}
+    assert loaded.where == {key: f"{key} (default)" for key in KEYS} | given
+    assert load_settings("etc/postd.toml", {"users": "others"}, folder).settings.users == f"{folder}/others"
 
 
 @pytest.mark.parametrize(
@@ -113,11 +176,10 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
 @pytest.mark.parametrize(
     ("toml", "line"),
     [
-        ("nothing = 1", "postd.toml: nothing: unknown key; allowed at the top level: listen, store, insecure, limits"),
+        ("nothing = 1", f"postd.toml: nothing: unknown key; allowed at the top level: {ALL_KEYS}"),
         (
             'stor = "memory:"',
-            "postd.toml: stor: unknown key (did you mean 'store'?); allowed at the top level: "  # noqa: ISC004
-            "listen, store, insecure, limits",
+            f"postd.toml: stor: unknown key (did you mean 'store'?); allowed at the top level: {ALL_KEYS}",
         ),
         (
             "[limits]\nboddy = 1",
@@ -129,12 +191,59 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
         ("limits = 1", "postd.toml: limits: Expected `object`, got `int`; allowed: a table, [limits]"),
         (
             'insecure = ["all"]',
-            "postd.toml: insecure[0]: Invalid enum value 'all'; allowed: a list that may have \"open-writes\" in it",
+            "postd.toml: insecure[0]: Invalid enum value 'all'; "  # noqa: ISC004
+            'allowed: a list that may have "open-writes" and "plaintext-passwords" in it',
+        ),
+        (
+            "realm = 'a\"b'",
+            "postd.toml: realm: 'a\"b' is not a realm: printable ASCII characters without \" and \\, at least one",
+        ),
+        (
+            'trusted_proxies = ["proxy"]',
+            "postd.toml: trusted_proxies[0]: 'proxy' is neither an address or a network, such as 10.0.0.0/8, nor unix; "  # noqa: ISC004
+            'allowed: a list of addresses and networks, and "unix"',
+        ),
+        (
+            'public_url = "posts.example"',
+            "postd.toml: public_url: 'posts.example' is not an origin, such as https://posts.example",
+        ),
+        (
+            'api = {read = ["bearer"]}',
+            "postd.toml: api.read[0]: Invalid enum value 'bearer'; "  # noqa: ISC004
+            f'allowed: a list of one or more of "open", {SCHEMES}',
+        ),
+        (
+            '[[page]]\npath = "/a"\nschemes = []',
+            "postd.toml: page[0].schemes: Expected `array` of length >= 1; "  # noqa: ISC004
+            f"allowed: a list of one or more of {SCHEMES}",
+        ),
+        (
+            '[[page]]\nschemes = ["basic"]',
+            "postd.toml: page[0]: Object missing required field `path`; "  # noqa: ISC004
+            "allowed: tables, each under [[page]], with path and schemes",
+        ),
+        (
+            '[[page]]\npath = "/a"\nschemes = ["basic"]\nuser = ["alice"]',
+            "postd.toml: page.user: unknown key (did you mean 'users'?); "  # noqa: ISC004
+            "allowed in [page]: path, schemes, files, users",
+        ),
+        (
+            '[[page]]\npath = "/a"\nschemes = ["basic"]\n[[page]]\npath = "/a"\nschemes = ["digest"]',
+            "postd.toml: page[1].path: /a is the path of another page already",
+        ),
+        (
+            "[throttle]\nfailures = 0",
+            "postd.toml: throttle.failures: Expected `int` >= 1; allowed: a whole number from 1 to 1000000",
+        ),
+        (
+            '[digest]\nalgorithms = ["SHA-512-256"]',
+            "postd.toml: digest.algorithms[0]: Invalid enum value 'SHA-512-256'; "  # noqa: ISC004
+            'allowed: a list of "MD5" and "SHA-256", in the order of the challenges',
         ),
         ("a = " + "[" * 5000, "postd.toml: is nested too deeply"),
         (
             '"a\\u001b[31mb" = 1',
-            "postd.toml: a\\x1b[31mb: unknown key; allowed at the top level: listen, store, insecure, limits",
+            f"postd.toml: a\\x1b[31mb: unknown key; allowed at the top level: {ALL_KEYS}",
         ),
         ("store = ", "postd.toml: is not TOML: Invalid value (at end of document)"),
         ("a = 1\nb = ?", "postd.toml: is not TOML: Invalid value (at line 2, column 5)"),
@@ -145,7 +254,29 @@ def test_a_refusal_names_file_and_key_and_what_is_allowed(folder: Path, toml: st
     assert refusal(folder, toml) == line
 
 
-@pytest.mark.parametrize("later", ['realm = "x"', "workers = 2", '[api]\nread = ["open"]', "[[page]]", "[throttle]"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("a", "/", "//a", "/a/", "/a//b", "/a/../b", "/./a", "/a b", "/ä", "/a?b", "/a%62", ""),
+        *("/post", "/post/x", "/login", "/home", "/logout", "/board", "/docs", "/openapi.json", "/.well-known/x"),
+    ],
+)
+def test_paths_that_no_page_can_have(folder: Path, path: str) -> None:
+    line = refusal(folder, f'[[page]]\npath = "{path}"\nschemes = ["basic"]')
+    assert line.startswith(f"postd.toml: page[0].path: {path!r} is ")
+
+
+def test_a_folder_that_is_not_there(folder: Path) -> None:
+    (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
+    with pytest.raises(ConfigError, match=rf"^postd\.toml: page\[0\]\.files: {folder}/www: there is no such folder$"):
+        check_folders(load_settings("postd.toml", {}, folder))
+    (folder / "www").mkdir()
+    check_folders(load_settings("postd.toml", {}, folder))
+
+
+@pytest.mark.parametrize(
+    "later", ["workers = 2", '[api]\ncors_origins = ["*"]', "[[bearer]]", '[log]\nformat = "json"', 'hsts = "1d"']
+)
 def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, later: str) -> None:
     assert "unknown key" in refusal(folder, later)
 
@@ -186,8 +317,10 @@ def test_the_sample_shows_every_key_with_its_default(folder: Path) -> None:
     assert load(folder, text) == load_settings(None, {}, folder).settings
     shown = "\n".join(
         line.removeprefix("#") if "= " in line and line[1:2].isalpha() else line for line in text.splitlines()
-    )
+    ).replace("#[[page]]", "[[page]]")
     assert load(folder, shown) == load_settings(None, {}, folder).settings
     table = tomllib.loads(shown)
-    assert set(table) == {"listen", "store", "insecure", "limits"}
-    assert set(table["limits"]) == {"body", "idle_time"}
+    assert set(table) == set(KEYS)
+    for key in ("api", "session", "digest", "throttle", "limits"):
+        struct = type(getattr(Settings(), key))
+        assert set(table[key]) == set(struct.__struct_encode_fields__)

@@ -1,0 +1,62 @@
+"""`postd`: the commands, and how one that fails ends."""
+
+import io
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from postd import __version__
+from postd.cli.check import check
+from postd.cli.session import session
+from postd.cli.shared import printable
+from postd.cli.user import user
+from postd.errors import PostdError
+
+_INTERRUPTED = 130
+"""What a shell reports of a program that SIGINT ended."""
+
+
+class _OneLineErrors(click.Group):
+    """Ends a command that fails with one line on stderr, where click has up to four.
+
+    The exit status is 2 for wrong usage and 1 for all else; 130 where somebody pressed Ctrl-C.
+    """
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Names are of any script, and the terminal's encoding may not be.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            # A reader that went away ends this quietly: click sees to it.
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "postd"
+            _fail(f"{error.format_message()} ({command} --help shows what is allowed)", error.exit_code)
+        except click.ClickException as error:
+            _fail(error.format_message(), error.exit_code)
+        except PostdError as error:
+            _fail(str(error))
+        except (click.Abort, KeyboardInterrupt):
+            _fail("interrupted", _INTERRUPTED)
+        except OSError as error:
+            # What could not be written would be tried again at the end, and told of in two lines more.
+            sys.stdout = io.StringIO()
+            _fail(str(error))
+        sys.exit(status)
+
+
+def _fail(why: str, status: int = 1) -> NoReturn:
+    click.echo(f"postd: {printable(' '.join(why.split()))}", err=True)
+    sys.exit(status)
+
+
+@click.group(name="postd", cls=_OneLineErrors, no_args_is_help=False)
+@click.version_option(__version__, prog_name="postd", message="%(prog)s %(version)s")
+def main() -> None:
+    """Look after a postd server."""
+
+
+main.add_command(user)
+main.add_command(session)
+main.add_command(check)

@@ -1,0 +1,188 @@
+"""Digest access authentication, the arithmetic and the syntax (RFC 7616; qop=auth only).
+
+Text is hashed as UTF-8 (RFC 7616 §4: what a client that was told no charset sends today).
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from msgspec import Struct
+
+HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
+"""The algorithms there are, in their canonical spelling (RFC 7616 §6.1). Neither MD5 nor SHA-256 is a password hash;
+what they make of a password must be kept as secret as the password."""
+
+
+def h_a1(algorithm: str, username: str, realm: str, password: str) -> str:
+    """Return H(A1) in lower-case hex: what a server keeps in place of a password (RFC 7616 §3.4.2)."""
+    return _hash(algorithm, f"{username}:{realm}:{password}".encode())
+
+
+@lru_cache(maxsize=1024)
+def _h_a2(algorithm: str, method: str, uri: str) -> str:
+    return _hash(algorithm, f"{method}:{uri}".encode(errors="surrogateescape"))
+
+
+def _hash(algorithm: str, data: bytes) -> str:
+    hashed: str = HASHES[algorithm](data, usedforsecurity=False).hexdigest()
+    return hashed
+
+
+def check_realm(realm: str) -> str:
+    """Return a protection realm's text if every client can quote it.
+
+    Raises:
+        ValueError: it cannot stand in a challenge, or only escaped, which requests, httpx, wget and urllib get wrong.
+    """
+    if not realm or not realm.isascii() or not realm.isprintable() or set(realm) & set('"\\'):
+        raise ValueError(f'{realm!r} is not a realm: printable ASCII characters without " and \\, at least one')
+    return realm
+
+
+class DigestSyntaxError(ValueError):
+    """Digest credentials that are none; `str()` of it says why, for the log."""
+
+
+class DigestResponse(Struct, frozen=True):
+    """What a client sends to prove that it knows a password (RFC 7616 §3.4).
+
+    `nc` and `cnonce` are as sent: both are hashed, and echoed in `Authentication-Info`. Text holds bytes that are not
+    UTF-8 as surrogate escapes. `algorithm` is a key of `HASHES`.
+    """
+
+    username: str
+    realm: str
+    nonce: str
+    uri: str
+    response: str
+    algorithm: str
+    cnonce: str
+    nc: str
+
+
+def response_hash(shown: DigestResponse, ha1: str, method: str) -> str:
+    """Return what proves that a client knows the password (RFC 7616 §3.4.1), in lower-case hex.
+
+    With the empty string for `method` it is `rspauth`, what proves it of the server (§3.5; spec: Digest).
+
+    Args:
+        shown: what the client sent, or is about to send; its own `response` plays no part.
+        ha1: H(A1).
+        method: the method of the request.
+    """
+    ha2 = _h_a2(shown.algorithm, method, shown.uri)
+    data = f"{ha1}:{shown.nonce}:{shown.nc}:{shown.cnonce}:auth:{ha2}"
+    return _hash(shown.algorithm, data.encode(errors="surrogateescape"))
+
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED = r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*+)"'
+# What is no parameter is taken whole: a search for the next one in a long word would try each place of it.
+_PARAMETER = re.compile(rf"[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:{_QUOTED}|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)")
+_QUOTED_PAIR = re.compile(r"\\(.)", re.DOTALL)
+_COUNT = re.compile(r"[0-9A-Fa-f]{8}")
+_EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
+
+_required = itemgetter("realm", "nonce", "uri", "response", "cnonce", "nc", "qop")
+
+
+def decode_digest_response(value: bytes) -> DigestResponse:
+    """Decode what follows the scheme's name in `Authorization` (RFC 7616 §3.4, RFC 9110 §11.4).
+
+    Quoted where it should not be, or not quoted where it should: both are taken, for clients differ (requests quotes
+    `qop` and `nc`). An absent `algorithm` is MD5.
+
+    Raises:
+        DigestSyntaxError: a parameter is missing, twice or malformed, or asks for what we do not offer.
+    """
+    parameters = _decode_parameters(value)
+    try:
+        realm, nonce, uri, response, cnonce, nc, qop = _required(parameters)
+    except KeyError as error:
+        raise DigestSyntaxError(f"no {error.args[0]}") from None
+    algorithm = parameters.get("algorithm", "MD5").upper()
+    if algorithm not in HASHES:
+        raise DigestSyntaxError("an algorithm that we do not have")
+    if qop.lower() != "auth":
+        raise DigestSyntaxError("another qop than auth")
+    if not _COUNT.fullmatch(nc) or nc == "00000000":
+        raise DigestSyntaxError("nc is not a count of eight hex digits")
+    if parameters.get("userhash", "false").lower() != "false":
+        raise DigestSyntaxError("userhash, which is not offered")
+    username = parameters.get("username")
+    if username is None or "username*" in parameters:
+        username = _decode_extended_username(parameters)
+    return DigestResponse(username, realm, nonce, uri, response, algorithm, cnonce, nc)
+
+
+def _decode_parameters(value: bytes) -> dict[str, str]:
+    text = value.rstrip(b" \t,").decode("utf-8", "surrogateescape")
+    found = _PARAMETER.findall(text)
+    parameters = {name.lower(): quoted or word for name, quoted, word in found}
+    if "" in parameters:
+        raise DigestSyntaxError("not a list of parameters")
+    if len(parameters) < len(found):
+        raise DigestSyntaxError("a parameter is there twice")
+    if "\\" in text:
+        parameters = {name: _QUOTED_PAIR.sub(r"\1", quoted) for name, quoted in parameters.items()}
+    return parameters
+
+
+def _decode_extended_username(parameters: Mapping[str, str]) -> str:
+    match = _EXTENDED.fullmatch(parameters.get("username*", ""))
+    if match is None or "username" in parameters:
+        raise DigestSyntaxError("no username, or username* beside it or malformed")
+    try:
+        return unquote_to_bytes(match[1]).decode("utf-8")
+    except UnicodeDecodeError:
+        raise DigestSyntaxError("username* is not UTF-8") from None
+
+
+class Nonce(Struct, frozen=True):
+    """A nonce of ours: what tells it from others, and when it ends, in seconds since the epoch."""
+
+    identity: bytes
+    expires: float
+
+
+_STAMP_BYTES, _RANDOM_BYTES, _MAC_BYTES = 8, 9, 16  # 33 bytes: a multiple of three needs no padding in base64
+_SIGNED_BYTES = _STAMP_BYTES + _RANDOM_BYTES
+
+
+def make_nonce(key: bytes, *, expires: float) -> str:
+    """Make a nonce that whoever has the key knows for ours, without having kept it (RFC 7616 §3.3).
+
+    It carries its end, not its beginning: a nonce that has died stays dead, whatever the settings become.
+
+    Args:
+        key: a secret.
+        expires: when it ends, in seconds since the epoch.
+    """
+    signed = round(expires * 1000).to_bytes(_STAMP_BYTES) + secrets.token_bytes(_RANDOM_BYTES)
+    return base64.urlsafe_b64encode(signed + _mac(key, signed)).decode("ascii")
+
+
+@lru_cache(maxsize=1024)
+def check_nonce(key: bytes, text: str) -> Nonce | None:
+    """Return the nonce that `make_nonce` made with this key, None if it did not make this one."""
+    try:
+        raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+    except ValueError:
+        return None
+    signed, mac = raw[:_SIGNED_BYTES], raw[_SIGNED_BYTES:]
+    if not hmac.compare_digest(mac, _mac(key, signed)):
+        return None
+    return Nonce(signed[_STAMP_BYTES:], int.from_bytes(signed[:_STAMP_BYTES]) / 1000)
+
+
+def _mac(key: bytes, signed: bytes) -> bytes:
+    return hmac.digest(key, signed, "sha256")[:_MAC_BYTES]

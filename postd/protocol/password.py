@@ -1,0 +1,232 @@
+"""Passwords, and the hashes that are kept in their place.
+
+Hashes are made with Argon2id (RFC 9106); Argon2id and bcrypt are verified. Which parameters are enough is OWASP's
+Password Storage Cheat Sheet. Nothing here puts a password or a hash into an error.
+"""
+
+import base64
+import binascii
+import re
+import unicodedata
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import bcrypt
+from argon2 import PasswordHasher
+from argon2.exceptions import VerificationError, VerifyMismatchError
+from argon2.low_level import Type, verify_secret
+
+PASSWORD_MAX_CHARS = 1000
+"""Unicode code points in a password as it was typed."""
+
+_MEMORY_KIB, _PASSES, _LANES = 19 * 1024, 2, 1
+_HASHER = PasswordHasher(time_cost=_PASSES, memory_cost=_MEMORY_KIB, parallelism=_LANES, hash_len=32, salt_len=16)
+
+UNKNOWN_HASH = (
+    f"$argon2id$v=19$m={_MEMORY_KIB},t={_PASSES},p={_LANES}"
+    "$PXEHYQjNcd5TxxyVA3zNzg$x1Rp/8YuRZWamr81rcfld6XHiy1BuAnuUt+VPPKAjlo"
+)
+"""What a password is verified against when there is no such user, so that it takes as long as when there is: random
+bytes in the form of a hash, of no password that anybody knows."""
+
+_BCRYPT_MAX_BYTES = 72
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def normalize(text: str) -> str:
+    """Return a name or a password in NFC, the form that is stored and compared (RFC 8265 §3.3, §4.2).
+
+    Non-ASCII spaces stay what they are, against RFC 8265 §4.2.2: no client replaces them before it hashes for Digest.
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def has_control(text: str) -> bool:
+    """Tell whether there is a control character in a text, C0, C1 or DEL: none may stand in credentials.
+
+    RFC 7617 §2 forbids those of ASCII, RFC 8265 §4.2.1 the others.
+    """
+    return _CONTROL.search(text) is not None
+
+
+def check_password(password: str) -> str:
+    """Return `password` normalized if an account can have it.
+
+    Raises:
+        ValueError: it cannot; `str()` of it says why and has nothing of the password in it.
+    """
+    if not password:
+        raise ValueError("is empty")
+    if len(password) > PASSWORD_MAX_CHARS:
+        raise ValueError(f"has more than {PASSWORD_MAX_CHARS:,} characters")
+    if has_control(password):
+        raise ValueError("has a control character in it, which no client could send (RFC 7617 §2)")
+    if not _is_encodable(password):
+        raise ValueError("is not UTF-8 text")
+    return normalize(password)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def hash_password(password: str) -> str:
+    """Return a new Argon2id hash with a salt of its own. Blocks for about 15 ms.
+
+    Raises:
+        ValueError: no account can have the password; see `check_password`.
+    """
+    return _HASHER.hash(check_password(password))
+
+
+def verify_password(stored: str, password: str) -> bool:
+    """Tell whether `stored` is a hash of `password`, in a time that depends on `stored` alone.
+
+    Blocks for as long as `stored` asks for, and releases the GIL meanwhile. Any string may be asked about; what
+    `check_password` refuses for its length, and with bcrypt what has over 72 bytes or a NUL, matches nothing.
+
+    Args:
+        stored: a hash that `check_hash` lets through.
+        password: what somebody claims it to be.
+
+    Raises:
+        MemoryError: there is not the memory, or not the threads, that Argon2 needs; nothing is known of the password.
+    """
+    usable = 0 < len(password) <= PASSWORD_MAX_CHARS
+    # Unusable ones are hashed too: a quick answer would tell the account's kind of hash from that of another.
+    secret = normalize(password[:PASSWORD_MAX_CHARS]).encode(errors="surrogatepass")
+    if stored.startswith("$argon2id$"):
+        return _verify_argon2id(stored, secret) and usable
+    # bcrypt's C implementations end at a NUL and cut at 72 bytes: the rest of such a password would not count.
+    usable = usable and len(secret) <= _BCRYPT_MAX_BYTES and b"\0" not in secret
+    return bcrypt.checkpw(secret.replace(b"\0", b"")[:_BCRYPT_MAX_BYTES], stored.encode()) and usable
+
+
+def _verify_argon2id(stored: str, secret: bytes) -> bool:
+    try:
+        return verify_secret(stored.encode(), secret, Type.ID)
+    except VerifyMismatchError:
+        return False
+    except VerificationError as error:
+        raise MemoryError(str(error)) from None
+
+
+_BASE64 = "[A-Za-z0-9+/]"
+_NUMBER = "([1-9][0-9]{0,9})"
+_ARGON2ID = re.compile(
+    rf"\$argon2id\$v=19\$m={_NUMBER},t={_NUMBER},p={_NUMBER}\$({_BASE64}{{11,86}})\$({_BASE64}{{22,86}})"
+)
+_MEMORY_MAX_KIB, _PASSES_MAX, _LANES_MAX = 1024**2, 100, 64
+
+# 22 characters of salt hold 128 bits and 31 of hash 184: the last one of each has bits to spare, and they are zero.
+_BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]")
+_COST_MIN, _COST_MAX = 4, 20
+
+_DES_CRYPT = re.compile(r"[./0-9A-Za-z]{13}")
+
+_OTHER_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "$apr1$": "an Apache MD5 hash ($apr1$)",
+        "{SHA}": "a SHA-1 hash without a salt ({SHA})",
+        "{SSHA}": "a SHA-1 hash ({SSHA})",
+        "$1$": "an MD5 crypt hash ($1$)",
+        "$5$": "a SHA-256 crypt hash ($5$)",
+        "$6$": "a SHA-512 crypt hash ($6$)",
+        "$7$": "an scrypt hash ($7$)",
+        "$y$": "a yescrypt hash ($y$)",
+        "$argon2i$": "an Argon2i hash ($argon2i$)",
+        "$argon2d$": "an Argon2d hash ($argon2d$)",
+        "$2x$": "a hash of a faulty bcrypt ($2x$)",
+        "$2$": "a hash of the first bcrypt ($2$)",
+        "$": "of a kind that is not known here",
+    }
+)
+
+_ANEW = "make it anew with `postd user passwd NAME` or `htpasswd -B`"
+
+
+def check_hash(stored: str) -> None:
+    """Let a complete Argon2id or bcrypt hash through that can be verified in bounded time and memory.
+
+    Raises:
+        ValueError: it is anything else; `str()` of it says what and has nothing of it in it.
+    """
+    if stored.startswith("$argon2id$"):
+        _check_argon2id(stored)
+    elif stored.startswith(("$2a$", "$2b$", "$2y$")):
+        _check_bcrypt(stored)
+    else:
+        raise ValueError(f"is {_other_kind(stored)}; only Argon2id and bcrypt are taken: {_ANEW}")
+
+
+def _check_argon2id(stored: str) -> None:
+    memory_kib, passes, lanes = _argon2id_numbers(stored)
+    if memory_kib > _MEMORY_MAX_KIB or passes > _PASSES_MAX or lanes > _LANES_MAX:
+        raise ValueError(
+            f"is an Argon2id hash that takes too much to verify: at most m={_MEMORY_MAX_KIB} (1 GiB), "
+            f"t={_PASSES_MAX} and p={_LANES_MAX} are allowed; {_ANEW}"
+        )
+    if memory_kib < 8 * lanes:
+        raise ValueError(f"is an Argon2id hash with m below 8 times p, which cannot be verified; {_ANEW}")
+
+
+def _argon2id_numbers(stored: str) -> tuple[int, int, int]:
+    """Return the memory in KiB, the passes and the lanes of a complete hash."""
+    match = _ARGON2ID.fullmatch(stored)
+    if match is None or not (_is_canonical(match[4]) and _is_canonical(match[5])):
+        raise ValueError(f"is no complete Argon2id hash of version 19; {_ANEW}")
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def _is_canonical(text: str) -> bool:
+    """Tell whether a text is Base64 without padding, with nothing in the bits to spare (RFC 4648 §3.5)."""
+    try:
+        decoded = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except binascii.Error:
+        return False
+    return base64.b64encode(decoded).decode().rstrip("=") == text
+
+
+def _check_bcrypt(stored: str) -> None:
+    match = _BCRYPT.fullmatch(stored)
+    if match is None:
+        raise ValueError(f"is no complete bcrypt hash; {_ANEW}")
+    if not _COST_MIN <= int(match[1]) <= _COST_MAX:
+        raise ValueError(f"is a bcrypt hash of a cost that is not between {_COST_MIN} and {_COST_MAX}; {_ANEW}")
+
+
+def _other_kind(stored: str) -> str:
+    if not stored:
+        return "empty"
+    for prefix, kind in _OTHER_KINDS.items():
+        if stored.startswith(prefix):
+            return kind
+    if _DES_CRYPT.fullmatch(stored):
+        return "plain text or a DES crypt hash"
+    return "plain text or of a kind that is not known here"
+
+
+def hash_kind(stored: str) -> str:
+    """Name the kind of a hash that `check_hash` lets through: `argon2id`, or `bcrypt cost 12`."""
+    match = _BCRYPT.fullmatch(stored)
+    return f"bcrypt cost {int(match[1])}" if match else "argon2id"
+
+
+# OWASP: each of these pairs of KiB and passes takes a guesser about as long.
+_ENOUGH = ((47104, 1), (19456, 2), (12288, 3), (9216, 4), (7168, 5))
+_COST_ENOUGH = 10
+
+
+def weakness(stored: str) -> str | None:
+    """Return why a hash that `check_hash` lets through is weak by today's measure, None if it is not."""
+    if match := _BCRYPT.fullmatch(stored):
+        return f"at least cost {_COST_ENOUGH} is wanted" if int(match[1]) < _COST_ENOUGH else None
+    memory_kib, passes, _ = _argon2id_numbers(stored)
+    if any(memory_kib >= enough_kib and passes >= enough_passes for enough_kib, enough_passes in _ENOUGH):
+        return None
+    return f"m={memory_kib}, t={passes}; at least m={_MEMORY_KIB}, t={_PASSES} is wanted"

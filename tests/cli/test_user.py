@@ -1,0 +1,408 @@
+"""`postd user`: what an administrator types and reads, in one process and in real ones with a terminal."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import bcrypt
+import pytest
+from click.testing import CliRunner, Result
+
+from postd import __version__
+from postd.auth.userfile import Account, decode_users
+from postd.cli.main import main
+from postd.protocol.password import verify_password
+
+POSTD = str(Path(sys.executable).parent / "postd")
+BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()[4:]
+MD5 = hashlib.md5(b"x").hexdigest()
+WAIT_MAX_S = 20.0
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user file, in the current folder; not there yet."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "users"
+
+
+def postd(*arguments: str, stdin: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, arguments, input=stdin, prog_name="postd")
+
+
+def refusal(*arguments: str, stdin: str | bytes = "", status: int = 1) -> str:
+    """Return the one line of a command that fails, without `postd: `."""
+    result = postd(*arguments, stdin=stdin)
+    assert result.exit_code == status
+    assert result.stdout == ""
+    assert result.stderr.startswith("postd: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("postd: ").removesuffix("\n")
+
+
+def add(name: str, *options: str, stdin: str | bytes = "secret\n") -> Result:
+    result = postd("user", "add", name, "--password-stdin", "-u", "users", *options, stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def accounts(file: Path) -> dict[str, Account]:
+    return decode_users(file.read_bytes(), "users")
+
+
+class AddTests:
+    def test_it_makes_the_file(self, users: Path) -> None:
+        result = add("alice")
+        assert result.stdout == f'alice: added; Digest works in the realm "postd"\n{users}: made, with mode 0600\n'
+        assert users.stat().st_mode & 0o777 == 0o600
+        alice = accounts(users)["alice"]
+        assert verify_password(alice.password_hash, "secret")
+        assert alice.h_a1_for("postd", "MD5") == hashlib.md5(b"alice:postd:secret").hexdigest()
+        assert alice.h_a1_for("postd", "SHA-256") == hashlib.sha256(b"alice:postd:secret").hexdigest()
+
+    def test_it_keeps_what_is_there(self, users: Path) -> None:
+        users.write_text(f"# ours\n\nbob:{BCRYPT}\n")
+        users.chmod(0o600)
+        assert add("alice").stdout == 'alice: added; Digest works in the realm "postd"\n'
+        assert users.read_text().startswith(f"# ours\n\nbob:{BCRYPT}\nalice:$argon2id$")
+
+    def test_a_wider_mode_is_told(self, users: Path) -> None:
+        users.touch()
+        users.chmod(0o644)
+        assert add("alice").stderr == (f"postd: {users} had mode 0644 and has 0600 now: only its owner can read it\n")
+
+    def test_who_is_there_is_not_added(self, users: Path) -> None:
+        add("Amélie")
+        before = users.read_bytes()
+        assert refusal("user", "add", "Ame\u0301lie", "-u", "users") == (
+            "there is a user 'Amélie' already; postd user passwd 'Amélie' sets a new password"
+        )
+        assert users.read_bytes() == before
+
+    @pytest.mark.parametrize("stdin", ["sé cret", "sé cret\n", "sé cret\r\n", "sé cret\nand more\n\udcff"])
+    def test_the_password_is_the_first_line(self, users: Path, stdin: str) -> None:
+        add("alice", stdin=stdin.encode(errors="surrogateescape"))
+        assert verify_password(accounts(users)["alice"].password_hash, "sé cret")
+
+    @pytest.mark.parametrize(
+        ("stdin", "why"),
+        [
+            (b"", "the password is empty"),
+            (b"\n", "the password is empty"),
+            (b"\r\nsecret", "the password is empty"),
+            (b"a\x00b\n", "the password has a control character in it, which no client could send (RFC 7617 §2)"),
+            (b"a\rb\n", "the password has a control character in it, which no client could send (RFC 7617 §2)"),
+            (b"\xff\n", "the password is not UTF-8 text"),
+            (b"x" * 1001, "the password has more than 1,000 characters"),
+            ("🔑".encode() * 1001 + b"\n", "the password has more than 1,000 characters"),
+            (b"a" + "🔑".encode() * 9999, "the password has more than 1,000 characters"),
+        ],
+    )
+    def test_what_is_no_password(self, users: Path, stdin: bytes, why: str) -> None:
+        assert refusal("user", "add", "alice", "--password-stdin", "-u", "users", stdin=stdin) == why
+        assert not users.exists()
+
+    def test_a_password_of_the_greatest_length(self, users: Path) -> None:
+        add("alice", stdin="🔑" * 1000 + "\r\n")
+        assert verify_password(accounts(users)["alice"].password_hash, "🔑" * 1000)
+
+    def test_without_a_terminal_the_option_is_named(self, users: Path) -> None:
+        line = "there is no terminal to ask for the password; give --password-stdin to read it"
+        assert refusal("user", "add", "alice", "-u", "users", stdin="secret\n") == line
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("", "the name is empty"),
+            ("a:b", "the name has a colon in it, which ends a name (RFC 7617 §2)"),
+            ("#a", "the name begins with #, as a comment does"),
+            ("a\x1b[31m", "the name has a control character in it"),
+            ("a ", "the name begins or ends with white space"),
+            ("a\udcff", "the name is not UTF-8 text"),
+        ],
+    )
+    def test_what_is_no_name(self, users: Path, name: str, why: str) -> None:
+        assert refusal("user", "add", name, "-u", "users") == why
+
+
+class PasswdTests:
+    def test_it_sets_a_password_in_place(self, users: Path) -> None:
+        users.write_text(f"alice:{BCRYPT}\n# kept\n")
+        users.chmod(0o600)
+        result = postd("user", "passwd", "alice", "--password-stdin", "-u", "users", stdin="new\n")
+        assert result.output == 'alice: password set; Digest works in the realm "postd"\n'
+        assert verify_password(accounts(users)["alice"].password_hash, "new")
+        assert users.read_text().endswith("\n# kept\n")
+
+    def test_who_is_not_there(self, users: Path) -> None:
+        assert refusal("user", "passwd", "alice", "-u", "users") == "there is no user 'alice'"
+        assert not users.exists()
+
+
+class RemoveTests:
+    def test_it_removes_one(self, users: Path) -> None:
+        add("alice")
+        add("bob")
+        assert postd("user", "remove", "alice", "-u", "users").output == "alice: removed\n"
+        assert list(accounts(users)) == ["bob"]
+
+    def test_who_is_not_there(self, users: Path) -> None:
+        assert refusal("user", "remove", "alice", "-u", "users") == "there is no user 'alice'"
+        assert not users.exists()
+
+
+class ListTests:
+    def test_kinds_and_realms(self, users: Path) -> None:
+        add("alice")
+        with users.open("a") as opened:
+            opened.write(
+                f"bob smith:{BCRYPT.replace('$04$', '$12$')}\n"
+                f"carol:{BCRYPT}:MD5={MD5},realm=postd\n"
+                f"dan:{BCRYPT.replace('$04$', '$10$')}:MD5={MD5},realm=old\n"
+            )
+        result = postd("user", "list", "-u", "users")
+        assert result.exit_code == 0
+        assert result.output == (
+            '4 users, realm "postd"\n'
+            'alice      argon2id                                         Digest in the realm "postd"\n'
+            "bob smith  bcrypt cost 12                                   no Digest (postd user passwd 'bob smith')\n"
+            "carol      bcrypt cost 4, weak: at least cost 10 is wanted  "
+            'Digest in the realm "postd", not with SHA-256 (postd user passwd carol)\n'
+            "dan        bcrypt cost 10                                   "
+            'Digest in the realm "old" only (postd user passwd dan)\n'
+        )
+
+    def test_a_file_that_is_not_there_has_no_users(self, users: Path) -> None:
+        result = postd("user", "list", "-u", "users")
+        assert (result.exit_code, result.output) == (0, f'0 users, realm "postd"; {users} is not there yet\n')
+
+    def test_a_name_cannot_speak_to_the_terminal(self, users: Path) -> None:
+        users.write_text(f"\u202eal\u2028ice:{BCRYPT}\n")
+        assert "\\x202eal\\x2028ice  bcrypt" in postd("user", "list", "-u", "users").output
+        assert postd("user", "list", "-u", "no\x1b[31m").output.endswith(
+            f"; {users.parent}/no\\x1b[31m is not there yet\n"
+        )
+
+    def test_a_broken_file_is_refused(self, users: Path) -> None:
+        users.write_text(f"alice:{BCRYPT}\nbob:hunter2\n")
+        for command in (["list"], ["add", "carol", "--password-stdin"], ["remove", "alice"], ["passwd", "alice"]):
+            line = refusal("user", *command, "-u", "users", stdin="secret\n")
+            assert line.startswith(
+                f"{users}: line 2: the hash is plain text or of a kind that is not known here; only "
+            )
+            assert "hunter2" not in line
+
+
+class SettingsTests:
+    def test_users_and_realm_come_from_the_settings_file(self, users: Path) -> None:
+        (users.parent / "etc").mkdir()
+        (users.parent / "etc" / "postd.toml").write_text('users = "people"\nrealm = "The posts"\n')
+        result = postd("user", "add", "alice", "--password-stdin", "-c", "etc/postd.toml", stdin="secret\n")
+        assert result.stdout.startswith('alice: added; Digest works in the realm "The posts"\n')
+        assert accounts(users.parent / "etc" / "people")["alice"].digest_realm == "The posts"
+
+    def test_an_option_wins(self, users: Path) -> None:
+        (users.parent / "postd.toml").write_text('users = "people"\nrealm = "The posts"\n')
+        add("alice", "--config", "postd.toml")
+        assert accounts(users)["alice"].digest_realm == "The posts"
+
+    @pytest.mark.parametrize("options", [[], ["-u", ""]])
+    def test_no_user_file(self, users: Path, options: list[str]) -> None:
+        assert refusal("user", "list", *options) == (
+            "no user file: give --users FILE, or --config FILE with a file that has the setting users"
+        )
+
+    def test_settings_that_cannot_be_used(self, users: Path) -> None:
+        assert refusal("user", "list", "-c", "no.toml") == "no.toml: cannot be read: No such file or directory"
+        (users.parent / "postd.toml").write_text("users = 1\n")
+        assert refusal("user", "list", "-c", "postd.toml").startswith("postd.toml: users: Expected `str`, got `int`")
+
+
+class MainTests:
+    def test_version(self) -> None:
+        assert postd("--version").output == f"postd {__version__}\n"
+
+    @pytest.mark.parametrize("command", [[], ["user"], ["user", "add"], ["user", "list"]])
+    def test_help(self, command: list[str]) -> None:
+        result = postd(*command, "--help")
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"Usage: {' '.join(['postd', *command])} [OPTIONS]")
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            ([], "Missing command. (postd --help shows what is allowed)"),
+            (["user"], "Missing command. (postd user --help shows what is allowed)"),
+            (["user", "add"], "Missing argument 'NAME'. (postd user add --help shows what is allowed)"),
+            (["user", "list", "x"], "Got unexpected extra argument (x) (postd user list --help shows what is allowed)"),
+        ],
+    )
+    def test_wrong_usage_is_one_line(self, arguments: list[str], line: str) -> None:
+        assert refusal(*arguments, status=2) == line
+
+    @pytest.mark.parametrize("arguments", [["no\x1bne"], ["user", "list", "--no\nne"], ["--users"]])
+    def test_what_is_not_there(self, arguments: list[str]) -> None:
+        assert refusal(*arguments, status=2).startswith("No such ")
+
+
+class Terminal:
+    """`postd` with a terminal of its own."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        self._ours, theirs = os.openpty()
+        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty.
+        shim = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", shim, POSTD, *arguments],
+            cwd=folder,
+            start_new_session=True,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def read_until(self, words: str) -> None:
+        while words not in self.shown:
+            assert self._read(), self.shown
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def end(self) -> int:
+        while self._read():
+            pass
+        os.close(self._ours)
+        return self.process.wait(WAIT_MAX_S)
+
+    def _read(self) -> bool:
+        try:
+            shown = os.read(self._ours, 4096).decode()
+        except OSError:  # what Linux says when nobody has the other end open any more
+            return False
+        self.shown += shown.replace("\r\n", "\n")
+        return bool(shown)
+
+
+@contextmanager
+def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
+    opened = Terminal(folder, arguments)
+    try:
+        yield opened
+    finally:
+        opened.process.kill()
+        opened.process.wait()
+
+
+class TerminalTests:
+    def test_the_password_is_asked_for_twice_and_not_shown(self, users: Path) -> None:
+        with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
+            screen.read_until("Password for alice: ")
+            screen.type("sécret\n")
+            screen.read_until("The same again: ")
+            screen.type("sécret\n")
+            assert screen.end() == 0
+        assert screen.shown.startswith(
+            'Password for alice: \nThe same again: \nalice: added; Digest works in the realm "postd"\n'
+        )
+        assert verify_password(accounts(users)["alice"].password_hash, "sécret")
+
+    @pytest.mark.parametrize("again", ["other", ""])
+    def test_two_that_differ_change_nothing(self, users: Path, again: str) -> None:
+        with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
+            screen.read_until("Password for alice: ")
+            screen.type("secret\n")
+            screen.read_until("The same again: ")
+            screen.type(f"{again}\n")
+            assert screen.end() == 1
+        assert screen.shown.endswith("\npostd: the two passwords are not the same; nothing was changed\n")
+        assert not users.exists()
+
+    @pytest.mark.parametrize(("typed", "why"), [("\n", "is empty"), ("a\tb\n", "has a control character in it")])
+    def test_what_is_no_password_is_not_asked_for_again(self, users: Path, typed: str, why: str) -> None:
+        with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
+            screen.read_until("Password for alice: ")
+            screen.type(typed)
+            assert screen.end() == 1
+        assert f"\npostd: the password {why}" in screen.shown
+
+    @pytest.mark.parametrize("key", ["\x03", "\x04"])
+    def test_ctrl_c_and_ctrl_d_end_it(self, users: Path, key: str) -> None:
+        with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
+            screen.read_until("Password for alice: ")
+            time.sleep(0.05)  # until the terminal hides what is typed
+            screen.type(key)
+            assert screen.end() == 130
+        assert screen.shown.endswith("\npostd: interrupted\n")
+        assert "Traceback" not in screen.shown
+
+    def test_nobody_is_asked_in_vain(self, users: Path) -> None:
+        with terminal(users.parent, "user", "passwd", "alice", "-u", "users") as screen:
+            assert screen.end() == 1
+        assert screen.shown == "postd: there is no user 'alice'\n"
+
+
+class ProcessTests:
+    def test_many_at_once_lose_no_user(self, users: Path) -> None:
+        names = [f"user{number}" for number in range(8)]
+        running = [_start("user", "add", name, "--password-stdin") for name in names]
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write(b"secret\n")
+            process.stdin.flush()
+        said = [process.communicate() for process in running]
+        assert [process.returncode for process in running] == [0] * 8, said
+        assert sorted(accounts(users)) == names
+        assert [path.name for path in users.parent.iterdir()] == ["users"]
+
+    def test_one_of_two_that_add_the_same_is_told(self, users: Path) -> None:
+        with _start("user", "add", "alice", "--password-stdin") as slow:
+            assert slow.stdin is not None
+            slow.stdin.write(b"sec")
+            slow.stdin.flush()
+            add("alice", stdin="first\n")
+            _, said = slow.communicate(b"ond\n")
+        # Which of its two looks found her depends on how fast it was.
+        assert slow.returncode == 1
+        assert said.startswith(b"postd: there is a user 'alice' already")
+        assert verify_password(accounts(users)["alice"].password_hash, "first")
+
+    def test_a_reader_that_goes_away_ends_it_quietly(self, users: Path) -> None:
+        users.write_text("".join(f"user{number}:{BCRYPT}\n" for number in range(5000)))
+        with _start("user", "list") as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+        assert process.returncode == 1
+
+    def test_a_full_disk_is_one_line(self, users: Path) -> None:
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run([POSTD, "--version"], stdout=full, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (1, b"postd: [Errno 28] No space left on device\n")
+
+    def test_names_reach_a_terminal_that_does_not_know_their_script(self, users: Path) -> None:
+        users.write_text(f"李:{BCRYPT}\n")
+        environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+        done = subprocess.run([POSTD, "user", "list", "-u", "users"], capture_output=True, check=True, env=environment)
+        assert b"\\u674e  bcrypt" in done.stdout
+
+    def test_a_current_folder_that_is_gone(self, users: Path) -> None:
+        gone = users.parent / "gone"
+        gone.mkdir()
+        os.chdir(gone)
+        gone.rmdir()
+        assert refusal("user", "list", "-u", "users") == "[Errno 2] No such file or directory"
+
+
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([POSTD, *arguments, "-u", "users"], stdin=pipe, stdout=pipe, stderr=pipe)

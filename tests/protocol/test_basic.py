@@ -1,0 +1,113 @@
+"""Basic's user-pass: the RFC's own examples, and whatever else a client may send."""
+
+import base64
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postd.protocol.basic import BasicSyntaxError, decode_user_pass
+
+WITHOUT_CONTROLS = st.characters(exclude_categories=["Cc", "Cs"])
+
+
+def token(text: str | bytes) -> bytes:
+    return base64.b64encode(text if isinstance(text, bytes) else text.encode())
+
+
+def refusal(sent: bytes) -> str:
+    with pytest.raises(BasicSyntaxError) as caught:
+        decode_user_pass(sent)
+    return str(caught.value)
+
+
+class DecodeTests:
+    def test_the_examples_of_rfc_7617(self) -> None:
+        assert decode_user_pass(b"QWxhZGRpbjpvcGVuIHNlc2FtZQ==") == ("Aladdin", "open sesame")  # §2
+        assert decode_user_pass(b"dGVzdDoxMjPCow==") == ("test", "123£")  # §2.1
+
+    @pytest.mark.parametrize(
+        ("text", "user", "password"),
+        [
+            ("bob:p:w", "bob", "p:w"),
+            ("bob::", "bob", ":"),
+            ("bob:", "bob", ""),
+            (":secret", "", "secret"),
+            (":", "", ""),
+            ("jürgen:пароль", "jürgen", "пароль"),
+            ("ju\u0308rgen:x", "ju\u0308rgen", "x"),
+            (" bob : p w ", " bob ", " p w "),
+            ("#x:y", "#x", "y"),
+            ("bob:🔑\u00a0", "bob", "🔑\u00a0"),
+            ("bob:%41+", "bob", "%41+"),
+        ],
+    )
+    def test_the_first_colon_ends_the_name(self, text: str, user: str, password: str) -> None:
+        assert decode_user_pass(token(text)) == (user, password)
+
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            b"=",
+            b"====",
+            b"Ym9iOnA6dw",  # of bob:p:w, without its padding
+            b"Ym9iOnA6dw=",
+            b"Ym9iOnA6dw===",
+            b"Ym9iOnA6dx==",  # bits to spare that are not zero
+            b"Ym9iOnA6dw==Ym9iOnA6dw==",
+            b"Ym9i!!OnA6dw==",
+            b"Ym9i OnA6dw==",
+            b"Ym9i\r\nOnA6dw==",
+            b" Ym9iOnA6dw==",
+            b"Ym9iOnA6dw== ",
+            b"Ym9iOnA6dw==,",
+            b"bob:p:w",
+            b"Ym9iOnA6dw==\xff",
+            b"\xff\xff\xff\xff",
+            b"_-__",  # the URL-safe alphabet is another one
+            token("alice:>>>???").replace(b"+", b"-").replace(b"/", b"_"),
+        ],
+    )
+    def test_what_is_not_canonical_base64(self, sent: bytes) -> None:
+        assert "Base64" in refusal(sent)
+
+    @pytest.mark.parametrize(
+        "text", ["jürgen:x".encode("latin-1"), b"a:\xff", b"\xed\xa0\x80:x", b"a:\xc0\xaf", "a:b".encode("utf-16")]
+    )
+    def test_what_is_not_utf_8(self, text: bytes) -> None:
+        assert refusal(token(text))
+
+    @pytest.mark.parametrize("text", ["bob", "", "bob;secret", "bob\uff1asecret"])
+    def test_what_has_no_colon(self, text: str) -> None:
+        assert refusal(token(text))
+
+    @pytest.mark.parametrize("control", [*"\0\t\n\r\x1b\x1f\x7f\x80\x85\x9f"])
+    def test_what_has_a_control_character(self, control: str) -> None:
+        for text in (f"al{control}ice:x", f"alice:x{control}", f"{control}alice:x", f"alice{control}:x"):
+            assert refusal(token(text)) == "a control character"
+
+    def test_no_reason_has_a_value_in_it(self) -> None:
+        for sent in (b"s3cr3t", b"s3cr3t!:", token("s3cr3t"), token("s3cr3t:s3cr3t\n"), token(b"s3cr3t:\xff")):
+            assert "s3cr3t" not in refusal(sent)
+            assert sent.decode() not in refusal(sent)
+
+    @given(user=st.text(WITHOUT_CONTROLS).filter(lambda user: ":" not in user), password=st.text(WITHOUT_CONTROLS))
+    def test_what_a_client_writes_is_what_is_read(self, user: str, password: str) -> None:
+        assert decode_user_pass(token(f"{user}:{password}")) == (user, password)
+
+    @given(st.binary() | st.binary().map(token) | st.text().map(token))
+    def test_anything_is_decoded_or_refused_and_only_one_token_stands_for_it(self, sent: bytes) -> None:
+        try:
+            user, password = decode_user_pass(sent)
+        except BasicSyntaxError:
+            return
+        assert token(f"{user}:{password}") == sent
+
+    @pytest.mark.parametrize("piece", [b"A", b"=", b"A=", b" ", b"!", b"\xff", b"AA==", token("a:b"), token(":::")])
+    def test_eight_kib_of_it_take_no_time(self, piece: bytes) -> None:
+        started = time.process_time()
+        with suppress(BasicSyntaxError):
+            decode_user_pass(piece * (8192 // len(piece)))
+        assert time.process_time() - started < 0.05

@@ -1,0 +1,451 @@
+"""Digest: the arithmetic against the RFCs' own examples, the syntax against whatever a client may send, nonces."""
+
+import base64
+import hashlib
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from postd.protocol.digest import (
+    DigestResponse,
+    DigestSyntaxError,
+    check_nonce,
+    check_realm,
+    decode_digest_response,
+    h_a1,
+    make_nonce,
+    response_hash,
+)
+
+# RFC 7616 §3.9.1, as the two Authorization fields stand there.
+RFC7616_MD5 = b"""username="Mufasa",
+       realm="http-auth@example.org",
+       uri="/dir/index.html",
+       algorithm=MD5,
+       nonce="7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v",
+       nc=00000001,
+       cnonce="f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ",
+       qop=auth,
+       response="8ca523f5e9506fed4657c9700eebdbec",
+       opaque="FQhe/qaU925kfnzjCev0ciny7QMkPqMAFRtzCUYo5tdS\"""".replace(b"\n", b"")
+RFC7616_SHA256 = RFC7616_MD5.replace(b"MD5", b"SHA-256").replace(
+    b"8ca523f5e9506fed4657c9700eebdbec", b"753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"
+)
+# RFC 2617 §3.5; it names no algorithm.
+RFC2617 = (
+    b'username="Mufasa", realm="testrealm@host.com", nonce="dcd98b7102dd2f0e8b11d0f600bfb0c093", '
+    b'uri="/dir/index.html", qop=auth, nc=00000001, cnonce="0a4f113b", '
+    b'response="6629fae49393a05397450978507c4ef1", opaque="5ccc069c403ebaf9f0171e9517f40e41"'
+)
+
+SENT = {
+    "username": "alice",
+    "realm": "postd",
+    "nonce": "N",
+    "uri": "/digest",
+    "response": "0" * 32,
+    "algorithm": "MD5",
+    "cnonce": "C",
+    "nc": "00000001",
+    "qop": "auth",
+}
+KEY = b"k" * 32
+
+
+def field(**parameters: str | None) -> bytes:
+    """Write the parameters of `SENT`, some of them other ones or, with None, left out."""
+    return ", ".join(
+        f'{name}="{value}"' for name, value in {**SENT, **parameters}.items() if value is not None
+    ).encode()
+
+
+def refusal(value: bytes) -> str:
+    with pytest.raises(DigestSyntaxError) as caught:
+        decode_digest_response(value)
+    return str(caught.value)
+
+
+def is_right(value: bytes, password: str, method: str = "GET") -> bool:
+    """Tell whether what was sent proves that somebody knows the password."""
+    sent = decode_digest_response(value)
+    return response_hash(sent, h_a1(sent.algorithm, sent.username, sent.realm, password), method) == sent.response
+
+
+class ArithmeticTests:
+    def test_the_examples_of_rfc_7616(self) -> None:
+        assert is_right(RFC7616_MD5, "Circle of Life")
+        assert is_right(RFC7616_SHA256, "Circle of Life")
+
+    def test_the_example_of_rfc_2617(self) -> None:
+        assert is_right(RFC2617, "Circle Of Life")
+
+    @pytest.mark.parametrize("value", [RFC7616_MD5, RFC7616_SHA256])
+    def test_whatever_is_hashed_counts(self, value: bytes) -> None:
+        assert not is_right(value, "Circle of life")
+        assert not is_right(value, "Circle of Life", method="POST")
+        for old, new in (
+            (b"Mufasa", b"mufasa"),
+            (b"example.org", b"example.com"),
+            (b"/dir/", b"/dir//"),
+            (b"7ypf", b"8ypf"),
+            (b"00000001", b"00000002"),
+            (b"f2/wE", b"f3/wE"),
+        ):
+            assert not is_right(value.replace(old, new), "Circle of Life")
+
+    @pytest.mark.parametrize(("algorithm", "hash_"), [("MD5", hashlib.md5), ("SHA-256", hashlib.sha256)])
+    def test_rspauth_is_what_the_spec_computes(self, algorithm: str, hash_: Any) -> None:
+        def h(text: str) -> str:
+            return str(hash_(text.encode()).hexdigest())
+
+        sent = DigestResponse("alice", "postd", "N", "/digest?a=1", "", algorithm, "C", "0000000a")
+        a1, a2 = "alice:postd:pass:wörd", ":/digest?a=1"
+        rspauth = h(f"{h(a1)}:N:0000000a:C:auth:{h(a2)}")
+        assert response_hash(sent, h_a1(algorithm, "alice", "postd", "pass:wörd"), "") == rspauth
+
+    def test_the_case_of_a_count_is_hashed_as_it_was_sent(self) -> None:
+        lower, upper = (
+            DigestResponse("alice", "postd", "N", "/", "", "MD5", "C", count) for count in ("0000000a", "0000000A")
+        )
+        assert response_hash(lower, "0" * 32, "GET") != response_hash(upper, "0" * 32, "GET")
+
+    def test_text_is_hashed_as_utf_8(self) -> None:
+        assert h_a1("MD5", "jürgen", "postd", "пароль") == hashlib.md5("jürgen:postd:пароль".encode()).hexdigest()
+
+    def test_bytes_that_are_no_text_are_hashed_as_they_were_sent(self) -> None:
+        sent = decode_digest_response(field().replace(b"/digest", b"/\xff").replace(b'"C"', b'"\xfe"'))
+        ha2 = hashlib.md5(b"GET:/\xff").hexdigest().encode()
+        wanted = hashlib.md5(b"0:N:00000001:\xfe:auth:" + ha2).hexdigest()
+        assert response_hash(sent, "0", "GET") == wanted
+
+
+class RealmTests:
+    @pytest.mark.parametrize("realm", ["postd", "The posts of 'x', all: a=b", "http-auth@example.org", " "])
+    def test_what_every_client_can_quote(self, realm: str) -> None:
+        assert check_realm(realm) == realm
+
+    @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "a\nb", "a\x7fb", "a\tb", "bücher", "a\u2028"])
+    def test_what_clients_get_wrong(self, realm: str) -> None:
+        with pytest.raises(ValueError, match="is not a realm"):
+            check_realm(realm)
+
+
+class DecodeTests:
+    def test_every_parameter_arrives(self) -> None:
+        sent = DigestResponse("alice", "postd", "N", "/digest", "0" * 32, "MD5", "C", "00000001")
+        assert decode_digest_response(field()) == sent
+
+    def test_an_absent_algorithm_is_md5(self) -> None:
+        assert decode_digest_response(field(algorithm=None)).algorithm == "MD5"
+
+    @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "response", "cnonce", "nc", "qop"])
+    def test_every_other_parameter_must_be_there(self, name: str) -> None:
+        assert name in refusal(field(**{name: None}))
+        assert refusal(field(**{name: None, f"x{name}": "x"}))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"",
+            b" ",
+            b",",
+            b"username",
+            b'username="alice"',
+            b"YWxpY2U6c2VjcmV0",
+            field().replace(b"=", b""),
+            field().replace(b",", b""),
+            field().replace(b",", b";"),
+            field().replace(b'"', b"'"),
+            field().replace(b"=", b":"),
+            field()[:-1],
+            field() + b" x",
+            field() + b", x",
+            field() + b", x=",
+            field() + b', x="',
+            field() + b', x="\\"',
+            field() + b', x="y"z',
+            field() + b', x="y" "z"',
+            field() + b", x=y z",
+            field() + b', ="y"',
+            field() + b", =",
+            field() + b', "x"=y',
+            field() + b", x=(y)",
+            field() + b", x=y@z",
+            field() + b', x="\x00"',
+            field() + b', x="\x0a"',
+            field() + b', x="\x7f"',
+            field() + b', x="\\\x0b"',
+            field() + b', \xc3\xa4="y"',
+            field() + b', \xff="y"',
+            field() + b", x=\xff",
+            field() + b"\n",
+            b'Digest username="x", ' + field(username=None),
+            "\uff1d".encode().join(field().split(b"=")),
+        ],
+    )
+    def test_what_is_no_list_of_parameters(self, value: bytes) -> None:
+        assert refusal(value)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            field().replace(b", ", b","),
+            field().replace(b", ", b" ,\t "),
+            field().replace(b"=", b" = "),
+            field().replace(b"=", b"\t=\t"),
+            b" ,, ," + field().replace(b", ", b",, ,") + b" ,\t,",
+            field().replace(b"username", b"USERNAME").replace(b"qop", b"Qop").replace(b"nc=", b"NC="),
+            field().replace(b'"MD5"', b"MD5").replace(b'"auth"', b"auth").replace(b'"00000001"', b"00000001"),
+            field().replace(b'"alice"', b"alice").replace(b'"postd"', b"postd"),
+            field().replace(b"MD5", b"md5").replace(b"auth", b"AUTH"),
+            field().replace(b'"alice"', b'"\\a\\lice"').replace(b'"postd"', b'"post\\d"'),
+            field() + b', opaque="", charset=UTF-8, userhash=false, x*=y, realm*="z"',
+            b", ".join(reversed(field().split(b", "))),
+        ],
+    )
+    def test_what_clients_write_differently(self, value: bytes) -> None:
+        assert decode_digest_response(value) == decode_digest_response(field())
+
+    @pytest.mark.parametrize(
+        ("written", "username"),
+        [
+            (b'"al\\"i\\\\ce"', 'al"i\\ce'),
+            (b'"\\\\"', "\\"),
+            (b'"\\\\\\""', '\\"'),
+            (b'""', ""),
+            (b'"a, b=c"', "a, b=c"),
+            (b'"a\tb"', "a\tb"),
+            ('"jürgen"'.encode(), "jürgen"),
+            ('"\\jürge\\n"'.encode(), "jürgen"),
+            ('"j\\ürgen"'.encode(), "jürgen"),
+            (b'"j\xfcrgen"', "j\udcfcrgen"),
+        ],
+    )
+    def test_quoted_text(self, written: bytes, username: str) -> None:
+        assert decode_digest_response(field().replace(b'"alice"', written)).username == username
+
+    @pytest.mark.parametrize("name", [*SENT, "opaque", "x", "username*", "userhash"])
+    def test_a_parameter_is_there_only_once(self, name: str) -> None:
+        value = SENT.get(name, "x")
+        once = field(**{name: value})
+        assert refusal(once + f', {name}="{value}"'.encode())
+        assert refusal(once + f", {name.upper()}=x".encode())
+
+    @pytest.mark.parametrize("algorithm", ["", "SHA", "SHA-512-256", "MD5-sess", "SHA-256-sess", "sha256", "\u212aMD5"])
+    def test_an_algorithm_that_we_do_not_have(self, algorithm: str) -> None:
+        assert refusal(field(algorithm=algorithm))
+
+    @pytest.mark.parametrize("qop", ["auth-int", "junk", "", "auth,auth-int", "auth "])
+    def test_a_qop_that_is_not_offered(self, qop: str) -> None:
+        assert refusal(field(qop=qop))
+
+    @pytest.mark.parametrize(
+        "count",
+        ["", "1", "0000001", "000000001", "zzzzzzzz", "00000000", "0x000001", "-0000001", " 0000001", "\u0660" * 8],
+    )
+    def test_a_count_that_is_none(self, count: str) -> None:
+        assert refusal(field(nc=count))
+
+    @pytest.mark.parametrize("count", ["00000001", "0000000a", "0000000A", "ffffffff"])
+    def test_a_count_stays_as_sent(self, count: str) -> None:
+        assert decode_digest_response(field(nc=count)).nc == count
+
+    @pytest.mark.parametrize("userhash", ["true", "TRUE", "1", ""])
+    def test_userhash_is_not_offered(self, userhash: str) -> None:
+        assert refusal(field(userhash=userhash))
+
+    def test_no_reason_has_a_value_in_it(self) -> None:
+        for name in SENT:
+            for wrong in ({}, {"qop": "s3cr3t"}, {"nc": "s3cr3t"}, {"userhash": "s3cr3t"}, {"algorithm": "s3cr3t"}):
+                assert "s3cr3t" not in refusal(field(**{name: "s3cr3t", **wrong}) + (b"" if wrong else b", x"))
+
+
+class ExtendedUsernameTests:
+    """`username*` (RFC 7616 §3.4, RFC 8187)."""
+
+    def decode(self, written: str) -> str:
+        return decode_digest_response(field(username=None) + f", username*={written}".encode()).username
+
+    @pytest.mark.parametrize(
+        ("written", "username"),
+        [
+            ("UTF-8''J%C3%A4s%C3%B8n%20Doe", "Jäsøn Doe"),  # RFC 7616 §3.9.2
+            ("utf-8'de'j%c3%bcrgen", "jürgen"),
+            ("UTF-8'en-GB'alice", "alice"),
+            ("\"UTF-8''alice\"", "alice"),
+            ("UTF-8''a%22b%5Cc%25", 'a"b\\c%'),
+            ("UTF-8''", ""),
+        ],
+    )
+    def test_it_names_the_user(self, written: str, username: str) -> None:
+        assert self.decode(written) == username
+
+    @pytest.mark.parametrize(
+        "written",
+        [
+            "alice",
+            "'alice'",
+            "UTF-8'alice",
+            "ISO-8859-1''j%FCrgen",
+            "UTF-8''j%FCrgen",
+            "UTF-8''%ED%A0%80",
+            "UTF-8''50%",
+            "UTF-8''%4",
+            "UTF-8''%GG",
+            "UTF-8''a'b",
+            "\"UTF-8''a b\"",
+            "\"UTF-8''jürgen\"",
+            '""',
+        ],
+    )
+    def test_what_is_none(self, written: str) -> None:
+        with pytest.raises(DigestSyntaxError):
+            self.decode(written)
+
+    def test_it_is_not_there_beside_the_plain_one(self) -> None:
+        assert refusal(field() + b", username*=UTF-8''alice")
+        assert refusal(field(username="") + b", username*=UTF-8''alice")
+
+    def test_the_example_of_rfc_7616_without_what_we_do_not_offer(self) -> None:
+        value = RFC7616_SHA256.replace(b'username="Mufasa"', b"username*=UTF-8''J%C3%A4s%C3%B8n%20Doe")
+        sent = decode_digest_response(value)
+        proof = response_hash(sent, h_a1("SHA-256", "Jäsøn Doe", sent.realm, "Secret, or not?"), "GET").encode()
+        rfc = b"753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"
+        assert is_right(value.replace(rfc, proof), "Secret, or not?")
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="".join(map(chr, (*range(32), 127)))))
+SPACE = st.text(" \t", max_size=2)
+COMMAS = st.lists(SPACE, min_size=2, max_size=4).map(",".join)
+CASES = st.sampled_from([str.lower, str.upper, str.title])
+
+
+@st.composite
+def lists(draw: st.DrawFn) -> tuple[bytes, DigestResponse]:
+    """Make what a client may write, and what it means."""
+    texts = {name: draw(TEXT) for name in ("username", "realm", "nonce", "uri", "cnonce", "response")}
+    count = f"{draw(st.integers(1, 0xFFFFFFFF)):08x}"
+    others = draw(st.dictionaries(st.text("xyz!#$-.^_|~", min_size=1, max_size=3), TEXT, max_size=3))
+    parameters = [(name, quoted(text)) for name, text in {**texts, **others}.items()]
+    parameters += [("nc", draw(st.sampled_from([count, quoted(count)]))), ("qop", "auth"), ("algorithm", "sha-256")]
+    value = draw(st.just("") | COMMAS)
+    for name, written in draw(st.permutations(parameters)):
+        value += f"{draw(CASES)(name)}{draw(SPACE)}={draw(SPACE)}{written}{draw(COMMAS)}"
+    return value.encode(), DigestResponse(**texts, algorithm="SHA-256", nc=count)
+
+
+class AnythingTests:
+    @given(
+        st.binary(max_size=200)
+        | st.lists(
+            st.sampled_from([*field().split(b", "), b'"', b"=", b",", b"\\", b" ", b"\t", b"\xff", b"\x00", b"x", b"*"])
+        ).map(b"".join)
+        | st.lists(st.sampled_from([*field().split(b", "), b"x=y", b"", b'x="\\', b"username*=UTF-8''x"])).map(
+            b", ".join
+        )
+    )
+    @settings(max_examples=500, deadline=None)
+    @example(field())
+    def test_it_is_decoded_or_refused(self, value: bytes) -> None:
+        try:
+            sent = decode_digest_response(value)
+        except DigestSyntaxError:
+            return
+        assert sent.algorithm == "MD5"
+        assert int(sent.nc, 16) > 0
+
+    @given(lists())
+    @settings(max_examples=300, deadline=None)
+    def test_every_list_that_is_one_is_understood(self, made: tuple[bytes, DigestResponse]) -> None:
+        value, sent = made
+        assert decode_digest_response(value) == sent
+
+    @pytest.mark.parametrize(
+        "piece",
+        [
+            *(b" ", b"\t", b",", b", ", b" ,", b"=", b'"', b"\\", b'\\"', b"a", b"a ", b"a,", b"a=", b"a=b", b"a=b,"),
+            *(b'a="', b'a="b"', b'a="b",', b'a="\\', b'a="b",, ', b"\xff", b"\xc3\xa4", b"\x00", b"*", b"%", b"a= "),
+            *(b"a =", b"a\t=\t", b"username*=UTF-8''%41", b"%41", b"'"),
+        ],
+    )
+    def test_eight_kib_of_it_take_no_time(self, piece: bytes) -> None:
+        many = piece * (8192 // len(piece))
+        written = [many, field() + b", " + many, field() + b', x="' + many, field() + b', x="' + many + b'"']
+        written += [field(username=None) + b", username*=UTF-8''" + many, field(nc=None) + b", nc=" + many, b"a" + many]
+        for value in written:
+            started = time.process_time()
+            with suppress(DigestSyntaxError):
+                decode_digest_response(value)
+            assert time.process_time() - started < 0.05  # some 67 million steps, would they go with the square
+
+
+class NonceTests:
+    def test_one_of_ours_is_known_and_carries_its_end(self) -> None:
+        nonce = check_nonce(KEY, make_nonce(KEY, expires=1_800_000_300.5))
+        assert nonce is not None
+        assert nonce.expires == 1_800_000_300.5
+        assert len(nonce.identity) >= 8
+
+    @given(key=st.binary(min_size=1, max_size=64), expires=st.floats(0, 1e11))
+    def test_any_end_is_carried_to_the_millisecond(self, key: bytes, expires: float) -> None:
+        nonce = check_nonce(key, make_nonce(key, expires=expires))
+        assert nonce is not None
+        assert abs(nonce.expires - expires) <= 0.001
+
+    def test_each_is_another(self) -> None:
+        made = {make_nonce(KEY, expires=1) for _ in range(1000)}
+        known = [check_nonce(KEY, text) for text in made]
+        assert len({nonce.identity for nonce in known if nonce is not None}) == 1000
+
+    def test_it_can_be_quoted_by_every_client(self) -> None:
+        for _ in range(100):
+            assert set(make_nonce(KEY, expires=1)) <= set(
+                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+            )
+
+    def test_without_the_key_nobody_makes_one(self) -> None:
+        assert check_nonce(b"other" * 8, make_nonce(KEY, expires=1)) is None
+        assert check_nonce(KEY, make_nonce(b"", expires=1)) is None
+
+    def test_a_change_of_any_bit_shows(self) -> None:
+        raw = base64.urlsafe_b64decode(make_nonce(KEY, expires=1_800_000_000))
+        for bit in range(8 * len(raw)):
+            changed = bytearray(raw)
+            changed[bit // 8] ^= 1 << bit % 8
+            assert check_nonce(KEY, base64.urlsafe_b64encode(changed).decode()) is None
+
+    def test_a_piece_of_one_is_none(self) -> None:
+        text = make_nonce(KEY, expires=1)
+        for length in range(len(text)):
+            assert check_nonce(KEY, text[:length]) is None
+            assert check_nonce(KEY, text[length + 1 :]) is None
+        for more in ("A", "AAAA", " ", "\n", "=A", text):
+            assert check_nonce(KEY, text + more) is None
+
+    @pytest.mark.parametrize("text", ["", "x", "=", "====", "A" * 44, "!" * 44, "\xe9" * 44, "\udcff" * 44, "A" * 8192])
+    def test_what_is_none_at_all(self, text: str) -> None:
+        assert check_nonce(KEY, text) is None
+
+    @given(st.text())
+    def test_any_text_is_none(self, text: str) -> None:
+        assert check_nonce(KEY, text) is None
+
+    def test_written_otherwise_it_is_the_same_one(self) -> None:
+        """Were it another one, its counts could be used again."""
+        known: set[bytes] = set()
+        for _ in range(20):
+            text = make_nonce(KEY, expires=1)
+            others = (text, text.replace("-", "+").replace("_", "/"), f"{text}=", f"{text}====")
+            nonces = [check_nonce(KEY, other) for other in others]
+            identities = {nonce.identity for nonce in nonces if nonce is not None}
+            assert len(identities) == 1
+            known |= identities
+        assert len(known) == 20
