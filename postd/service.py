@@ -1,5 +1,6 @@
 """The composition root: the one place that knows the settings and all the parts."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -9,29 +10,46 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults, mayb
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.web.resource import IResource
 
-from postd.config import LoadedSettings
+from postd.config import LoadedSettings, Settings, check_folders
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, bind, let_go
+from postd.logins import Logins
+from postd.protocol.password import normalize
 from postd.reactor import IReactor
-from postd.store import PostStore, open_store
+from postd.review import rules_of
+from postd.store import Store, open_store
 from postd.web.front.channel import PostdSite
-from postd.web.site import make_root
+from postd.web.site import ProtectedPage, make_root
+
+GC_THRESHOLD = 20000
+"""Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
 
 
 class PostdService(Service):
-    """The running server: a store, and listeners that are bound already."""
+    """The running server: a store, logins, and listeners that are bound already. `rules` is for the log."""
 
     _log = Logger()
 
-    def __init__(self, store: PostStore, listeners: Sequence[Listener], *, reactor: IReactor) -> None:
+    def __init__(
+        self, store: Store, logins: Logins, listeners: Sequence[Listener], *, rules: str, reactor: IReactor
+    ) -> None:
         self._store = store
+        self._logins = logins
         self._listeners = listeners
+        self._rules = rules
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> None:
         super().startService()
+        # What is there now stays: the collector need not look at it again, nor after each 700 new objects, which is
+        # every few requests. They are in cycles, mostly, so that it must run at all.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
+        self._logins.start()
         self._starting = Deferred.fromCoroutine(self._store.start())
         self._starting.addCallbacks(self._ready, self._not_ready)
 
@@ -39,6 +57,7 @@ class PostdService(Service):
         await gatherResults(
             [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
         )
+        self._logins.stop()
         await self._store.stop()
         await deferLater(self._reactor, 0)  # a turn for the sockets: the answers to the last writes go out
 
@@ -48,9 +67,10 @@ class PostdService(Service):
 
     def _ready(self, _: None) -> None:
         self._log.info(
-            "postd ready: {addresses}; store {store}; read open; write open",
+            "postd ready: {addresses}; store {store}; {rules}",
             addresses=", ".join(listener.url for listener in self._listeners),
             store=self._store.description,
+            rules=self._rules,
         )
 
     def _not_ready(self, failure: Failure) -> None:
@@ -74,21 +94,34 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
         ConfigError: a setting cannot be used; nothing is left bound.
     """
     settings, where = loaded.settings, loaded.where
+    check_folders(loaded)
     store = open_store(settings.store, where=where["store"], reactor=reactor)
+    logins = Logins(settings, store, reactor=reactor)
     limits = settings.limits
-    site = PostdSite(make_root(store), max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
+    root = make_tree(settings, store, logins)
+    site = PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
     listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
     try:
-        _refuse_open_writes(listeners, settings.insecure, where["listen"])
+        _refuse_exposure(listeners, settings, where["listen"])
         # Last: it makes the file if there is none.
         _prepare(store, where["store"])
     except ConfigError:
         let_go(listeners)
         raise
-    return PostdService(store, listeners, reactor=reactor)
+    rules = "; ".join(f"{what} {', '.join(schemes)}" for what, schemes in rules_of(settings).items())
+    return PostdService(store, logins, listeners, rules=rules, reactor=reactor)
 
 
-def _prepare(store: PostStore, where: str) -> None:
+def make_tree(settings: Settings, store: Store, logins: Logins) -> IResource:
+    """Return the resource tree that the settings ask for."""
+    pages = [
+        ProtectedPage(page.path, page.schemes, page.files, frozenset(map(normalize, page.users)))
+        for page in settings.pages
+    ]
+    return make_root(store, logins.access, read=settings.api.read, write=settings.api.write, pages=pages)
+
+
+def _prepare(store: Store, where: str) -> None:
     try:
         store.prepare()
     except StoreRefusedError as error:
@@ -97,12 +130,21 @@ def _prepare(store: PostStore, where: str) -> None:
         pass  # merely away: requests get 503 until it is there, and start() tells the log why
 
 
-def _refuse_open_writes(listeners: Sequence[Listener], insecure: frozenset[str], where: str) -> None:
-    """Keep strangers from writing unless that is what was asked for (contract 7)."""
+def _refuse_exposure(listeners: Sequence[Listener], settings: Settings, where: str) -> None:
+    """Keep strangers from writing, and passwords from travelling in plain text (contract 7)."""
     exposed = [listener for listener in listeners if listener.exposed]
-    if exposed and "open-writes" not in insecure:
+    if not exposed:
+        return
+    place = f"{where}: {exposed[0].description}"
+    if "open" in settings.api.write and "open-writes" not in settings.insecure:
         raise ConfigError(
-            f"{where}: {exposed[0].description}",
+            place,
             "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file',
+        )
+    if settings.users and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
+        raise ConfigError(
+            place,
+            "passwords would travel in plain text; listen on loopback, unix: or ssl:, name the proxies that do TLS in "
+            'trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file',
         )

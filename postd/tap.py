@@ -30,6 +30,7 @@ class Options(usage.Options):
             None,
             "Where posts are kept: sqlite:PATH, or memory: for as long as the server runs. [default: sqlite:postd.db]",
         ],
+        ["users", "u", None, "The user file, which `postd user` keeps. [default: none]"],
     ]
 
     def __init__(self) -> None:
@@ -62,8 +63,7 @@ def makeService(options: Options) -> IService:
     from postd.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
     given: dict[str, object] = {"listen": options.listen} if options.listen else {}
-    if options["store"] is not None:
-        given["store"] = options["store"]
+    given |= {name: options[name] for name in ("store", "users") if options[name] is not None}
     try:
         loaded = load_settings(options["config"], given, Path.cwd())
         return make_service(loaded, reactor=cast("IReactor", reactor))

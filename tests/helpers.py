@@ -2,12 +2,14 @@
 
 import ipaddress
 import sqlite3
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import treq
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,10 +22,14 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.web.resource import IResource
 
+from postd.auth.password import HashThreads
+from postd.config import Settings, decode_text
+from postd.logins import Logins
 from postd.reactor import IReactor
-from postd.store.sqlite import SqliteStore, WriterThread
+from postd.service import make_tree
+from postd.store.sqlite import SqliteStore
+from postd.store.sqlite_engine import WriterThread
 from postd.web.front.channel import Channel, PostdSite
-from postd.web.site import make_root
 
 
 def result_of(call: Any) -> Any:
@@ -106,21 +112,51 @@ def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
     return channel
 
 
-class InMemoryApi:
-    """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client."""
+class InlineHashThreads(HashThreads):
+    """As `InlineThread`, for passwords."""
 
-    def __init__(self) -> None:
+    def start(self) -> None:
+        pass
+
+    def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        return maybeDeferred(function, *args)
+
+    def stop(self) -> None:
+        pass
+
+
+class InMemoryApi:
+    """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client.
+
+    Its clock stands at `START_S` until a test advances it; its folder is only for the user file, `users`.
+
+    Args:
+        folder: has the user file, or will.
+        settings: what would stand in the settings file, but for `users`.
+    """
+
+    START_S = 1_800_000_000.0
+
+    def __init__(self, folder: Path | None = None, settings: str = "") -> None:
         self.clock = Clock()
+        self.clock.rightNow = self.START_S
         reactor = cast(IReactor, self.clock)
         self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
         self.store.prepare()
         result_of(self.store.start())
+        loaded = msgspec.convert(tomllib.loads(settings), Settings, dec_hook=decode_text)
+        self.users = folder / "users" if folder else None
+        if self.users:
+            loaded = msgspec.structs.replace(loaded, users=str(self.users))
+        self.logins = Logins(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
+        self.logins.start()
         self._treq: Any = StubTreq(None)
         # treq's own server would be a stock Site around the tree; ours is part of what is tested.
-        site = make_site(make_root(self.store), clock=self.clock)
-        self._treq._agent._serverFactory = site  # noqa: SLF001
+        self.site = make_site(make_tree(loaded, self.store, self.logins), clock=self.clock)
+        self._treq._agent._serverFactory = self.site  # noqa: SLF001
 
     def close(self) -> None:
+        self.logins.stop()
         result_of(self.store.stop())
 
     def request(

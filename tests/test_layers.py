@@ -11,15 +11,20 @@ MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
     "model": {"errors"},
-    "config": {"errors"},
+    "protocol": {"model", "protocol"},
+    "config": {"errors", "protocol"},
     "reactor": set(),
     "store": {"errors", "model", "reactor", "store"},
-    "web": {"errors", "model", "store", "web"},
+    "auth": {"auth", "errors", "model", "protocol", "reactor", "store"},
+    "web": {"auth", "errors", "model", "protocol", "store", "web"},
     "listeners": {"errors", "reactor"},
-    "service": {"config", "errors", "listeners", "reactor", "store", "web"},
+    "review": {"auth", "config"},
+    "logins": {"auth", "config", "errors", "reactor", "review", "store", "web"},
+    "service": {"config", "errors", "listeners", "logins", "reactor", "review", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},
+    "cli": {"__init__", "auth", "cli", "config", "errors", "model", "protocol", "reactor", "review", "store"},
 }
-WITHOUT_TWISTED = {"__init__", "errors", "model", "config"}
+WITHOUT_TWISTED = {"__init__", "errors", "model", "protocol", "config", "review"}
 
 
 def imported(file: Path) -> set[str]:
@@ -36,9 +41,11 @@ def imported(file: Path) -> set[str]:
 def test_imports_go_one_way(file: Path) -> None:
     layer = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
     names = imported(file)
+    if layer == "auth":
+        assert not any(name.startswith("twisted.web") for name in names)
     ours = {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "postd"}
     assert ours <= MAY_IMPORT[layer]
     if layer in WITHOUT_TWISTED:
         assert not any(name.startswith(("twisted", "klein")) for name in names)
-    if layer == "web":
+    if layer in {"auth", "web"}:
         assert {name for name in names if name.startswith("postd.store")} <= {"postd.store.interface"}

@@ -2,11 +2,22 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 
 from twisted.web.iweb import IRequest
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
+
+PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
+    {
+        b"Cache-Control": b"no-store",
+        b"Referrer-Policy": b"same-origin",
+        b"X-Frame-Options": b"DENY",
+        b"Content-Security-Policy": b"default-src 'none'; frame-ancestors 'none'",
+    }
+)
+"""What every page of ours carries (contract 3); pages in HTML have a policy of their own."""
 
 
 def phrase(status: HTTPStatus) -> str:
@@ -46,3 +57,9 @@ def encode_not_modified(request: IRequest, headers: Mapping[bytes, bytes]) -> by
     """Set up a 304; `headers` are those that a 200 would have (RFC 9110 §15.4.5)."""
     set_headers(request, HTTPStatus.NOT_MODIFIED, None, headers)
     return b""
+
+
+def encode_redirect(request: IRequest, location: bytes) -> bytes:
+    """Set up a 302 to a path of ours."""
+    headers = {**PAGE_HEADERS, b"Location": location}
+    return encode_answer(request, HTTPStatus.FOUND, TEXT, b"%b\n" % location, headers)

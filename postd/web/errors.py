@@ -17,13 +17,15 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.errors import (
     InvalidTextError,
+    LoginsBusyError,
     NoSuchPostError,
     PostChangedError,
     StoreBusyError,
     StoreFullError,
     StoreUnavailableError,
+    TooManyFailuresError,
 )
-from postd.web.answers import TEXT, encode_answer, encode_no_content, phrase
+from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_no_content, phrase
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -56,7 +58,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
         self.headers = dict(headers or {})
 
 
-def problem_of(error: BaseException) -> Problem | None:  # noqa: PLR0911 - a table
+def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 - a table
     """Return what an error means to a client, None for one that should never have come this far."""
     match error:
         case Problem():
@@ -67,6 +69,10 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: PLR0911 - a tab
             return precondition_failed()
         case InvalidTextError(why=why):
             return Problem(422, why, pointer="/post")
+        case TooManyFailuresError(retry_after_s=seconds):
+            return Problem(429, "Too many failed logins; wait a while.", headers=_retry(seconds))
+        case LoginsBusyError():
+            return Problem(503, "Too many logins are waiting.", headers=_retry())
         case StoreFullError():
             return Problem(507, "There is no space left to store this; reading goes on.", headers=_retry())
         case StoreBusyError():
@@ -87,8 +93,8 @@ def precondition_failed() -> Problem:
     return Problem(412, "The state that the request was made for is no longer the current one.")
 
 
-def _retry() -> dict[bytes, bytes]:
-    return {b"Retry-After": b"%d" % RETRY_AFTER_S}
+def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
+    return {b"Retry-After": b"%d" % seconds}
 
 
 def encode_error(request: IRequest, error: BaseException) -> bytes:
@@ -111,9 +117,9 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
     """Set up `request` for a problem's answer and return the body."""
     # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    if not _is_api(request.path):
+    if not is_api(request.path):
         body = f"{phrase(problem.status)}\n".encode()
-        return encode_answer(request, problem.status, TEXT, body, headers)
+        return encode_answer(request, problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),
@@ -126,5 +132,6 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
     return encode_answer(request, problem.status, b"application/problem+json", body, headers)
 
 
-def _is_api(path: bytes) -> bool:
+def is_api(path: bytes) -> bool:
+    """Tell whether errors at this address are problem details."""
     return [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] == [b"", b"post"]

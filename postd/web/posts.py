@@ -34,6 +34,7 @@ STREAMED_PAGE = 512
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 _REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
+_KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
 
 
 def _numbers_up_to(most: int) -> str:
@@ -73,20 +74,25 @@ class PostApi:
     The spec gives paths, methods and bodies. What it does not show was settled so: 201 with `Location` for a new post
     and 200 for the rest; ascending ids; `text/plain` for the confirmations; PUT replaces and never creates, because
     ids are assigned by the service; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`).
+
+    Args:
+        store: keeps the posts.
+        private: whether not everybody may read them, so that no cache may keep what it sees.
     """
 
     app = Klein()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore) -> None:
+    def __init__(self, store: PostStore, *, private: bool = False) -> None:
         self._store = store
+        self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._whole_list: _EncodedList | None = None
 
     @app.route("/post", methods=["GET"])
     async def list_posts(self, request: IRequest) -> bytes:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
-        headers = {b"ETag": _list_etag(version, after, limit), **_REVALIDATE}
+        headers = {b"ETag": _list_etag(version, after, limit), **self._caching}
         if is_current(request, headers[b"ETag"]):
             return encode_not_modified(request, headers)
         whole = after == 0 and limit is None
@@ -114,7 +120,7 @@ class PostApi:
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: IRequest, post_id: int) -> bytes:
         post = await self._store.get_post(post_id)
-        headers = {b"ETag": _post_etag(post), **_REVALIDATE}
+        headers = {b"ETag": _post_etag(post), **self._caching}
         if is_current(request, headers[b"ETag"]):
             return encode_not_modified(request, headers)
         body = b'{\n  "id": %d,\n  "post": %b\n}\n' % (post.id, orjson.dumps(post.post))
@@ -145,7 +151,7 @@ class PostApi:
         Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
         in it at most once, and the order holds.
         """
-        set_headers(request, HTTPStatus.OK, JSON, _REVALIDATE)
+        set_headers(request, HTTPStatus.OK, JSON, self._caching)
         if request.method == b"HEAD":
             return b""
         opening, more = b"[\n", True

@@ -1,43 +1,132 @@
 """The table of URLs.
 
-| path | served by |
-|---|---|
-| `/post`, `/post/<id>` | `posts.PostApi` |
-| anything else | 404 |
+| path | served by | behind |
+|---|---|---|
+| `/post`, `/post/<id>` | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
+| `/`, `/login`, `/logout` | `login.LoginPages` | |
+| `/home` | `protected.show_name` | a session |
+| the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
+| anything else | 404 | |
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET
+from msgspec import Struct
+from twisted.cred.portal import Portal
+from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
+from postd.auth.session import Sessions
 from postd.store.interface import PostStore
-from postd.web.errors import encode_error
+from postd.web.client import Clients
+from postd.web.cookie import make_challenge
+from postd.web.front.answering import Answer, error_page
 from postd.web.front.router import Router
+from postd.web.guard import CredentialFactory, Guard
+from postd.web.login import LoginPages
 from postd.web.posts import PostApi
+from postd.web.protected import Folder, show_name
+
+_NOT_FOUND = error_page(NotFound())
 
 
-class _Nothing(Resource):
-    """What is at the addresses where nothing is."""
+class Access(Struct, frozen=True):
+    """How clients are let in.
+
+    Args:
+        portal: logs in.
+        factories: one for each scheme that has a challenge, in the order of the challenges.
+        sessions: begins and ends sign-ins by form.
+        clients: tells where a request comes from.
+        realm: the protection realm's text.
+        secure: when the session's cookie is marked as secure (`login.LoginPages`).
+    """
+
+    portal: Portal
+    factories: Sequence[CredentialFactory]
+    sessions: Sessions
+    clients: Clients
+    realm: str
+    secure: str
+
+
+class ProtectedPage(Struct, frozen=True):
+    """A page at a path: the folder `files`, or a text; for `users`, or for all who are known."""
+
+    path: str
+    schemes: Collection[str]
+    files: str = ""
+    users: frozenset[str] = frozenset()
+
+
+class _ByMethod(Resource):
+    """Shows what may be read and what may be written to different people; a preflight asks for neither."""
 
     isLeaf = True
 
+    def __init__(self, options: IResource, read: IResource, write: IResource) -> None:
+        super().__init__()
+        self._by_method = {b"OPTIONS": options, b"GET": read, b"HEAD": read}
+        self._write = write
+
     def render(self, request: Any) -> Any:
-        # Not returned: to a HEAD request stock Twisted complains in the log of a body that it drops.
-        request.write(encode_error(request, NotFound()))
-        request.finish()
-        return NOT_DONE_YET
+        return self._by_method.get(request.method, self._write).render(request)
 
 
 class _Root(Resource):
-    def getChild(self, _path: bytes, _request: Any) -> Resource:
-        return _Nothing()
+    def __init__(self, pages: Mapping[tuple[bytes, ...], IResource]) -> None:
+        super().__init__()
+        self._pages = pages
+        self._longest = max(map(len, pages), default=0)
+
+    def getChild(self, path: bytes, request: Any) -> IResource:
+        """Return the page that is nearest above a path."""
+        segments = (path, *request.postpath[: self._longest - 1])
+        for length in range(len(segments), 0, -1):
+            page = self._pages.get(segments[:length])
+            if page is not None:
+                below = length - 1
+                request.prepath += request.postpath[:below]
+                del request.postpath[:below]
+                return page
+        return _NOT_FOUND
 
 
-def make_root(store: PostStore) -> Resource:
-    """Return the resource tree."""
-    root = _Root()
+def make_root(
+    store: PostStore, access: Access, *, read: Collection[str], write: Collection[str], pages: Sequence[ProtectedPage]
+) -> IResource:
+    """Return the resource tree.
+
+    Args:
+        store: keeps the posts.
+        access: how clients are let in.
+        read: the schemes that let a client read posts; "open" for no questions asked.
+        write: those that let it write.
+        pages: further pages.
+    """
+
+    def protect(resource: IResource, schemes: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
+        if "open" in schemes:
+            return resource
+        factories = [factory for factory in access.factories if factory.scheme.decode("ascii") in schemes]
+        challenge = make_challenge(access.realm) if "session" in schemes else None
+        return Guard(
+            access.portal, factories, resource, clients=access.clients, session_challenge=challenge, users=users
+        )
+
+    by_path = {
+        tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
+            Folder(page.files) if page.files else Answer(show_name), page.schemes, page.users
+        )
+        for page in (*pages, ProtectedPage("/home", ["session"]))
+    }
+    root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    root.putChild(b"post", Router(PostApi(store).app))
+    posts = Router(PostApi(store, private="open" not in read).app)
+    root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
+    login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)
+    forms = Router(login_pages.app)
+    for segment in (b"", b"login", b"logout"):
+        root.putChild(segment, forms)
     return root

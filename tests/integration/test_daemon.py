@@ -27,7 +27,8 @@ def test_it_serves_and_says_where(tmp_path: Path) -> None:
         ready = [line for line in daemon.log.splitlines() if "postd ready" in line]
         assert len(ready) == 1
         assert ready[0].endswith(
-            f"http://127.0.0.1:{daemon.port}/; store sqlite:{tmp_path}/postd.db; read open; write open"
+            f"http://127.0.0.1:{daemon.port}/; store sqlite:{tmp_path}/postd.db; read open; write open; "
+            "/basic basic; /digest digest"
         )
         assert daemon.port != 0
     assert "Traceback" not in daemon.log

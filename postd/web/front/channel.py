@@ -50,9 +50,10 @@ _access_log = Logger("postd.access")
 
 
 class PostdRequest(Request):
-    """A request whose body is counted while it comes in."""
+    """A request whose body is counted while it comes in; `username` is who it was found to come from."""
 
     defaultContentType = None
+    username: str | None = None
     channel: Any
     _body_room = 0
 

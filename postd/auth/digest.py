@@ -1,0 +1,110 @@
+"""Proofs of knowing a password (Digest, RFC 7616; spec: Digest)."""
+
+import hmac
+import secrets
+from collections.abc import Callable
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError
+from postd.auth.password import TEXT_MAX_CHARS
+from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.users import UserDirectory
+from postd.protocol.digest import check_nonce, h_a1, make_nonce, response_hash
+from postd.protocol.password import normalize
+from postd.store.interface import LoginStore
+
+NONCE_KEY = "digest-nonce"
+"""The name of the key that signs nonces."""
+
+
+class NonceBook:
+    """Nonces that every worker knows for ours, each good for any count, once.
+
+    Args:
+        store: keeps the key and the counts.
+        lifetime_s: how long a nonce lives, in seconds.
+        now: the clock, in seconds since the epoch.
+    """
+
+    def __init__(self, store: LoginStore, *, lifetime_s: float, now: Callable[[], float]) -> None:
+        self._store = store
+        self._lifetime_s = lifetime_s
+        self._now = now
+
+    async def issue(self) -> str:
+        """Make a nonce.
+
+        Raises:
+            StoreUnavailableError: the key cannot be had.
+        """
+        return make_nonce(await self._store.key(NONCE_KEY), expires=self._now() + self._lifetime_s)
+
+    async def use(self, text: str, count: int) -> bool:
+        """Tell whether this is the first use of a live nonce of ours with this count, and note it.
+
+        Raises:
+            StoreUnavailableError: nobody knows.
+        """
+        nonce = check_nonce(await self._store.key(NONCE_KEY), text)
+        if nonce is None or nonce.expires <= self._now():
+            return False
+        return await self._store.use_nonce(nonce.identity, count, expires=nonce.expires)
+
+
+@implementer(ICredentialsChecker)
+class DigestChecker:
+    """Digest responses.
+
+    Args:
+        users: have H(A1)s in the place of passwords.
+        realm: what they are bound to.
+        nonces: ours.
+        throttle: counts wrong responses.
+    """
+
+    credentialInterfaces = (IDigestCredentials,)
+
+    def __init__(self, users: UserDirectory, nonces: NonceBook, throttle: Throttle, *, realm: str) -> None:
+        self._users = users
+        self._nonces = nonces
+        self._throttle = throttle
+        self._realm = realm
+        self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in ("MD5", "SHA-256")}
+
+    def requestAvatarId(self, credentials: DigestCredentials) -> Deferred[bytes | tuple[()]]:
+        """Return the user's name, after the credentials were told the `rspauth`.
+
+        Raises:
+            StaleNonceError: all is right but the nonce.
+            Refused: there is no such user, it cannot use Digest, or the response is not right.
+            TooManyFailuresError: the throttle does not let it pass.
+            StoreUnavailableError: the counts cannot be had.
+        """
+        return Deferred.fromCoroutine(self._check(credentials))
+
+    async def _check(self, credentials: DigestCredentials) -> bytes:
+        sent = credentials.response
+        if len(sent.username) > TEXT_MAX_CHARS:
+            raise Refused("longer than any name")
+        name = normalize(sent.username)
+        attempt = attempt_of(name, credentials.address)
+        had_failures = await self._throttle.check(attempt)
+        account = self._users.get(name)
+        known = account.h_a1_for(self._realm, sent.algorithm) if account else None
+        ha1 = known or self._nobody[sent.algorithm]
+        wanted = response_hash(sent, ha1, credentials.method)
+        right = sent.response.isascii() and hmac.compare_digest(wanted, sent.response.lower())
+        if known is None or not right:
+            await self._throttle.note_failure(attempt)
+            why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
+            raise Refused(why, name)
+        # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
+        if not await self._nonces.use(sent.nonce, int(sent.nc, 16)):
+            raise StaleNonceError("nonce not ours, expired, or used with this count", name)
+        if had_failures:
+            await self._throttle.forget(attempt)
+        credentials.accepted(response_hash(sent, ha1, ""))
+        return name.encode()

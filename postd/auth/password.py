@@ -1,0 +1,201 @@
+"""Names with passwords: verified off the reactor's thread, and not twice when that can be helped.
+
+Verifying costs some 15 ms by intent. A right password is therefore remembered for a minute, and those who ask the same
+at the same time wait for one answer.
+"""
+
+import hashlib
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+from zope.interface import implementer
+
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused
+from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.users import UserDirectory
+from postd.errors import LoginsBusyError
+from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
+from postd.reactor import IReactor
+
+TEXT_MAX_CHARS = PASSWORD_MAX_CHARS
+"""Code points of a name or a password that is looked at."""
+
+QUEUE_MAX = 64
+"""Passwords that may wait to be verified; one more is refused."""
+
+REMEMBERED_MAX = 1024
+REMEMBERED_S = 60
+"""How many right passwords are remembered, and for how long."""
+
+THREADS = len(os.sched_getaffinity(0))
+_THREAD_NICENESS = 5
+
+T = TypeVar("T")
+
+
+class HashThreads:
+    """The threads that verify passwords. They run only when the reactor's has nothing to do."""
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor = reactor
+        self._pool = ThreadPool(0, THREADS, "postd-passwords")
+        self._nice = threading.local()
+
+    def start(self) -> None:
+        self._pool.start()
+
+    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        return deferToThreadPool(self._reactor, self._pool, self._run, function, *args)
+
+    def stop(self) -> None:
+        self._pool.stop()
+
+    def _run(self, function: Callable[..., T], *args: object) -> T:
+        if not hasattr(self._nice, "done"):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _THREAD_NICENESS)  # on Linux: of this thread
+            self._nice.done = True
+        return function(*args)
+
+
+class PasswordVerifier:
+    """Verifies passwords, a few at a time.
+
+    Args:
+        threads: where.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self, threads: HashThreads, *, now: Callable[[], float]) -> None:
+        self._threads = threads
+        self._now = now
+        self._slots = DeferredSemaphore(THREADS)
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, float] = OrderedDict()
+        self._under_way: dict[tuple[bytes, str], list[Deferred[bool]]] = {}
+
+    async def verify(
+        self,
+        credentials: PasswordCredentials,
+        stored: str,
+        *,
+        let_pass: Callable[[], Awaitable[object]],
+        remember: bool = True,
+    ) -> bool:
+        """Tell whether a password is the one that was stored as `stored`.
+
+        Args:
+            credentials: with the password, normalized.
+            stored: the hash. It is part of what is remembered: another hash, another question.
+            let_pass: is awaited when the password's turn has come, and may raise.
+            remember: False if it is verified again each time, even if it is right.
+
+        Raises:
+            LoginsBusyError: `QUEUE_MAX` passwords are waiting.
+        """
+        key = self._digest(credentials, stored)
+        if self._right.get(key, 0) > self._now():
+            return True
+        question = (key, credentials.address)
+        waiting = self._under_way.get(question)
+        answer: Deferred[bool] = Deferred()
+        if waiting is not None:
+            waiting.append(answer)
+            return await answer
+        if len(self._slots.waiting) >= QUEUE_MAX:
+            raise LoginsBusyError
+        self._under_way[question] = [answer]
+        asking = Deferred.fromCoroutine(self._ask(credentials.password, stored, let_pass))
+
+        def tell(result: bool | Failure) -> None:  # noqa: FBT001 - a Deferred's
+            for waiter in self._under_way.pop(question):
+                waiter.callback(result)
+
+        if remember:
+            asking.addCallback(self._remember, key)
+        asking.addBoth(tell)
+        return await answer
+
+    async def _ask(self, password: str, stored: str, let_pass: Callable[[], Awaitable[object]]) -> bool:
+        await self._slots.acquire()
+        try:
+            await let_pass()
+            return await self._threads.run(verify_password, stored, password)
+        except MemoryError:
+            raise LoginsBusyError from None
+        finally:
+            self._slots.release()
+
+    def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
+        """Return what stands for a password in memory: with the key of this process, and without it nothing."""
+        username, password = (
+            text.encode(errors="surrogatepass") for text in (credentials.username, credentials.password)
+        )
+        message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
+        return hashlib.blake2b(message, key=self._key, digest_size=32).digest()  # a MAC when it has a key (RFC 7693)
+
+    def _remember(self, right: bool, key: bytes) -> bool:  # noqa: FBT001 - a result
+        if right:
+            self._right[key] = self._now() + REMEMBERED_S
+            if len(self._right) > REMEMBERED_MAX:
+                self._right.popitem(last=False)
+        return right
+
+    def forget_all(self) -> None:
+        """Forget all right passwords."""
+        self._right.clear()
+
+
+@implementer(ICredentialsChecker)
+class PasswordChecker:
+    """Names with passwords (Basic: RFC 7617; spec: Form login)."""
+
+    credentialInterfaces = (IPasswordCredentials,)
+
+    def __init__(self, users: UserDirectory, verifier: PasswordVerifier, throttle: Throttle) -> None:
+        self._users = users
+        self._verifier = verifier
+        self._throttle = throttle
+
+    def requestAvatarId(self, credentials: PasswordCredentials) -> Deferred[bytes | tuple[()]]:
+        """Return the user's name.
+
+        Raises:
+            Refused: there is no such user, or the password is not right: both take the same time.
+            TooManyFailuresError: the throttle does not let it pass.
+            LoginsBusyError: too many wait.
+            StoreUnavailableError: the throttle's counts cannot be had.
+        """
+        return Deferred.fromCoroutine(self._check(credentials))
+
+    async def _check(self, credentials: PasswordCredentials) -> bytes:
+        if len(credentials.username) > TEXT_MAX_CHARS or len(credentials.password) > TEXT_MAX_CHARS:
+            raise Refused("longer than any name or password")  # to normalize it could take a second
+        name, password = normalize(credentials.username), normalize(credentials.password)
+        account = self._users.get(name)
+        stored = account.password_hash if account else self._users.hash_in_place_of(name)
+        attempt = attempt_of(name, credentials.address)
+        had_failures = await self._throttle.check(attempt)
+        right = await self._verifier.verify(
+            PasswordCredentials(name, password, credentials.address),
+            stored,
+            let_pass=lambda: self._throttle.check(attempt),
+            remember=account is not None,  # else a quick answer would tell that it is right for somebody
+        )
+        if account is None or not right:
+            await self._throttle.note_failure(attempt)
+            raise Refused("wrong password" if account else "no such user", name)
+        now = self._users.get(name)
+        if now is None or now.password_hash != stored:
+            raise Refused("the password was changed meanwhile", name)
+        if had_failures:
+            await self._throttle.forget(attempt)
+        return name.encode()

@@ -1,0 +1,103 @@
+"""Sign-ins that last: sessions (spec: Form login with cookie session)."""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import Deferred
+from zope.interface import implementer
+
+from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
+from postd.auth.users import UserDirectory
+from postd.errors import StoreUnavailableError
+from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
+from postd.store.interface import LoginStore
+
+
+class Sessions:
+    """Begins, checks and ends sessions.
+
+    Args:
+        store: keeps them.
+        users: whose they are.
+        idle_s: how long one lasts without being used, in seconds.
+        lifetime_s: how long one lasts in any case.
+        now: the clock, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, store: LoginStore, users: UserDirectory, *, idle_s: float, lifetime_s: float, now: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._users = users
+        self._idle_s = idle_s
+        self._lifetime_s = lifetime_s
+        self._now = now
+
+    async def begin(self, username: str, *, in_place_of: Collection[bytes]) -> str:
+        """Begin a session and return its identifier; those that the client had until now end.
+
+        Raises:
+            Refused: the user has gone since the password was verified.
+            StoreUnavailableError: it could not be kept.
+        """
+        fingerprint = self._users.fingerprint(username)
+        if fingerprint is None:
+            raise Refused("no such user any more", username)
+        times = {"now": self._now(), "idle_s": self._idle_s, "lifetime_s": self._lifetime_s}
+        session_id = make_session_id()
+        id_hash = hash_session_id(session_id)
+        assert id_hash is not None
+        await self._store.add_session(id_hash, make_session(username, fingerprint, **times), in_place_of=in_place_of)
+        return session_id
+
+    async def user_of(self, id_hash: bytes) -> str | None:
+        """Return whose live session this is, None if there is none. That it is in use is noted now and then."""
+        session = await self._store.get_session(id_hash)
+        if session is None:
+            return None
+        now = self._now()
+        if session.expires <= now or self._users.fingerprint(session.username) != session.fingerprint:
+            return None
+        expires = renewal(session, now=now, idle_s=self._idle_s)
+        if expires is not None:
+            await self._renew(id_hash, now, expires)
+        return session.username
+
+    async def _renew(self, id_hash: bytes, now: float, expires: float) -> None:
+        with suppress(StoreUnavailableError):  # it is good for this request, and the store tells the log
+            await self._store.renew_session(id_hash, seen=now, expires=expires)
+
+    async def end(self, id_hashes: Collection[bytes]) -> None:
+        """End sessions.
+
+        Raises:
+            StoreUnavailableError: they may still be there.
+        """
+        await self._store.delete_sessions(id_hashes)
+
+
+@implementer(ICredentialsChecker)
+class SessionChecker:
+    """Sessions, by the hashes of their identifiers."""
+
+    credentialInterfaces = (ISessionCredentials,)
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def requestAvatarId(self, credentials: SessionCredentials) -> Deferred[bytes | tuple[()]]:
+        """Return the user's name.
+
+        Raises:
+            Refused: there is no live session among them, or more than one: somebody has planted a cookie.
+            StoreUnavailableError: nobody knows.
+        """
+        return Deferred.fromCoroutine(self._check(credentials))
+
+    async def _check(self, credentials: SessionCredentials) -> bytes:
+        users = [await self._sessions.user_of(id_hash) for id_hash in credentials.id_hashes]
+        live = [user for user in users if user is not None]
+        if len(live) != 1:
+            raise Refused("more than one live session" if live else "no live session")
+        return live[0].encode()

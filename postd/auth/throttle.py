@@ -1,0 +1,124 @@
+"""Failed logins are counted; who has too many of them has to wait (contract: `[throttle]`).
+
+Counted are passwords and Digest responses that were verified and found wrong, for users that there are and for others
+alike. Nothing is verified while there are too many, so that nothing can be learned, not even from a right password.
+"""
+
+import ipaddress
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+
+from postd.errors import TooManyFailuresError
+from postd.store.interface import FailureKeys, Failures, LoginStore
+
+
+@lru_cache(maxsize=4096)
+def attempt_of(username: str, address: str) -> FailureKeys:
+    """Return what an attempt is counted for: the account from this address, the address, the account.
+
+    Args:
+        username: the account, normalized.
+        address: an IP address, of which IPv6 counts by its /64, or any other text that tells clients apart.
+    """
+    place, account = _bucket(address).encode(), username.encode(errors="surrogateescape")
+    return _key(b"pair", place, account), _key(b"address", place), _key(b"account", account)
+
+
+def _bucket(address: str) -> str:
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.IPv6Network((ip, 64), strict=False))
+    return str(ip)
+
+
+def _key(kind: bytes, *parts: bytes) -> bytes:
+    return blake2b(b"\0".join((kind, *parts)), digest_size=16).digest()
+
+
+class Throttle:
+    """Counts failed logins in a store.
+
+    Args:
+        store: keeps the counts, for all workers.
+        failures: how many there may be for one account from one address,
+        address_failures: … from one address,
+        account_failures: … for one account.
+        window_s: for how long each of them counts, in seconds.
+        now: the clock, in seconds since the epoch.
+    """
+
+    def __init__(  # noqa: PLR0913 - the settings
+        self,
+        store: LoginStore,
+        *,
+        failures: int,
+        address_failures: int,
+        account_failures: int,
+        window_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._allowed = (failures, address_failures, account_failures)
+        self._window_s = window_s
+        self._now = now
+        self._being_noted: Counter[bytes] = Counter()
+
+    async def check(self, attempt: FailureKeys) -> bool:
+        """Let an attempt pass; return whether this account has failures from this address that still count.
+
+        Raises:
+            TooManyFailuresError: there are as many as the settings allow.
+            StoreUnavailableError: nobody knows.
+        """
+        counted = await self._store.count_failures(attempt, now=self._now())
+        if not counted and not self._being_noted:
+            return False
+        self._refuse_from(attempt, counted, self._being_noted, allowed_more=0)
+        return attempt[0] in counted
+
+    async def note_failure(self, attempt: FailureKeys) -> None:
+        """Count a failed attempt.
+
+        Raises:
+            TooManyFailuresError: others were quicker: there were as many as allowed before this one was noted.
+            StoreUnavailableError: it may not have been noted.
+        """
+        # Of many at once, those behind the last that may fail are answered alike, and are not counted: they would use
+        # up what others at this address have left, and the account's owner elsewhere.
+        await self.check(attempt)
+        now = self._now()
+        self._being_noted.update(attempt)  # from this moment on, in this process
+        try:
+            counted = await self._store.add_failure(attempt, now=now, expires=now + self._window_s)
+        finally:
+            self._being_noted.subtract(attempt)
+            self._being_noted += Counter()  # drops those at zero
+        self._refuse_from(attempt, counted, {}, allowed_more=1)
+
+    async def forget(self, attempt: FailureKeys) -> None:
+        """Forget the failures of an account from an address, once it has logged in from there.
+
+        Those of the address and of the account stay: else who has one account could go on at others' for ever, and a
+        stranger at one whose owner logs in often.
+        """
+        await self._store.forget_failures(attempt[0])
+
+    def _refuse_from(
+        self, attempt: FailureKeys, counted: Mapping[bytes, Failures], more: Mapping[bytes, int], *, allowed_more: int
+    ) -> None:
+        now = self._now()
+        waits = []
+        for key, allowed in zip(attempt, self._allowed, strict=True):
+            found = counted.get(key, Failures(0, now + self._window_s))
+            if found.count + more.get(key, 0) >= allowed + allowed_more:
+                waits.append(found.next_expiry - now)
+        if waits:
+            raise TooManyFailuresError(max(1, math.ceil(max(waits))))

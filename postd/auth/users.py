@@ -1,0 +1,125 @@
+"""The accounts of the user file, kept up to date (contract 4.1)."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from twisted.logger import Logger
+
+from postd.auth.userfile import Account, decode_users, read_user_file
+from postd.errors import ConfigError
+from postd.protocol.password import UNKNOWN_HASH
+
+WATCH_EVERY_S = 1
+"""How often the file is looked at (contract: taken up within 2 s)."""
+
+
+class _Accounts(Struct, frozen=True):
+    """What a file said: its accounts, and of each the fingerprint that a session carries."""
+
+    by_name: Mapping[str, Account]
+    fingerprints: Mapping[str, bytes]
+    hashes: Sequence[str]
+
+
+def fingerprint_of(account: Account) -> bytes:
+    """Return what a session carries of its user's entry: another one for each password that the user has had."""
+    return hashlib.sha256(account.password_hash.encode()).digest()[:16]
+
+
+def _index(by_name: Mapping[str, Account]) -> _Accounts:
+    fingerprints = {name: fingerprint_of(account) for name, account in by_name.items()}
+    return _Accounts(by_name, fingerprints, [account.password_hash for account in by_name.values()] or [UNKNOWN_HASH])
+
+
+class UserDirectory:
+    """The accounts there are.
+
+    Args:
+        path: the user file; empty for none, and no accounts.
+        changed: is told whose password is another one or who has gone: names, with fingerprints or None.
+    """
+
+    _log = Logger()
+
+    def __init__(self, path: str, *, changed: Callable[[Mapping[str, bytes | None]], None] = lambda _: None) -> None:
+        self._path = path
+        self._changed = changed
+        self._accounts = _index({})
+        self._seen: tuple[int, ...] | None = None
+        self._has_read = False
+        self._choice_key = secrets.token_bytes(16)
+
+    def load(self) -> None:
+        """Read the file for the first time. One that is not there yet means no users.
+
+        Raises:
+            ConfigError: it cannot be read, or has something in it that cannot be used.
+        """
+        if not self._path:
+            return
+        self._seen = self._signature()
+        self._accounts = self._read() or self._accounts
+
+    def refresh(self) -> bool:
+        """Take the file up if it has changed; return whether it was. What cannot be used leaves the old in force."""
+        signature = self._signature() if self._path else None
+        if signature == self._seen:
+            return False
+        self._seen = signature
+        try:
+            accounts = self._read()
+        except ConfigError as error:
+            self._log.error("the last good user file stays in force: {error}", error=error)
+            return False
+        if accounts is None:
+            self._log.error("the last good user file stays in force: {path} is gone", path=self._path)
+            return False
+        before, self._accounts = self._accounts, accounts
+        self._log.info("{path}: {count} users", path=self._path, count=len(accounts.by_name))
+        now = accounts.fingerprints
+        self._changed({name: now.get(name) for name, old in before.fingerprints.items() if now.get(name) != old})
+        return True
+
+    def _read(self) -> _Accounts | None:
+        content = read_user_file(Path(self._path))
+        if content is None:
+            return None
+        accounts = _index(decode_users(content, self._path))
+        self._has_read = True
+        return accounts
+
+    def get(self, name: str) -> Account | None:
+        """Return an account by its normalized name."""
+        return self._accounts.by_name.get(name)
+
+    def fingerprint(self, name: str) -> bytes | None:
+        """Return the fingerprint of an account, None if there is no such account."""
+        return self._accounts.fingerprints.get(name)
+
+    def hash_in_place_of(self, name: str) -> str:
+        """Return the hash to verify against for a user that there is not, so that this takes the time it takes others.
+
+        It is that of some account, always the same one for a name: verifying costs what it costs for the kinds of
+        hashes that there are, and asking again tells nothing.
+        """
+        hashes = self._accounts.hashes
+        mac = hmac.digest(self._choice_key, name.encode(errors="surrogateescape"), "sha256")
+        return hashes[int.from_bytes(mac[:8]) % len(hashes)]
+
+    @property
+    def accounts(self) -> Mapping[str, Account] | None:
+        """All of them, by name; None if there has not been a file yet."""
+        return self._accounts.by_name if self._has_read else None
+
+    def _signature(self) -> tuple[int, ...] | None:
+        """Return what differs between states of the file: a copy put back may be older than what it replaces."""
+        try:
+            status = os.stat(self._path)  # noqa: PTH116 - it says what it does
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,29 @@
+"""Basic: between `Authorization` and a name with a password (RFC 7617; spec: Basic)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from postd.auth.credentials import PasswordCredentials, Refused
+from postd.protocol.basic import BasicSyntaxError, decode_user_pass
+from postd.web.client import Clients
+
+
+class BasicCredentialFactory:
+    """`postd.web.guard.CredentialFactory` of Basic."""
+
+    scheme = b"basic"
+
+    def __init__(self, realm: str, clients: Clients) -> None:
+        self._challenge = f'Basic realm="{realm}"'.encode("ascii")
+        self._clients = clients
+
+    async def challenges(self, _refusal: Refused | None) -> Sequence[bytes]:
+        # No charset="UTF-8" (RFC 7617 §2.1): the spec gives the line literally, and clients send UTF-8 without it.
+        return [self._challenge]
+
+    def decode(self, response: bytes, request: Any) -> PasswordCredentials:
+        try:
+            username, password = decode_user_pass(response)
+        except BasicSyntaxError as error:
+            raise Refused(f"malformed: {error}") from None
+        return PasswordCredentials(username, password, self._clients.address(request))

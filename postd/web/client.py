@@ -1,0 +1,125 @@
+"""Who is at the other end of the connection, when there may be proxies in between (contract: `trusted_proxies`)."""
+
+import ipaddress
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from twisted.internet.address import UNIXAddress
+from twisted.logger import Logger
+
+from postd.web.errors import Problem
+
+UNIX = "unix"
+"""What stands for the address of a client of a UNIX socket."""
+
+_SAFE_METHODS = {b"GET", b"HEAD", b"OPTIONS", b"TRACE"}
+
+
+class Clients:
+    """Tells clients' addresses and origins.
+
+    Args:
+        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+        public_url: our origin as clients see it, empty for the one that they say they see.
+    """
+
+    _log = Logger()
+
+    def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
+        self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
+        self._trusts_unix = UNIX in trusted_proxies
+        self._public_url = public_url
+        self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
+        self._told = False
+
+    def address(self, request: Any) -> str:
+        """Return the client's IP address, or `UNIX`: the last one that no trusted proxy has, or can have, made up."""
+        peer = _peer(request)
+        forwarded: list[bytes] | None = request.requestHeaders.getRawHeaders(b"X-Forwarded-For")
+        if forwarded is None:
+            return peer
+        if not self._trusts(peer):
+            self._tell_once(peer)
+            return peer
+        for hop in reversed(b",".join(forwarded).split(b",")):
+            address = _decode_hop(hop)
+            if address is None:
+                break
+            peer = address
+            if not self._trusts(peer):
+                break
+        return peer
+
+    def is_secure(self, request: Any) -> bool:
+        """Tell whether the client's side of the connection is encrypted."""
+        if request.isSecure() or self._public_url.startswith("https:"):
+            return True
+        forwarded = request.requestHeaders.getRawHeaders(b"X-Forwarded-Proto")
+        if forwarded is None:
+            return False
+        if not self._trusts(_peer(request)):
+            self._tell_once(_peer(request))
+            return False
+        return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
+
+    def refuse_cross_site(self, request: Any) -> None:
+        """Let pass what a browser does for a page of ours, and what no browser does (contract 3).
+
+        Raises:
+            Problem: 403, a page of somebody else made the browser send this.
+        """
+        headers = request.requestHeaders
+        site = headers.getRawHeaders(b"Sec-Fetch-Site")
+        origin = headers.getRawHeaders(b"Origin")
+        if site is not None:
+            foreign = site not in ([b"same-origin"], [b"none"])
+        else:
+            foreign = origin is not None and not self._is_ours(origin, headers.getRawHeaders(b"Host", [b""])[0])
+        if foreign:
+            raise Problem(403, "This was sent by a page of another site.")
+
+    def refuse_cross_site_write(self, request: Any) -> None:
+        """As `refuse_cross_site`, of methods that may change something."""
+        if request.method not in _SAFE_METHODS:
+            self.refuse_cross_site(request)
+
+    def _is_ours(self, origin: list[bytes], host: bytes) -> bool:
+        if self._public_url:
+            return origin == [self._public_url.encode()]
+        # Without the scheme: behind a proxy that does not tell, ours is not the one that the client sees.
+        authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
+        return len(origin) == 1 and authority != b"" and authority == host.lower()
+
+    def _is_trusted(self, address: str) -> bool:
+        if address == UNIX:
+            return self._trusts_unix
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        return any(ip in network for network in self._networks)
+
+    def _tell_once(self, peer: str) -> None:
+        if not self._told:
+            self._told = True
+            self._log.warn(
+                "{peer} sends X-Forwarded-For or X-Forwarded-Proto and is none of trusted_proxies: they are ignored",
+                peer=peer,
+            )
+
+
+def _peer(request: Any) -> str:
+    address = request.getClientAddress()
+    return UNIX if isinstance(address, UNIXAddress) else str(address.host)
+
+
+def _decode_hop(hop: bytes) -> str | None:
+    """Return the address in one entry of `X-Forwarded-For`, with a port or brackets or without."""
+    text = hop.strip().decode("ascii", "replace")
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None

@@ -1,0 +1,42 @@
+"""The session cookie (spec: Session; contract 3)."""
+
+from typing import Any
+
+from postd.auth.credentials import SessionCredentials
+from postd.protocol.session import hash_session_id
+
+_COOKIES_MAX = 8
+"""Cookies of our name that are looked at: a browser has one, unless another site of the domain has planted more."""
+
+
+def make_challenge(realm: str) -> bytes:
+    """Return a challenge that names the form: a 401 must have one (RFC 9110 §15.5.2).
+
+    Browsers know no scheme of this name; they show the answer's body and ask for nothing.
+    """
+    return f'Cookie realm="{realm}", form-action="/login", cookie-name=session'.encode("ascii")
+
+
+def decode_session_cookies(request: Any) -> SessionCredentials | None:
+    """Return what may be sessions among the cookies of our name, None if there is none of that name."""
+    field_lines = request.requestHeaders.getRawHeaders(b"Cookie")
+    if field_lines is None:
+        return None
+    cookies = [cookie.strip().partition(b"=") for line in field_lines for cookie in line.split(b";")]
+    values = {value.decode("latin-1") for name, _, value in cookies if name == b"session"}
+    if not values:
+        return None
+    hashes = [hash_session_id(value) for value in sorted(values)[:_COOKIES_MAX]]
+    return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None))
+
+
+def set_session_cookie(request: Any, session_id: str, *, secure: bool) -> None:
+    # A header line of our own: Twisted's addCookie has another order and another spelling than the contract.
+    value = f"session={session_id}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+    request.responseHeaders.addRawHeader(b"Set-Cookie", value.encode("ascii"))
+
+
+def expire_session_cookie(request: Any) -> None:
+    """Make the browser forget the cookie (spec: "an expired cookie is set")."""
+    value = b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
+    request.responseHeaders.addRawHeader(b"Set-Cookie", value)

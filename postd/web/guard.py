@@ -1,0 +1,275 @@
+"""What stands before a protected resource: it logs the client in, or challenges it.
+
+`Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
+
+- A login that is decided at once is answered at once. The stock wrapper makes a class for each login, and goes through
+  `NOT_DONE_YET` even when nothing waits.
+- The portal is given a `Visit` for `mind`, so that one realm does for all resources.
+- A challenge is the whole line, for a factory may have several, in its own quoting: the stock wrapper quotes every
+  parameter, and RFC 7616 §3.3 forbids that for `algorithm` and `stale`. It is told why the last try was refused.
+- Two `Authorization` fields are a bad request (RFC 9110 §5.3: it is no list); the stock wrapper takes the last of them,
+  a proxy may have looked at the first. One of more than 8 KiB is refused (RFC 6585 §5).
+- A tab may follow the scheme's name (RFC 9110 §11.4 has spaces; §5.6.3 asks for leniency with white space).
+- 401 has a body in the form that other errors have there, is not to be stored, and has its length for HEAD too (RFC
+  9110 §9.3.2). A store that is away is 503, and too many failures are 429: no 401 for either, that would make clients
+  drop good credentials.
+- Without credentials nobody logs in, not even as `Anonymous`.
+"""
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+from msgspec import Struct
+from twisted.cred.credentials import ICredentials
+from twisted.cred.error import LoginFailed
+from twisted.cred.portal import IRealm, Portal
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.guard import HTTPAuthSessionWrapper
+from twisted.web.resource import IResource, getChildForRequest
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import Attribute, Interface, implementer
+
+from postd.auth.credentials import Refused
+from postd.web.answers import encode_no_content, encode_redirect
+from postd.web.client import Clients
+from postd.web.cookie import decode_session_cookies, expire_session_cookie
+from postd.web.errors import Problem, encode_problem, is_api
+from postd.web.front.answering import Answer, error_page
+
+AUTHORIZATION_MAX_BYTES = 8 * 1024
+
+
+_log = Logger()
+
+
+class CredentialFactory(Protocol):
+    """`twisted.web.iweb.ICredentialFactory`, with `challenges` in the place of `getChallenge`."""
+
+    @property
+    def scheme(self) -> bytes:
+        """The scheme's name, in lower case."""
+
+    async def challenges(self, refusal: Refused | None) -> Sequence[bytes]:
+        """Return the values of `WWW-Authenticate`, one for each field line.
+
+        Args:
+            refusal: why the credentials of the request were not good; None if it had none.
+        """
+
+    def decode(self, response: bytes, request: Any) -> Any:
+        """Return the credentials in what follows the scheme's name.
+
+        Raises:
+            Refused: there are none.
+            Problem: the request is not to be answered, whatever they are.
+        """
+
+
+class IUser(Interface):
+    """An avatar that is no more than who it is."""
+
+    name: str = Attribute("the user's name")
+
+
+@implementer(IUser)
+class User(Struct, frozen=True):
+    name: str
+
+
+class Visit(Struct, frozen=True):
+    """A request that wants to see a resource which only `users` may see; everybody who is known if that is empty."""
+
+    request: Any
+    resource: IResource
+    users: frozenset[str]
+
+
+@implementer(IRealm)
+class Realm:
+    """Avatars: the protected resource to visit, or the user."""
+
+    def requestAvatar(
+        self, avatarId: bytes | tuple[()], mind: object, *_interfaces: type[Interface]
+    ) -> tuple[type[Interface], object, Callable[[], None]]:
+        name = bytes(avatarId).decode()
+        if not isinstance(mind, Visit):
+            return IUser, User(name), stay_out
+        mind.request.username = name
+        if mind.users and name not in mind.users:
+            return IResource, _FORBIDDEN, stay_out
+        return IResource, mind.resource, stay_out
+
+
+def stay_out() -> None:
+    """Log out who was never kept logged in."""
+
+
+_FORBIDDEN = error_page(Problem(403, "You are known, but this is not for you."))
+
+
+class Guard(HTTPAuthSessionWrapper):
+    """Protects a resource and all below it.
+
+    Args:
+        portal: logs in.
+        factories: the schemes that a client may use, in the order of their challenges.
+        resource: what is protected.
+        clients: tells where a request comes from.
+        session_challenge: names the form (`postd.web.cookie.make_challenge`), if a session lets in, too; it is for
+            programs, where no other scheme has a challenge.
+        users: the only ones that may enter; all if there is none.
+    """
+
+    def __init__(  # noqa: PLR0913 - a rule has as many sides
+        self,
+        portal: Portal,
+        factories: Sequence[CredentialFactory],
+        resource: IResource,
+        *,
+        clients: Clients,
+        session_challenge: bytes | None = None,
+        users: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(portal, factories)
+        self._resource = resource
+        self._clients = clients
+        self._session_challenge = session_challenge
+        self._users = users
+
+    def _authorizedResource(self, request: Any) -> IResource:
+        if request.method == b"OPTIONS" and _is_preflight(request):
+            return Answer(_answer_preflight)
+        try:
+            if self._session_challenge is not None:
+                self._clients.refuse_cross_site_write(request)
+            credentials = self._decode(request)
+        except Problem as problem:
+            return error_page(problem)
+        except Refused as refusal:
+            return self._challenge(refusal, request)
+        if credentials is None:
+            return self._challenge(None, request)
+        visit = Visit(request, self._resource, self._users)
+        login: Deferred[Any] = self._portal.login(credentials, visit, IResource)
+        login.addCallbacks(self._entered, self._refused, callbackArgs=(request,), errbackArgs=(request,))
+        if login.called and not login.paused:
+            decided: Any = login.result
+            return cast("IResource", decided)
+        return _Waiting(login)
+
+    def _decode(self, request: Any) -> ICredentials | None:
+        """Return the credentials in a request, None if there are none that count here."""
+        values = request.requestHeaders.getRawHeaders(b"Authorization")
+        if values is not None:
+            if len(values) > 1:
+                raise Problem(400, "The request has more than one Authorization field.")
+            if len(values[0]) > AUTHORIZATION_MAX_BYTES:
+                raise Problem(431, "The Authorization field is too large.")
+            scheme, rest = _split_scheme(values[0])
+            for factory in self._credentialFactories:
+                if factory.scheme == scheme:
+                    decoded: ICredentials = factory.decode(rest, request)
+                    return decoded
+        return None if self._session_challenge is None else decode_session_cookies(request)
+
+    def _entered(self, login: tuple[object, IResource, Callable[[], None]], request: Any) -> IResource:
+        _, resource, leave = login
+        if leave is not stay_out:
+            request.notifyFinish().addBoth(lambda _: leave())
+        return resource
+
+    def _refused(self, failure: Failure, request: Any) -> IResource:
+        """Return what answers to a login that has failed."""
+        error: Any = failure.value
+        if isinstance(error, Refused):
+            return self._challenge(error, request)
+        if isinstance(error, LoginFailed):
+            _log.failure("no checker for the credentials of a request", failure=failure)
+        return error_page(error)
+
+    def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
+        """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
+        values = request.requestHeaders.getRawHeaders(b"Authorization")
+        scheme = _split_scheme(values[0])[0] if values else b""
+        # That a session has expired is no event; and what is no scheme of ours may be a password.
+        if refusal is not None and any(factory.scheme == scheme for factory in self._credentialFactories):
+            log_refusal(scheme.decode("ascii"), refusal, self._clients.address(request))
+        if self._credentialFactories or is_api(request.path):
+            return Answer(lambda asked: self._answer_401(refusal, asked))
+        return Answer(_answer_with_form)
+
+    async def _answer_401(self, refusal: Refused | None, request: Any) -> bytes:
+        for factory in self._credentialFactories:
+            for challenge in await factory.challenges(refusal):
+                request.responseHeaders.addRawHeader(b"WWW-Authenticate", challenge)
+        if not self._credentialFactories:
+            request.setHeader(b"WWW-Authenticate", self._session_challenge)
+        detail = "The credentials are not good." if refusal else "Credentials are needed."
+        return encode_problem(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
+
+
+def log_refusal(scheme: str, refusal: Refused, address: str) -> None:
+    """Tell the log why, which the client is not told."""
+    _log.info(
+        "login refused: {scheme} {user!r} from {address}: {why}",
+        scheme=scheme,
+        user=refusal.username,
+        address=address,
+        why=refusal.why,
+    )
+
+
+def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
+    """Return the scheme's name in lower case, and what follows it."""
+    scheme, _, rest = value.partition(b" ")
+    if b"\t" in scheme:
+        scheme, _, rest = value.partition(b"\t")
+    return scheme.lower(), rest.strip(b" \t")
+
+
+def _is_preflight(request: Any) -> bool:
+    headers = request.requestHeaders
+    return bool(headers.hasHeader(b"Origin") and headers.hasHeader(b"Access-Control-Request-Method"))
+
+
+async def _answer_preflight(request: Any) -> bytes:
+    # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.
+    return encode_no_content(request, {b"Allow": b"GET, HEAD"})
+
+
+async def _answer_with_form(request: Any) -> bytes:
+    """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
+    if decode_session_cookies(request) is not None:
+        expire_session_cookie(request)
+    return encode_redirect(request, b"/")
+
+
+@implementer(IResource)
+class _Waiting:
+    """Stands for a resource until the login is decided.
+
+    The login is not cancelled when the client goes away: what has failed must be counted.
+    """
+
+    isLeaf = True
+
+    def __init__(self, login: Deferred[IResource]) -> None:
+        self._login = login
+
+    def render(self, request: Any) -> Any:
+        def show(resource: IResource) -> None:
+            if request.channel is not None:  # else the connection is lost
+                request.render(getChildForRequest(resource, request))
+
+        self._login.addCallback(show)
+        self._login.addErrback(lambda failure: _log.failure("could not answer", failure=failure))
+        return NOT_DONE_YET
+
+    def getChildWithDefault(self, name: bytes, request: Any) -> IResource:
+        raise NotImplementedError  # a leaf has none
+
+    def putChild(self, path: bytes, child: IResource) -> None:
+        raise NotImplementedError

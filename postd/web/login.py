@@ -1,0 +1,134 @@
+"""Signing in and out by form (spec: Form-login paths; contract 3)."""
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from klein import Klein
+from twisted.cred.credentials import ICredentials
+from twisted.cred.portal import Portal
+from twisted.internet.defer import Deferred
+
+from postd.auth.credentials import PasswordCredentials, Refused
+from postd.auth.session import Sessions
+from postd.errors import StoreUnavailableError
+from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
+from postd.web.client import Clients
+from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
+from postd.web.errors import Problem
+from postd.web.guard import IUser, User, log_refusal
+from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
+
+FORM_MAX_BYTES = 8 * 1024
+
+
+class LoginPages:
+    """The pages `/`, `/login` and `/logout`; `/home` is a protected page.
+
+    The spec does not show what triggers a logout: POST `/logout` does, and GET shows a button for it.
+
+    Args:
+        portal: verifies passwords and sessions.
+        sessions: begins and ends them.
+        clients: tells where a request comes from.
+        realm: the protection realm's text, which names the site.
+        secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
+    """
+
+    app = Klein()
+
+    def __init__(self, portal: Portal, sessions: Sessions, clients: Clients, *, realm: str, secure: str) -> None:
+        self._portal = portal
+        self._sessions = sessions
+        self._clients = clients
+        self._secure = secure
+        self._login_page = make_login_page(realm)
+        self._logout_page = make_logout_page(realm)
+        self._challenge = make_challenge(realm)
+
+    @app.route("/", methods=["GET"])
+    async def show_form(self, request: Any) -> bytes:
+        request.setHeader(b"Vary", b"Cookie")
+        credentials = decode_session_cookies(request)
+        if credentials is not None:
+            try:
+                await self._log_in(credentials)
+            except (Refused, StoreUnavailableError):
+                pass  # the form is there even when the store is not
+            else:
+                return encode_redirect(request, b"/home")
+        return _encode_html(request, self._login_page)
+
+    @app.route("/login", methods=["POST"])
+    async def log_in(self, request: Any) -> bytes:
+        self._clients.refuse_cross_site(request)
+        try:
+            session_id = await self._begin_session(request)
+        except Refused as refusal:
+            log_refusal("form", refusal, self._clients.address(request))
+            headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
+            return encode_answer(request, HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+        set_session_cookie(request, session_id, secure=self._is_secure(request))
+        return encode_redirect(request, b"/home")
+
+    async def _begin_session(self, request: Any) -> str:
+        user = await self._log_in(PasswordCredentials(*_decode_form(request), self._clients.address(request)))
+        cookies = decode_session_cookies(request)
+        # What the browser had is never taken on: somebody may have planted it (session fixation).
+        return await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
+
+    @app.route("/logout", methods=["GET"])
+    async def show_button(self, request: Any) -> bytes:
+        # Nothing else: a link in somebody's page, or a browser that reads ahead, must not sign anybody out.
+        return _encode_html(request, self._logout_page)
+
+    @app.route("/logout", methods=["POST"])
+    async def log_out(self, request: Any) -> bytes:
+        self._clients.refuse_cross_site(request)
+        credentials = decode_session_cookies(request)
+        if credentials is not None:
+            await self._sessions.end(credentials.id_hashes)
+        expire_session_cookie(request)
+        if self._clients.is_secure(request):
+            request.setHeader(b"Clear-Site-Data", b'"cache"')
+        return encode_redirect(request, b"/")
+
+    async def _log_in(self, credentials: ICredentials) -> User:
+        decided: Deferred[tuple[object, object, object]] = Deferred()
+        # A client that goes away cancels its request, but not this: what has failed must be counted.
+        self._portal.login(credentials, None, IUser).addBoth(decided.callback)
+        _, user, _ = await decided
+        assert isinstance(user, User)
+        return user
+
+    def _is_secure(self, request: Any) -> bool:
+        return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
+
+
+def _encode_html(request: Any, page: bytes) -> bytes:
+    headers = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
+    return encode_answer(request, HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
+
+
+def _decode_form(request: Any) -> tuple[str, str]:
+    """Return user name and password.
+
+    Raises:
+        Refused: one of them is not there, empty, or there twice.
+        Problem: 415, 413 or 400, it is not a form in UTF-8 of at most `FORM_MAX_BYTES`.
+    """
+    kinds = request.requestHeaders.getRawHeaders(b"Content-Type", [b""])
+    if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
+        raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
+    body = request.content.read()
+    if len(body) > FORM_MAX_BYTES:
+        raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
+    try:
+        fields = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
+    names = [[value for name, value in fields if name == wanted] for wanted in ("username", "password")]
+    if any(len(values) != 1 or not values[0] for values in names):
+        raise Refused("a field is missing, empty or there twice")
+    (username,), (password,) = names
+    return username, password

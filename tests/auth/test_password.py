@@ -1,0 +1,608 @@
+"""Names with passwords: verified away from the reactor's thread, and no more often than needed."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import bcrypt
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock, deferLater
+from twisted.python.failure import Failure
+from zope.interface.verify import verifyObject
+
+from postd.auth.credentials import PasswordCredentials, Refused
+from postd.auth.password import (
+    QUEUE_MAX,
+    REMEMBERED_MAX,
+    REMEMBERED_S,
+    THREADS,
+    HashThreads,
+    PasswordChecker,
+    PasswordVerifier,
+)
+from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.users import UserDirectory
+from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
+from postd.reactor import IReactor
+from postd.store.sqlite import SqliteStore
+from tests.helpers import InMemoryApi, result_of
+from tests.web.wire import FORM, Asked, ask, begin, user_line
+
+T = TypeVar("T")
+
+HERE = "192.0.2.1"
+
+
+def bcrypt_of(password: str) -> str:
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+
+
+SECRET = bcrypt_of("secret")
+
+
+class SlowThreads(HashThreads):
+    """Threads in which nothing is done before a test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.asked = 0
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        result: Deferred[T] = Deferred()
+        self.asked += 1
+
+        def verify() -> None:
+            try:
+                verified = function(*args)
+            except Exception:  # noqa: BLE001 - as a thread pool does
+                result.errback(Failure())
+            else:
+                result.callback(verified)
+
+        self.waiting.append(verify)
+        return result
+
+    def go_on(self) -> None:
+        """Verify what waits, and what comes up behind it."""
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+async def pass_all() -> None:
+    pass
+
+
+def credentials(username: str = "alice", password: str = "secret", address: str = HERE) -> PasswordCredentials:
+    return PasswordCredentials(username, password, address)
+
+
+class VerifierTests:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def threads(self) -> SlowThreads:
+        return SlowThreads()
+
+    @pytest.fixture
+    def verifier(self, threads: SlowThreads, clock: Clock) -> PasswordVerifier:
+        return PasswordVerifier(threads, now=clock.seconds)
+
+    def begin(
+        self,
+        verifier: PasswordVerifier,
+        shown: PasswordCredentials | None = None,
+        stored: str = SECRET,
+        let_pass: Callable[[], Any] = pass_all,
+    ) -> Deferred[bool]:
+        return Deferred.fromCoroutine(verifier.verify(shown or credentials(), stored, let_pass=let_pass))
+
+    def verify(self, verifier: PasswordVerifier, threads: SlowThreads, *arguments: Any) -> bool:
+        verifying = self.begin(verifier, *arguments)
+        threads.go_on()
+        return bool(result_of(verifying))
+
+    def test_a_right_one_is_remembered_for_a_minute(
+        self, verifier: PasswordVerifier, threads: SlowThreads, clock: Clock
+    ) -> None:
+        for _ in range(5):
+            assert self.verify(verifier, threads)
+        assert threads.asked == 1
+        clock.advance(REMEMBERED_S - 0.1)
+        assert self.verify(verifier, threads)
+        assert threads.asked == 1  # and being used does not make it last
+        clock.advance(0.1)
+        assert self.verify(verifier, threads)
+        assert threads.asked == 2
+
+    def test_a_wrong_one_is_never_remembered(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        for n in range(1, 4):
+            assert not self.verify(verifier, threads, credentials(password="wrong"))
+            assert threads.asked == n
+        assert self.verify(verifier, threads)
+        assert not self.verify(verifier, threads, credentials(password="wrong"))
+
+    def test_another_hash_is_another_question(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        assert self.verify(verifier, threads)
+        assert not self.verify(verifier, threads, None, bcrypt_of("other"))
+        assert self.verify(verifier, threads, None, bcrypt_of("secret"))
+        assert threads.asked == 3
+
+    def test_so_is_another_user_or_password(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        """Where one ends and the other begins is part of it."""
+        stored = bcrypt_of("b")
+        assert self.verify(verifier, threads, credentials("a", "b"), stored)
+        assert not self.verify(verifier, threads, credentials("ab", ""), stored)
+        assert not self.verify(verifier, threads, credentials("", "ab"), stored)
+        assert self.verify(verifier, threads, credentials("c", "b"), stored)
+        assert threads.asked == 4
+
+    def test_from_another_address_it_is_the_same(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        assert self.verify(verifier, threads)
+        assert self.verify(verifier, threads, credentials(address="198.51.100.1"))
+        assert threads.asked == 1
+
+    def test_all_can_be_forgotten(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        self.verify(verifier, threads)
+        verifier.forget_all()
+        assert self.verify(verifier, threads)
+        assert threads.asked == 2
+
+    def test_what_is_remembered_is_bounded(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        stored = bcrypt_of("x")
+        for n in range(REMEMBERED_MAX + 10):
+            assert self.verify(verifier, threads, credentials(f"user{n}", "x"), stored)
+        remembered = verifier._right  # noqa: SLF001
+        assert len(remembered) == REMEMBERED_MAX
+        asked = threads.asked
+        assert self.verify(verifier, threads, credentials(f"user{REMEMBERED_MAX + 9}", "x"), stored)
+        assert threads.asked == asked
+        assert self.verify(verifier, threads, credentials("user0", "x"), stored)
+        assert threads.asked == asked + 1
+
+    def test_nothing_in_memory_gives_the_password_away(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        self.verify(verifier, threads)
+        assert b"secret" not in repr(vars(verifier)).encode()
+        assert "secret" not in repr(credentials())
+        other = PasswordVerifier(threads, now=lambda: 0.0)
+        self.verify(other, threads)
+        assert not set(other._right) & set(verifier._right)  # noqa: SLF001 - each process has a key of its own
+
+    def test_equal_questions_wait_for_one_answer(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        for password, right in (("secret", True), ("wrong", False)):
+            before = threads.asked
+            waiting = [self.begin(verifier, credentials(password=password)) for _ in range(500)]
+            threads.go_on()
+            assert [result_of(one) for one in waiting] == [right] * 500
+            assert threads.asked == before + 1
+
+    def test_equal_questions_from_elsewhere_wait_for_their_own(
+        self, verifier: PasswordVerifier, threads: SlowThreads
+    ) -> None:
+        """A stranger who is not let pass must not speak for others."""
+
+        async def refuse() -> None:
+            raise TooManyFailuresError(1)
+
+        refused = self.begin(verifier, credentials(address="198.51.100.1"), SECRET, refuse)
+        passed = self.begin(verifier)
+        threads.go_on()
+        with pytest.raises(TooManyFailuresError):
+            result_of(refused)
+        assert result_of(passed)
+
+    def test_no_more_are_verified_at_once_than_there_are_threads(
+        self, verifier: PasswordVerifier, threads: SlowThreads
+    ) -> None:
+        for n in range(THREADS + 5):
+            self.begin(verifier, credentials(f"user{n}"))
+        assert len(threads.waiting) == THREADS
+        threads.waiting.pop(0)()
+        assert len(threads.waiting) == THREADS
+        threads.go_on()
+        assert threads.asked == THREADS + 5
+
+    def test_more_than_may_wait_are_refused(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        waiting = [self.begin(verifier, credentials(f"user{n}")) for n in range(THREADS + QUEUE_MAX)]
+        for _ in range(3):
+            with pytest.raises(LoginsBusyError):
+                result_of(self.begin(verifier, credentials("one too many")))
+        joined = self.begin(verifier, credentials("user0"))  # costs nothing more
+        threads.go_on()
+        assert all(result_of(one) for one in [*waiting, joined])
+        assert self.verify(verifier, threads, credentials("one too many"))
+
+    def test_remembered_ones_are_answered_however_many_wait(
+        self, verifier: PasswordVerifier, threads: SlowThreads
+    ) -> None:
+        self.verify(verifier, threads)
+        for n in range(THREADS + QUEUE_MAX):
+            self.begin(verifier, credentials(f"user{n}"))
+        assert result_of(self.begin(verifier))
+
+    def test_whether_it_may_pass_is_asked_when_its_turn_comes(
+        self, verifier: PasswordVerifier, threads: SlowThreads
+    ) -> None:
+        passed: list[int] = []
+
+        def note(n: int) -> Callable[[], Any]:
+            async def let_pass() -> None:
+                passed.append(n)
+                if n == THREADS:
+                    raise TooManyFailuresError(1)
+
+            return let_pass
+
+        asking = [self.begin(verifier, credentials(f"user{n}"), SECRET, note(n)) for n in range(THREADS + 2)]
+        assert passed == list(range(THREADS))
+        threads.go_on()
+        assert passed == list(range(THREADS + 2))
+        with pytest.raises(TooManyFailuresError):
+            result_of(asking[THREADS])
+        assert result_of(asking[THREADS + 1])  # its turn came all the same
+        assert threads.asked == THREADS + 1
+
+    def test_an_error_leaves_nothing_taken(
+        self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> bool:
+            raise ArithmeticError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("postd.auth.password.verify_password", broken)
+            for n in range(THREADS * 3):
+                with pytest.raises(ArithmeticError):
+                    self.verify(verifier, threads, credentials(f"user{n % 2}"))
+        assert self.verify(verifier, threads)
+
+    def test_without_memory_for_it_the_service_is_busy(
+        self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def no_memory(*_: object) -> bool:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr("postd.auth.password.verify_password", no_memory)
+            with pytest.raises(LoginsBusyError):
+                self.verify(verifier, threads)
+        assert self.verify(verifier, threads)
+
+
+class CheckerTests:
+    @pytest.fixture
+    def api(self) -> Iterator[InMemoryApi]:
+        """Only its store and its clock."""
+        api = InMemoryApi()
+        yield api
+        api.close()
+
+    @pytest.fixture
+    def users(self, tmp_path: Path) -> UserDirectory:
+        (tmp_path / "users").write_text(user_line("alice", "secret") + user_line("jürgen", "pässwörd"))
+        users = UserDirectory(str(tmp_path / "users"))
+        users.load()
+        return users
+
+    @pytest.fixture
+    def threads(self) -> SlowThreads:
+        return SlowThreads()
+
+    @pytest.fixture
+    def throttle(self, api: InMemoryApi) -> Throttle:
+        limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
+        return Throttle(api.store, **cast(Any, limits), now=api.clock.seconds)
+
+    @pytest.fixture
+    def checker(
+        self, api: InMemoryApi, users: UserDirectory, threads: SlowThreads, throttle: Throttle
+    ) -> PasswordChecker:
+        return PasswordChecker(users, PasswordVerifier(threads, now=api.clock.seconds), throttle)
+
+    def check(self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, *shown: str) -> Any:
+        checking = checker.requestAvatarId(credentials(*shown))
+        api.clock.advance(0)
+        threads.go_on()
+        api.clock.advance(0)
+        return result_of(checking)
+
+    def failures(self, api: InMemoryApi, name: str = "alice", address: str = HERE) -> int:
+        keys = attempt_of(name, address)
+        counted = result_of(api.store.count_failures(keys, now=api.clock.seconds()))
+        return counted[keys[0]].count if keys[0] in counted else 0
+
+    def test_it_is_a_checker(self, checker: PasswordChecker) -> None:
+        verifyObject(ICredentialsChecker, checker)
+
+    def test_the_right_password_gives_the_name(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        assert self.check(api, checker, threads, "alice", "secret") == b"alice"
+        decomposed = self.check(api, checker, threads, "ju\u0308rgen", "pa\u0308sswo\u0308rd")
+        assert decomposed == "jürgen".encode()
+
+    def test_an_unknown_user_costs_what_a_wrong_password_does(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        for name in ("alice", "nobody"):
+            for n in range(1, 4):
+                before = threads.asked
+                with pytest.raises(Refused):
+                    self.check(api, checker, threads, name, "wrong")
+                assert threads.asked == before + 1
+                assert self.failures(api, name) == n
+
+    def test_an_unknown_user_with_somebodys_password_tells_nothing(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        """What is verified in its place is somebody's: that it was right must not show, not even by the time."""
+        for name in (f"nobody{n}" for n in range(8)):
+            for password in ("secret", "pässwörd"):
+                for _ in range(2):
+                    before = threads.asked
+                    with pytest.raises(Refused):
+                        self.check(api, checker, threads, name, password)
+                    assert threads.asked == before + 1
+
+    @pytest.mark.parametrize(("name", "password"), [("x" * 100_000, "x"), ("alice", "x" * 100_000), ("é" * 50_000, "")])
+    def test_what_is_far_too_long_is_refused_at_once(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, name: str, password: str
+    ) -> None:
+        with pytest.raises(Refused):
+            self.check(api, checker, threads, name, password)
+
+    @pytest.mark.parametrize("text", ["\0", "", "\n", "\udcff"])
+    def test_any_text_is_an_answer(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, text: str
+    ) -> None:
+        for shown in ((text, "secret"), ("alice", text), (text, text)):
+            with pytest.raises(Refused):
+                self.check(api, checker, threads, *shown)
+
+    @pytest.mark.parametrize("content", [user_line("alice", "other"), "", user_line("bob", "secret")])
+    def test_a_password_that_was_changed_meanwhile_is_not_good(  # noqa: PLR0913, PLR0917 - fixtures
+        self,
+        api: InMemoryApi,
+        checker: PasswordChecker,
+        threads: SlowThreads,
+        users: UserDirectory,
+        tmp_path: Path,
+        content: str,
+    ) -> None:
+        checking = checker.requestAvatarId(credentials())
+        (tmp_path / "users").write_text(content)
+        users.refresh()
+        threads.go_on()
+        with pytest.raises(Refused):
+            result_of(checking)
+        assert self.failures(api) == 0
+
+    def test_success_forgets_the_failures_from_there(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        for _ in range(5):
+            with pytest.raises(Refused):
+                self.check(api, checker, threads, "alice", "wrong")
+        assert self.failures(api) == 5
+        assert self.check(api, checker, threads, "alice", "secret") == b"alice"
+        assert self.failures(api) == 0
+
+    def test_success_without_failures_writes_nothing(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        writer = api.store._writer  # noqa: SLF001
+        assert writer is not None
+        before = writer.total_changes
+        for _ in range(3):
+            self.check(api, checker, threads)
+        assert writer.total_changes == before
+
+    def test_too_many_failures_are_told_before_anything_is_verified(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        assert self.check(api, checker, threads) == b"alice"
+        for _ in range(10):
+            with pytest.raises(Refused):
+                self.check(api, checker, threads, "alice", "wrong")
+        before = threads.asked
+        for password in ("wrong", "secret"):  # a remembered one is not let in either
+            with pytest.raises(TooManyFailuresError):
+                self.check(api, checker, threads, "alice", password)
+        assert threads.asked == before
+
+    def test_without_memory_no_failure_is_counted(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def no_memory(*_: object) -> bool:
+            raise MemoryError
+
+        monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
+        for name in ("alice", "nobody"):
+            with pytest.raises(LoginsBusyError):
+                self.check(api, checker, threads, name, "x")
+            assert self.failures(api, name) == 0
+
+    def test_with_the_store_away_nothing_is_verified(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        result_of(api.store.stop())
+        with pytest.raises(StoreUnavailableError):
+            self.check(api, checker, threads)
+        assert threads.asked == 0
+
+
+class OverHttpTests:
+    """What a client is told, by Basic and by the form."""
+
+    @pytest.fixture
+    def threads(self) -> SlowThreads:
+        return SlowThreads()
+
+    @pytest.fixture
+    def api(self, tmp_path: Path, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryApi]:
+        (tmp_path / "users").write_text(user_line("alice", "secret"))
+        monkeypatch.setattr("tests.helpers.InlineHashThreads", lambda _: threads)
+        api = InMemoryApi(tmp_path)
+        yield api
+        api.close()
+
+    def begin(self, api: InMemoryApi, scheme: str, password: str) -> Asked:
+        if scheme == "form":
+            body = f"username=alice&password={password}".encode()
+            asked = begin(api, "POST", "/login", body, {"Content-Type": FORM})
+        else:
+            token = {"secret": "YWxpY2U6c2VjcmV0", "wrong": "YWxpY2U6d3Jvbmc="}[password]
+            asked = begin(api, "GET", "/basic", None, {"Authorization": f"Basic {token}"})
+        api.clock.advance(0)
+        return asked
+
+    def failures(self, api: InMemoryApi) -> int:
+        api.clock.advance(0)
+        writer = api.store._writer  # noqa: SLF001
+        assert writer is not None
+        return int(writer.execute("SELECT count(*) FROM failure").fetchone()[0]) // 3
+
+    @pytest.mark.parametrize("scheme", ["basic", "form"])
+    def test_a_client_that_has_gone_is_counted(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
+        asked = self.begin(api, scheme, "wrong")
+        assert not asked.answered
+        asked.go_away()
+        threads.go_on()
+        assert self.failures(api) == 1
+        for _ in range(20):
+            self.begin(api, scheme, "wrong").go_away()
+        threads.go_on()
+        assert self.failures(api) == 10
+        assert self.begin(api, scheme, "secret").answer().status == 429
+
+    @pytest.mark.parametrize("scheme", ["basic", "form"])
+    def test_who_waits_for_the_same_answer_gets_it(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
+        """Even if it was another client's question, and that client has gone."""
+        first, second = self.begin(api, scheme, "secret"), self.begin(api, scheme, "secret")
+        first.go_away()
+        threads.go_on()
+        assert second.answer().status == (302 if scheme == "form" else 200)
+        assert threads.asked == 1
+
+    @pytest.mark.parametrize("scheme", ["basic", "form"])
+    def test_too_many_at_once_are_503(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
+        waiting = [
+            begin(
+                api,
+                "POST",
+                "/login",
+                f"username=user{n}&password=x".encode(),
+                {"Content-Type": FORM},
+                peer=f"10.0.{n}.1",
+            )
+            for n in range(THREADS + QUEUE_MAX)
+        ]
+        answer = self.begin(api, scheme, "secret").answer()
+        assert (answer.status, answer.body) == (503, b"Service Unavailable\n")
+        assert answer.header("Retry-After")
+        assert answer.header("WWW-Authenticate") is None
+        threads.go_on()
+        assert {one.answer().status for one in waiting} == {401}
+        asked = self.begin(api, scheme, "secret")
+        threads.go_on()
+        assert asked.answer().status in {200, 302}
+
+    @pytest.mark.parametrize("scheme", ["basic", "form"])
+    def test_without_memory_it_is_503(
+        self, api: InMemoryApi, threads: SlowThreads, scheme: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def no_memory(*_: object) -> bool:
+            raise MemoryError
+
+        monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
+        asked = self.begin(api, scheme, "secret")
+        threads.go_on()
+        answer = asked.answer()
+        assert (answer.status, answer.header("WWW-Authenticate")) == (503, None)
+        assert answer.header("Retry-After")
+        assert self.failures(api) == 0
+
+    def test_what_was_remembered_is_asked_anew_when_the_file_changes(
+        self, api: InMemoryApi, threads: SlowThreads, tmp_path: Path
+    ) -> None:
+        for asked, content in ((1, ""), (1, "# comment\n"), (2, "")):
+            one = self.begin(api, "basic", "secret")
+            threads.go_on()
+            assert (one.answer().status, threads.asked) == (200, asked)
+            (tmp_path / "users").write_text(content + user_line("alice", "secret"))
+            if content:
+                api.clock.advance(1)
+
+    def test_others_are_answered_meanwhile(self, api: InMemoryApi) -> None:
+        self.begin(api, "form", "secret")
+        assert ask(api, "GET", "/").status == 200
+        assert ask(api, "GET", "/post").status == 200
+
+
+class HashThreadsTests:
+    """With the reactor that everybody has."""
+
+    @pytest.fixture
+    def threads(self) -> Iterator[HashThreads]:
+        threads = HashThreads(cast(IReactor, global_reactor))
+        threads.start()
+        yield threads
+        threads.stop()
+
+    @ensureDeferred
+    async def test_it_verifies_in_other_threads_and_answers_in_the_reactors(self, threads: HashThreads) -> None:
+        reactors = threading.get_ident()
+        idents = await gatherResults([threads.run(threading.get_ident) for _ in range(10)])
+        assert reactors not in idents
+        assert len(set(idents)) <= THREADS
+        answered: list[int] = []
+        await threads.run(int).addCallback(lambda _: answered.append(threading.get_ident()))
+        assert answered == [reactors]
+
+    @ensureDeferred
+    async def test_the_reactor_goes_on_meanwhile(self, threads: HashThreads) -> None:
+        verifying = gatherResults([threads.run(time.sleep, 0.2) for _ in range(THREADS)])
+        turns = 0
+        while not verifying.called:
+            await deferLater(cast(IReactor, global_reactor), 0.005)
+            turns += 1
+        await verifying
+        assert turns >= 10
+
+    @ensureDeferred
+    async def test_errors_come_back(self, threads: HashThreads) -> None:
+        with pytest.raises(ValueError, match="invalid literal"):
+            await threads.run(int, "x")
+
+    @ensureDeferred
+    async def test_a_real_login_takes_its_way_through_them(self, threads: HashThreads, tmp_path: Path) -> None:
+        reactor = cast(IReactor, global_reactor)
+        (tmp_path / "users").write_text(user_line("alice", "secret"))
+        users = UserDirectory(str(tmp_path / "users"))
+        users.load()
+        store = SqliteStore.in_memory(reactor=reactor)
+        store.prepare()
+        await store.start()
+        limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
+        throttle = Throttle(store, **cast(Any, limits), now=time.time)
+        checker = PasswordChecker(users, PasswordVerifier(threads, now=time.time), throttle)
+        assert await checker.requestAvatarId(credentials()) == b"alice"
+        outcomes: list[Any] = []
+        await gatherResults(
+            [checker.requestAvatarId(credentials(password=f"wrong{n}")).addBoth(outcomes.append) for n in range(40)]
+        )
+        kinds = [type(outcome.value) for outcome in outcomes]
+        assert (kinds.count(Refused), kinds.count(TooManyFailuresError)) == (10, 30)
+        await store.stop()

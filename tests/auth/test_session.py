@@ -1,0 +1,152 @@
+"""Sessions, without HTTP: how long they last, and whose they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import Deferred
+from zope.interface.verify import verifyObject
+
+from postd.auth.credentials import Refused, SessionCredentials
+from postd.auth.session import SessionChecker, Sessions
+from postd.auth.users import UserDirectory
+from postd.errors import StoreUnavailableError
+from postd.protocol.session import hash_session_id
+from tests.helpers import InMemoryApi, result_of
+from tests.web.wire import user_line
+
+IDLE_S, LIFETIME_S = 1800, 7200
+
+
+class SessionsTests:
+    @pytest.fixture
+    def api(self) -> Iterator[InMemoryApi]:
+        """Only its store and its clock; nothing is purged."""
+        api = InMemoryApi()
+        api.logins.stop()
+        yield api
+        result_of(api.store.stop())
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        file = tmp_path / "users"
+        file.write_text(user_line("alice", "secret") + user_line("bob", "p:w"))
+        return file
+
+    @pytest.fixture
+    def users(self, file: Path) -> UserDirectory:
+        users = UserDirectory(str(file))
+        users.load()
+        return users
+
+    @pytest.fixture
+    def sessions(self, api: InMemoryApi, users: UserDirectory) -> Sessions:
+        return Sessions(api.store, users, idle_s=IDLE_S, lifetime_s=LIFETIME_S, now=api.clock.seconds)
+
+    def begin(self, api: InMemoryApi, sessions: Sessions, name: str = "alice", old: tuple[bytes, ...] = ()) -> bytes:
+        """Begin a session; return the hash of its identifier."""
+        id_hash = hash_session_id(run(api, sessions.begin(name, in_place_of=old)))
+        assert id_hash is not None
+        return id_hash
+
+    def test_a_session_is_its_users(self, api: InMemoryApi, sessions: Sessions) -> None:
+        alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
+        assert result_of(sessions.user_of(alice)) == "alice"
+        assert result_of(sessions.user_of(bob)) == "bob"
+        assert result_of(sessions.user_of(bytes(32))) is None
+
+    def test_it_expires_to_the_second(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        api.clock.rightNow += IDLE_S
+        assert result_of(sessions.user_of(id_hash)) is None
+        api.clock.rightNow -= 0.001
+        assert run(api, sessions.user_of(id_hash)) == "alice"
+
+    def test_it_ends_to_the_second_however_much_it_is_used(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        for _ in range(LIFETIME_S // 60 - 1):
+            api.clock.rightNow += 60
+            assert run(api, sessions.user_of(id_hash)) == "alice"
+        api.clock.rightNow += 59.9
+        assert run(api, sessions.user_of(id_hash)) == "alice"
+        api.clock.rightNow += 0.1
+        assert result_of(sessions.user_of(id_hash)) is None
+
+    def test_one_that_has_expired_is_not_renewed(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        before = result_of(api.store.get_session(id_hash))
+        api.clock.rightNow += IDLE_S
+        assert run(api, sessions.user_of(id_hash)) is None
+        assert result_of(api.store.get_session(id_hash)) == before
+
+    def test_another_password_ends_it_and_the_old_one_back_does_not_matter(
+        self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
+    ) -> None:
+        alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
+        file.write_text(user_line("alice", "other") + user_line("bob", "p:w"))
+        assert users.refresh()
+        assert result_of(sessions.user_of(alice)) is None
+        assert result_of(sessions.user_of(bob)) == "bob"
+
+    def test_who_has_gone_meanwhile_gets_none(
+        self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
+    ) -> None:
+        file.write_text(user_line("bob", "p:w"))
+        users.refresh()
+        with pytest.raises(Refused):
+            run(api, sessions.begin("alice", in_place_of=()))
+        assert result_of(api.store.list_sessions()) == []
+
+    def test_those_it_takes_the_place_of_end(self, api: InMemoryApi, sessions: Sessions) -> None:
+        one, two, three = (self.begin(api, sessions) for _ in range(3))
+        new = self.begin(api, sessions, old=(one, two, bytes(32)))
+        assert [run(api, sessions.user_of(old)) for old in (one, two, three, new)] == [None, None, "alice", "alice"]
+
+    def test_ending_is_for_good_and_can_be_done_twice(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        for _ in range(2):
+            run(api, sessions.end([id_hash]))
+            assert result_of(sessions.user_of(id_hash)) is None
+
+    def test_one_that_ends_while_it_is_renewed_stays_ended(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        api.clock.rightNow += 100
+        ending, using = started(sessions.end([id_hash])), started(sessions.user_of(id_hash))
+        api.clock.advance(0)
+        assert result_of(using) == "alice"
+        result_of(ending)
+        assert result_of(api.store.list_sessions()) == []
+
+    def test_a_use_that_cannot_be_noted_is_let_in(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        result_of(api.store._writes.close())  # noqa: SLF001 - as when the disk is full
+        api.clock.rightNow += 100
+        assert result_of(sessions.user_of(id_hash)) == "alice"
+        with pytest.raises(StoreUnavailableError):
+            run(api, sessions.end([id_hash]))
+        with pytest.raises(StoreUnavailableError):
+            run(api, sessions.begin("alice", in_place_of=()))
+
+    def test_the_checker_wants_exactly_one(self, api: InMemoryApi, sessions: Sessions) -> None:
+        checker = SessionChecker(sessions)
+        verifyObject(ICredentialsChecker, checker)
+        alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
+        for id_hashes, name in (((alice,), b"alice"), ((bytes(32), bob), b"bob")):
+            assert result_of(checker.requestAvatarId(SessionCredentials(id_hashes))) == name
+        refused: list[tuple[bytes, ...]] = [(), (bytes(32),), (alice, bob), (bytes(32), bob, alice)]
+        for shown in refused:
+            with pytest.raises(Refused):
+                result_of(checker.requestAvatarId(SessionCredentials(shown)))
+
+
+def started(call: Any) -> Deferred[Any]:
+    return Deferred.fromCoroutine(call)
+
+
+def run(api: InMemoryApi, call: Any) -> Any:
+    """Return what a call comes to that may have to write."""
+    running = started(call)
+    api.clock.advance(0)
+    return result_of(running)

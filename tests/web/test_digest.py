@@ -1,0 +1,709 @@
+"""Digest over HTTP: each case of the contract's table (auth.md section 2), for every algorithm and offer."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.logger import LogLevel
+
+from postd.logins import Logins
+from postd.service import make_tree
+from tests.helpers import Answer, InlineHashThreads, MemoryTransport, connect, make_site
+from tests.web.clients import (
+    HASHES,
+    PASSWORD,
+    Proof,
+    account,
+    ask_raw,
+    challenges_in,
+    check_secret,
+    h,
+    make_api,
+    recorded_log,
+)
+
+USERS = (
+    account("alice")
+    + account("bob")
+    + account('al"i\\ce')
+    + account("jürgen")
+    + account("md5", algorithms=["MD5"])
+    + account("sha", algorithms=["SHA-256"])
+    + account("elsewhere", realm="other")
+    + account("htpasswd", algorithms=[])
+)
+JSON = {"Content-Type": "application/json"}
+
+
+class Server:
+    """A server, and a client that has chosen one of the algorithms that it offers."""
+
+    def __init__(self, folder: Path, offered: list[str], algorithm: str, more: str = "") -> None:
+        self.offered = offered
+        self.algorithm = algorithm
+        rules = f'[digest]\nalgorithms = {offered}\n[api]\nwrite = ["digest"]\n'
+        self.api = make_api(folder, more + rules, USERS)
+
+    def get(self, headers: dict[str, Any] | None = None, path: str = "/digest", method: str = "GET") -> Answer:
+        return self.api.request(method, path, headers=headers)
+
+    def nonce(self) -> str:
+        return challenges_in(self.get())[0].nonce
+
+    def proof(self, **parts: str) -> Proof:
+        """Make a proof with a new nonce."""
+        return Proof(**{"nonce": self.nonce(), "algorithm": self.algorithm, **parts})
+
+    def check_refused(self, answer: Answer, *, stale: bool = False) -> None:
+        assert (answer.status, answer.body) == (401, b"Unauthorized\n")
+        found = challenges_in(answer)
+        assert [challenge.algorithm for challenge in found] == self.offered
+        assert len(answer.headers["www-authenticate"]) == len(self.offered)
+        assert {challenge.stale for challenge in found} == {stale}
+        assert {challenge.realm for challenge in found} == {"postd"}
+        assert "authentication-info" not in answer.headers
+        # What it offers is good: a client goes on from there.
+        again = Proof(nonce=found[0].nonce, algorithm=self.algorithm)
+        check_entered(self.get(again.headers()), again)
+
+
+def check_entered(answer: Answer, proof: Proof) -> None:
+    assert (answer.status, answer.body) == (200, f"Success: {proof.username}\n".encode())
+    assert answer.header("Authentication-Info") == proof.info
+    assert "www-authenticate" not in answer.headers
+
+
+@pytest.fixture(
+    params=[(["MD5"], "MD5"), (["SHA-256", "MD5"], "SHA-256"), (["SHA-256", "MD5"], "MD5"), (["SHA-256"], "SHA-256")],
+    ids=lambda param: f"{'+'.join(param[0])}:{param[1]}",
+)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(tmp_path, *request.param)
+    yield server
+    server.api.close()
+
+
+@pytest.fixture
+def md5(tmp_path: Path) -> Iterator[Server]:
+    """The server with its default settings."""
+    server = Server(tmp_path, ["MD5"], "MD5")
+    yield server
+    server.api.close()
+
+
+class ChallengeTests:
+    def test_it_has_the_parameters_of_the_spec_in_one_line_an_algorithm(self, server: Server) -> None:
+        answer = server.get()
+        lines = answer.headers["www-authenticate"]
+        nonces = [challenge.nonce for challenge in challenges_in(answer)]
+        assert lines == [
+            f'Digest realm="postd", qop="auth", algorithm={algorithm}, nonce="{nonce}"'
+            for algorithm, nonce in zip(server.offered, nonces, strict=True)
+        ]
+
+    def test_each_has_another_nonce(self, md5: Server) -> None:
+        assert len({md5.nonce() for _ in range(20)}) == 20
+
+    def test_it_is_md5_without_settings(self, tmp_path: Path) -> None:
+        api = make_api(tmp_path)
+        assert [challenge.algorithm for challenge in challenges_in(api.request("GET", "/digest"))] == ["MD5"]
+        api.close()
+
+    def test_an_algorithm_named_twice_is_offered_once(self, tmp_path: Path) -> None:
+        api = make_api(tmp_path, '[digest]\nalgorithms = ["MD5", "SHA-256", "MD5"]')
+        assert [challenge.algorithm for challenge in challenges_in(api.request("GET", "/digest"))] == ["MD5", "SHA-256"]
+        api.close()
+
+    @pytest.mark.parametrize("realm", ["The posts of 'x', all: a=b", "http-auth@example.org"])
+    def test_any_realm_that_can_be_set_can_be_used(self, tmp_path: Path, realm: str) -> None:
+        api = make_api(tmp_path, f"realm = {json.dumps(realm)}", account("alice", realm=realm))
+        challenge = challenges_in(api.request("GET", "/digest"))[0]
+        assert challenge.realm == realm
+        proof = Proof(nonce=challenge.nonce, realm=realm)
+        check_entered(api.request("GET", "/digest", headers=proof.headers()), proof)
+        api.close()
+
+    @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "bücher", "a\nb"])
+    def test_a_realm_that_clients_get_wrong_ends_the_start(self, tmp_path: Path, realm: str) -> None:
+        """D30."""
+        with pytest.raises(ValueError, match="is not a realm"):
+            make_api(tmp_path, f"realm = {json.dumps(realm)}")
+
+
+class SuccessTests:
+    def test_a_right_response_enters(self, server: Server) -> None:
+        """D1."""
+        proof = server.proof()
+        check_entered(server.get(proof.headers()), proof)
+
+    def test_the_server_proves_itself_on_whatever_it_answers(self, server: Server) -> None:
+        """D2."""
+        for method, path, status in (
+            ("HEAD", "/digest", 200),
+            ("GET", "/digest/below", 404),
+            ("HEAD", "/digest/below", 404),
+            ("GET", "/digest/", 404),
+            ("POST", "/digest", 405),
+            ("DELETE", "/digest", 405),
+            ("FOO", "/digest", 405),
+            ("POST", "/post/1", 405),
+            ("PUT", "/post/99", 404),
+            ("POST", "/post", 201),
+            ("POST", "/post", 201),
+        ):
+            proof = server.proof(method=method, uri=path)
+            answer = server.api.request(method, path, b'{"post":"x"}', {**JSON, **proof.headers()})
+            assert answer.status == status
+            assert answer.header("Authentication-Info") == proof.info
+            assert "www-authenticate" not in answer.headers
+            if method == "HEAD":
+                assert answer.body == b""
+
+    def test_it_says_what_was_wrong_with_the_body_and_proves_itself(self, md5: Server) -> None:
+        for body, status in ((b"{", 400), (b"{}", 422)):
+            proof = md5.proof(method="POST", uri="/post")
+            answer = md5.api.request("POST", "/post", body, {**JSON, **proof.headers()})
+            assert (answer.status, answer.header("Authentication-Info")) == (status, proof.info)
+
+    def test_an_absent_algorithm_is_md5(self, server: Server) -> None:
+        """D3."""
+        proof = server.proof(algorithm="MD5")
+        answer = server.get(proof.headers(algorithm=None))
+        if "MD5" in server.offered:
+            check_entered(answer, proof)
+        else:
+            server.check_refused(answer)
+
+    def test_clients_write_it_differently(self, server: Server) -> None:
+        """D5, D22, D29; and white space after the scheme (G5, G6)."""
+        for change in (
+            lambda field: field.replace(b"qop=auth", b'qop="auth"').replace(b"nc=00000001", b'nc="00000001"'),
+            lambda field: (
+                field.replace(b"algorithm=", b'algorithm="') + b'"' if field.endswith((b"MD5", b"256")) else field
+            ),
+            lambda field: field.replace(b"algorithm=SHA", b"algorithm=sha").replace(b"algorithm=MD5", b"algorithm=md5"),
+            lambda field: field.replace(b"qop=auth", b"qop=AUTH"),
+            lambda field: field.replace(b"=", b" = "),
+            lambda field: field.replace(b"=", b"\t=\t"),
+            lambda field: field.replace(b", ", b","),
+            lambda field: field.replace(b", ", b" ,, ,\t"),
+            lambda field: field.replace(b"username", b"Username").replace(b"nonce", b"NONCE"),
+            lambda field: field.replace(b"Digest ", b"DIGEST "),
+            lambda field: field.replace(b"Digest ", b"digest    "),
+            lambda field: field.replace(b"Digest ", b"Digest\t"),
+            lambda field: field.replace(b"Digest ", b"Digest ,"),
+            lambda field: field + b', opaque="x", charset=UTF-8, userhash=false, more="or, less"',
+        ):
+            proof = server.proof()
+            check_entered(server.get({"Authorization": change(proof.headers()["Authorization"])}), proof)
+
+    def test_hexadecimal_digits_may_be_large(self, server: Server) -> None:
+        proof = server.proof(nc="0000000A")
+        response = f'"{proof.hash("GET").upper()}"'
+        check_entered(server.get(proof.headers(response=response)), proof)
+
+    @pytest.mark.parametrize(
+        "cnonce", ["x", "", "a, b=c; d", "c\tc", "kö", 'a"b\\c', "\udcff", "=" * 1000, "%0d%0aX: y"]
+    )
+    def test_what_the_client_chose_is_echoed(self, md5: Server, cnonce: str) -> None:
+        proof = md5.proof(cnonce=cnonce)
+        answer = md5.get(proof.headers())
+        assert answer.status == 200
+        quoted = cnonce.replace("\\", r"\\").replace('"', r"\"").encode(errors="surrogateescape").decode("latin-1")
+        assert (answer.header("Authentication-Info") or "").endswith(f', cnonce="{quoted}", nc=00000001')
+
+    def test_a_body_comes_after_the_challenge(self, server: Server) -> None:
+        """D31; curl sends the first request without its body."""
+        first = server.api.request("POST", "/post", b"", JSON)
+        assert first.status == 401
+        proof = server.proof(method="POST", uri="/post")
+        answer = server.api.request("POST", "/post", b'{"post":"with body"}', {**JSON, **proof.headers()})
+        assert (answer.status, answer.body) == (201, b"Success a Post!\n")
+        assert json.loads(server.api.request("GET", "/post").body) == [{"id": 1, "post": "with body"}]
+
+
+class UsernameTests:
+    @pytest.mark.parametrize("username", ['al"i\\ce', "jürgen"])
+    def test_quoted_pairs_and_utf_8(self, server: Server, username: str) -> None:
+        """D21, D26."""
+        proof = server.proof(username=username)
+        check_entered(server.get(proof.headers()), proof)
+
+    def test_what_is_not_escaped_is_another_name(self, md5: Server) -> None:
+        """As requests, httpx and wget send it."""
+        md5.check_refused(md5.get(md5.proof(username='al"i\\ce').headers(username='"al\\i\\ce"')))
+
+    def test_it_may_be_percent_encoded(self, server: Server) -> None:
+        """D25."""
+        proof = server.proof(username="jürgen")
+        extended = {"username": None, "username*": "UTF-8''j%C3%BCrgen"}
+        check_entered(server.get(proof.headers(**extended)), proof)
+        server.check_refused(server.get(server.proof(username="jürgen").headers(**{"username*": "UTF-8''j%C3%BCrgen"})))
+        latin = {"username": None, "username*": "ISO-8859-1''j%FCrgen"}
+        server.check_refused(server.get(server.proof(username="jürgen").headers(**latin)))
+
+    def test_latin_1_is_another_name(self, md5: Server) -> None:
+        md5.check_refused(md5.get(md5.proof(username="jürgen").headers(username='"j\udcfcrgen"')))
+
+    def test_nobody_can_tell_who_is_there(self, server: Server) -> None:
+        """D28: whoever they are, the same bytes but for the nonce, the date, and nothing of stale."""
+        seen = set()
+        for username, password in (
+            *(("alice", "wrong"), ("nobody", PASSWORD), ("htpasswd", PASSWORD), ("elsewhere", PASSWORD)),
+            *(("", PASSWORD), ("ALICE", PASSWORD), ("alice ", PASSWORD), ("x" * 5000, PASSWORD), ("\udcff", "")),
+        ):
+            for nonce in (server.nonce(), "forged"):
+                answer = server.get(server.proof(username=username, password=password, nonce=nonce).headers())
+                assert answer.status == 401
+                for challenge in challenges_in(answer):
+                    answer = structs.replace(
+                        answer, headers=json.loads(json.dumps(answer.headers).replace(challenge.nonce, ""))
+                    )
+                answer.headers.pop("date")
+                seen.add((answer.status, json.dumps(answer.headers), answer.body))
+        assert len(seen) == 1
+        server.check_refused(server.get())
+
+    def test_who_has_no_hash_for_an_algorithm_cannot_use_it(self, tmp_path: Path) -> None:
+        server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
+        for username, algorithm, entered in (
+            *(("md5", "MD5", True), ("md5", "SHA-256", False), ("sha", "SHA-256", True), ("sha", "MD5", False)),
+            *(("htpasswd", "MD5", False), ("htpasswd", "SHA-256", False)),
+            *(("elsewhere", "MD5", False), ("elsewhere", "SHA-256", False)),
+        ):
+            proof = server.proof(username=username, algorithm=algorithm)
+            answer = server.get(proof.headers())
+            if entered:
+                check_entered(answer, proof)
+            else:
+                server.check_refused(answer)
+        server.api.close()
+
+    def test_a_hash_for_another_realm_is_of_no_use_in_either(self, server: Server) -> None:
+        for realm in ("postd", "other"):
+            server.check_refused(server.get(server.proof(username="elsewhere", realm=realm).headers()))
+
+    def test_a_new_password_is_taken_up(self, md5: Server) -> None:
+        users = md5.api.users
+        assert users is not None
+        line = account("alice").replace(h("MD5", f"alice:postd:{PASSWORD}"), h("MD5", "alice:postd:new"))
+        users.write_text(line)
+        md5.api.clock.advance(2)
+        assert md5.get(md5.proof().headers()).status == 401
+        proof = md5.proof(password="new")
+        check_entered(md5.get(proof.headers()), proof)
+
+
+class RefusalTests:
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"password": "wrong"},
+            {"password": ""},
+            {"method": "POST"},
+            {"method": ""},
+            {"realm": "other"},
+            {"realm": ""},
+        ],
+    )
+    def test_what_proves_something_else(self, server: Server, parts: dict[str, str]) -> None:
+        """D8, D9, and a wrong password."""
+        server.check_refused(server.get(server.proof(**parts).headers()))
+
+    @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "response", "nc", "cnonce", "qop"])
+    def test_every_parameter_must_be_there(self, server: Server, name: str) -> None:
+        """D10."""
+        server.check_refused(server.get(server.proof().headers(**{name: None})))
+
+    @pytest.mark.parametrize("name", ["realm", "nonce", "response", "nc", "cnonce", "username"])
+    def test_what_is_sent_is_what_was_hashed(self, server: Server, name: str) -> None:
+        for value in ('"x"', '""', "00000002", '"' + "0" * 64 + '"', '"' + "0" * 32 + '"'):
+            server.check_refused(server.get(server.proof().headers(**{name: value})))
+
+    def test_an_algorithm_that_is_not_offered(self, server: Server) -> None:
+        """D4."""
+        for algorithm in ("SHA", "foo", "MD5-sess", "SHA-256-sess", "SHA-512-256", '""'):
+            server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
+        for algorithm in HASHES.keys() - set(server.offered):
+            server.check_refused(server.get(server.proof(algorithm=algorithm).headers()))
+
+    def test_the_other_algorithm_than_the_one_that_was_hashed(self, server: Server) -> None:
+        for algorithm in HASHES.keys() - {server.algorithm}:
+            server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
+
+    def test_the_way_of_rfc_2069(self, server: Server) -> None:
+        """D11."""
+        proof = server.proof()
+        ha1, ha2 = (h(server.algorithm, text) for text in (f"alice:postd:{PASSWORD}", "GET:/digest"))
+        response = f'"{h(server.algorithm, f"{ha1}:{proof.nonce}:{ha2}")}"'
+        server.check_refused(server.get(proof.headers(response=response, qop=None, nc=None, cnonce=None)))
+        server.check_refused(server.get(proof.headers(response=response, qop=None)))
+        server.check_refused(server.get(proof.headers(response=response)))
+
+    @pytest.mark.parametrize("qop", ["auth-int", "junk", '""', '"auth,auth-int"'])
+    def test_another_quality_of_protection(self, server: Server, qop: str) -> None:
+        """D12."""
+        server.check_refused(server.get(server.proof(qop=qop.strip('"')).headers(qop=qop)))
+        server.check_refused(server.get(server.proof().headers(qop=qop)))
+
+    @pytest.mark.parametrize("count", ["1", "0000001", "000000001", "zzzzzzzz", "00000000", "0000000g", "-0000001"])
+    def test_a_count_that_is_none(self, server: Server, count: str) -> None:
+        """D13."""
+        server.check_refused(server.get(server.proof(nc=count).headers()))
+
+    @pytest.mark.parametrize("name", ["username", "nonce", "uri", "nc", "response", "algorithm", "qop", "x"])
+    def test_a_parameter_that_is_there_twice(self, server: Server, name: str) -> None:
+        """D23."""
+        proof = server.proof()
+        value = proof.parameters(x='""')[name]
+        headers = proof.headers(x='""')
+        headers["Authorization"] += f", {name}={value}".encode()
+        server.check_refused(server.get(headers))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(b"", b" ", b",", b"x", b"x=", b"=", b'"', b"\xff", b"\xc3\xa4=1", b"opaque=x", b"a b", b"YWxpY2U6eA=="),
+            *(b"," * 7500, b'"' * 7500, b"a" * 7500, b"\\" * 7500, b"a=b," * 1800),
+        ],
+    )
+    def test_garbage(self, md5: Server, value: bytes) -> None:
+        """D24."""
+        for field in (
+            b"Digest " + value,
+            b"Digest" + value,
+            md5.proof().headers()["Authorization"] + b", \xff" + value,
+        ):
+            md5.check_refused(md5.get({"Authorization": field}))
+
+    def test_userhash(self, server: Server) -> None:
+        """D27."""
+        hashed = f'"{h(server.algorithm, "alice:postd")}"'
+        server.check_refused(server.get(server.proof().headers(username=hashed, userhash="true")))
+        server.check_refused(server.get(server.proof().headers(userhash="true")))
+
+    def test_any_bytes_are_refused(self, md5: Server) -> None:
+        proof = md5.proof()
+        pieces = [f"{name}={value}".encode() for name, value in proof.parameters(response='"' + "0" * 32 + '"').items()]
+        value = (
+            st.binary(max_size=60)
+            | st.lists(st.sampled_from([*pieces, b"x", b"", b'x="', b"uri=/digest"])).map(b", ".join)
+            | st.permutations(pieces).map(b", ".join)
+        )
+
+        @given(value.map(lambda value: value.translate(None, bytes([*range(9), *range(10, 32), 127]))))
+        @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        def check(value: bytes) -> None:
+            md5.api.clock.advance(400)  # what is well-formed and wrong counts for the throttle
+            assert md5.get({"Authorization": b"Digest " + value}).status == 401
+
+        check()
+
+
+class UriTests:
+    """D6, D7."""
+
+    @pytest.mark.parametrize(
+        ("target", "uri"),
+        [
+            ("/digest", "/"),
+            ("/digest", ""),
+            ("/digest", "/digest/"),
+            ("/digest", "/basic"),
+            ("/digest", "/digest?"),
+            ("/digest", "/digest?a=1"),
+            ("/digest?a=1", "/digest"),
+            ("/digest?a=1", "/digest?a=2"),
+            ("/digest", "/DIGEST"),
+            ("/digest", "/%64igest"),
+            ("/%64igest", "/digest"),
+            ("/digest", "*"),
+            ("/digest", "//digest"),
+            ("/digest", "http://elsewhere/digest"),
+            ("/digest", "http://localhost/basic"),
+            ("/digest", "http://localhost:80/digest"),
+            ("/digest", "http://alice@localhost/digest"),
+            ("/digest", "http://localhost"),
+            ("/digest", "http:///digest"),
+            ("/digest", "ftp://localhost/digest"),
+            ("/digest", "localhost/digest"),
+            ("/digest", "http://localhost/digest?"),
+            ("/digest", "http://localhost/digest#x"),
+        ],
+    )
+    def test_a_proof_for_another_target_is_a_bad_request(self, server: Server, target: str, uri: str) -> None:
+        proof = server.proof(uri=uri)
+        with recorded_log(server.api) as events:
+            answer = server.get(proof.headers(), target)
+        assert (answer.status, answer.body) == (400, b"Bad Request\n")
+        assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+        assert "www-authenticate" not in answer.headers
+        assert "authentication-info" not in answer.headers
+        warning = next(event for event in events if event["log_level"] == LogLevel.warn)
+        assert "possible attack" in warning["log_format"]
+        assert (warning["user"], warning["address"]) == ("alice", "127.0.0.1")
+        check_secret(events, proof.hash("GET"), proof.cnonce)
+        # Nothing was used up, and nothing counted.
+        right = structs.replace(proof, uri="/digest")
+        check_entered(server.get(right.headers()), right)
+
+    def test_on_the_api_it_is_a_problem(self, md5: Server) -> None:
+        proof = md5.proof(method="DELETE", uri="/post/2")
+        md5.api.add("one")
+        answer = md5.api.request("DELETE", "/post/1", headers=proof.headers())
+        assert (answer.status, answer.header("Content-Type")) == (400, "application/problem+json")
+        assert md5.api.request("GET", "/post/1").status == 200
+
+    @pytest.mark.parametrize("uri", ["http://localhost/digest", "HTTP://LOCALHOST/digest", "https://localhost/digest"])
+    def test_it_may_be_in_absolute_form(self, server: Server, uri: str) -> None:
+        proof = server.proof(uri=uri)
+        check_entered(server.get(proof.headers()), proof)
+
+    @pytest.mark.parametrize("uri", ["/digest?a=1&b=%20", "/digest?uri=/basic", "/digest?http://localhost/digest"])
+    def test_a_query_is_a_part_of_it(self, server: Server, uri: str) -> None:
+        proof = server.proof(uri=uri)
+        check_entered(server.get(proof.headers(), uri), proof)
+
+    @pytest.mark.parametrize(
+        ("target", "host", "uri", "status"),
+        [
+            (b"http://postd.example/digest", b"postd.example", "/digest", 200),
+            (b"http://postd.example/digest", b"postd.example", "http://postd.example/digest", 200),
+            (b"http://postd.example/digest", b"POSTD.example", "http://Postd.example/digest", 200),
+            (b"/digest", b"[::1]:8080", "http://[::1]:8080/digest", 200),
+            (b"http://postd.example/digest", b"postd.example", "/basic", 400),
+            (b"/digest?", b"x", "/digest?", 200),
+            (b"/digest?", b"x", "/digest", 400),
+        ],
+    )
+    def test_the_request_may_be_in_absolute_form(
+        self, md5: Server, target: bytes, host: bytes, uri: str, status: int
+    ) -> None:
+        proof = md5.proof(uri=uri)
+        head = b"GET %b HTTP/1.1\r\nHost: %b\r\nAuthorization: %b\r\n\r\n"
+        request = head % (target, host, proof.headers()["Authorization"])
+        answer = ask_raw(md5.api.site, md5.api.clock, request)
+        assert answer.status == status
+        assert answer.header("Authentication-Info") == (None if status == 400 else proof.info)
+
+    @pytest.mark.parametrize(
+        ("uri", "status"), [("/digest", 200), ("http://localhost/digest", 400), ("http:///digest", 400)]
+    )
+    def test_a_request_of_http_1_0_need_not_have_a_host(self, md5: Server, uri: str, status: int) -> None:
+        field = md5.proof(uri=uri).headers()["Authorization"]
+        request = b"GET /digest HTTP/1.0\r\nAuthorization: %b\r\n\r\n" % field
+        assert ask_raw(md5.api.site, md5.api.clock, request).status == status
+
+
+class NonceTests:
+    def test_a_count_is_good_once(self, server: Server) -> None:
+        """D14: whoever sends it again is told that only the nonce is not good, if the rest is."""
+        proof = server.proof()
+        check_entered(server.get(proof.headers()), proof)
+        for _ in range(3):
+            server.check_refused(server.get(proof.headers()), stale=True)
+        server.check_refused(server.get(proof.headers(response='"' + "0" * 64 + '"')))
+        wrong = structs.replace(proof, password="wrong")
+        server.check_refused(server.get(wrong.headers()))
+
+    def test_it_is_used_up_for_every_target(self, md5: Server) -> None:
+        proof = md5.proof()
+        check_entered(md5.get(proof.headers()), proof)
+        other = structs.replace(proof, uri="/digest?other", cnonce="other")
+        md5.check_refused(md5.get(other.headers(), other.uri), stale=True)
+
+    def test_counts_may_come_in_any_order_and_with_gaps(self, server: Server) -> None:
+        """D15."""
+        nonce = server.nonce()
+        counts = ("00000005", "00000003", "00000001", "0000ffff", "FFFFFFFF", "00000004", "0000000b", "80000000")
+        for count in counts:
+            proof = server.proof(nonce=nonce, nc=count)
+            check_entered(server.get(proof.headers()), proof)
+        for count in (*counts, "ffffffff", "0000000B", "0000FFFF"):
+            server.check_refused(server.get(server.proof(nonce=nonce, nc=count).headers()), stale=True)
+        proof = server.proof(nonce=nonce, nc="00000002")
+        check_entered(server.get(proof.headers()), proof)
+
+    def test_each_nonce_has_its_own_counts(self, server: Server) -> None:
+        for _ in range(3):
+            proof = server.proof()
+            check_entered(server.get(proof.headers()), proof)
+
+    def test_it_dies_at_its_age(self, server: Server) -> None:
+        """D16, D17: not before, and then the client need not ask its user again if it knew the password."""
+        nonce = server.nonce()
+        server.api.clock.advance(299)
+        proof = server.proof(nonce=nonce)
+        check_entered(server.get(proof.headers()), proof)
+        server.api.clock.advance(1)
+        late = server.proof(nonce=nonce, nc="00000002")
+        server.check_refused(server.get(late.headers()), stale=True)
+        server.check_refused(server.get(proof.headers()), stale=True)
+        server.check_refused(server.get(structs.replace(late, password="wrong").headers()))
+        server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
+
+    def test_a_used_count_stays_used_until_the_nonce_dies(self, md5: Server) -> None:
+        proof = md5.proof()
+        check_entered(md5.get(proof.headers()), proof)
+        for _ in range(12):
+            md5.api.clock.advance(30)  # the store is tidied up meanwhile
+            assert md5.get(proof.headers()).status == 401
+
+    def test_its_age_can_be_set(self, tmp_path: Path) -> None:
+        api = make_api(tmp_path, '[digest]\nnonce_lifetime = "2s"')
+        for seconds, status in ((1.9, 200), (2, 401)):
+            nonce = challenges_in(api.request("GET", "/digest"))[0].nonce
+            api.clock.advance(seconds)
+            assert api.request("GET", "/digest", headers=Proof(nonce=nonce).headers()).status == status
+        api.close()
+
+    @pytest.mark.parametrize(
+        "forge", [lambda _: "forged", lambda _: "", lambda n: n[:-1], lambda n: "B" + n[1:], lambda n: n * 2]
+    )
+    def test_one_that_is_not_ours(self, server: Server, forge: Callable[[str], str]) -> None:
+        """D18, D17."""
+        nonce = forge(server.nonce())
+        server.check_refused(server.get(server.proof(nonce=nonce).headers()), stale=True)
+        server.check_refused(server.get(server.proof(nonce=nonce, password="wrong").headers()))
+        server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
+
+    def test_one_of_another_server_is_not_ours(self, server: Server, tmp_path: Path) -> None:
+        folder = tmp_path / "other"
+        folder.mkdir()
+        other = Server(folder, ["MD5"], "MD5")
+        server.check_refused(server.get(server.proof(nonce=other.nonce()).headers()), stale=True)
+        other.api.close()
+
+    def test_one_spelt_otherwise_has_no_counts_of_its_own(self, md5: Server) -> None:
+        entered = 0
+        for _ in range(5):
+            nonce = md5.nonce()
+            for other in (nonce, nonce.replace("-", "+").replace("_", "/"), f"{nonce}=", nonce):
+                entered += md5.get(md5.proof(nonce=other).headers()).status == 200
+        assert entered == 5
+
+    def test_another_worker_and_another_address_are_the_same_to_it(self, md5: Server) -> None:
+        """D19; and a count that one worker has seen is used up at all others."""
+        api = md5.api
+        loaded = api.logins._settings  # noqa: SLF001 - those of the first
+        worker = Logins(loaded, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
+        worker.start()
+        site = make_site(make_tree(loaded, api.store, worker), clock=api.clock)
+        proof = md5.proof()
+        request = b"GET /digest HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\n\r\n" % proof.headers()["Authorization"]
+        answer = ask_raw(site, api.clock, request, IPv4Address("TCP", "198.51.100.7", 1))
+        assert (answer.status, answer.header("Authentication-Info")) == (200, proof.info)
+        for peer in (IPv6Address("TCP", "2001:db8::1", 1), UNIXAddress(None)):
+            for each in (site, api.site):
+                refused = ask_raw(each, api.clock, request, peer)
+                assert [challenge.stale for challenge in challenges_in(refused)] == [True]
+        worker.stop()
+
+    def test_one_from_the_line_of_the_other_algorithm(self, tmp_path: Path) -> None:
+        """D20."""
+        server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
+        for line, algorithm in ((0, "MD5"), (1, "SHA-256")):
+            proof = server.proof(nonce=challenges_in(server.get())[line].nonce, algorithm=algorithm)
+            check_entered(server.get(proof.headers()), proof)
+        server.api.close()
+
+    def test_only_a_right_response_uses_a_count_up(self, md5: Server) -> None:
+        proof = md5.proof()
+        for wrong in (
+            {"password": "wrong"},
+            {"username": "nobody"},
+            {"realm": "other"},
+            {"cnonce": "\udcff", "qop": "x"},
+        ):
+            assert md5.get(structs.replace(proof, **wrong).headers()).status == 401
+        check_entered(md5.get(proof.headers()), proof)
+
+    def test_a_client_that_goes_away_leaves_its_count_used_and_no_trace_else(self, md5: Server) -> None:
+        proof = md5.proof()
+        request = b"GET /digest HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\n\r\n" % proof.headers()["Authorization"]
+        transport = MemoryTransport()
+        with recorded_log(md5.api) as events:
+            channel = connect(transport, md5.api.site)
+            channel.dataReceived(request)
+            transport.loseConnection()
+            md5.api.clock.advance(0)
+        assert transport.value() == b""
+        assert not [event for event in events if event["log_level"] >= LogLevel.warn]
+        md5.check_refused(md5.get(proof.headers()), stale=True)
+
+
+class ThrottleTests:
+    def test_too_many_wrong_responses_are_answered_with_a_wait(self, server: Server) -> None:
+        for _ in range(10):
+            assert server.get(server.proof(password="wrong").headers()).status == 401
+        proof = server.proof()
+        answer = server.get(proof.headers())
+        assert (answer.status, answer.body) == (429, b"Too Many Requests\n")
+        assert answer.header("Retry-After") == "300"
+        assert "www-authenticate" not in answer.headers
+        assert "authentication-info" not in answer.headers
+        server.api.clock.advance(299)
+        assert server.get(server.proof().headers()).status == 429
+        server.api.clock.advance(1)
+        proof = server.proof()
+        check_entered(server.get(proof.headers()), proof)
+
+    def test_what_proves_nothing_does_not_count(self, md5: Server) -> None:
+        proof = md5.proof()
+        check_entered(md5.get(proof.headers()), proof)
+        for _ in range(15):
+            assert md5.get(proof.headers()).status == 401  # stale
+            assert md5.get({"Authorization": "Digest x"}).status == 401
+            assert md5.get(md5.proof(realm="other").headers()).status == 401
+            assert md5.get(md5.proof(uri="/other").headers()).status == 400
+        proof = md5.proof()
+        check_entered(md5.get(proof.headers()), proof)
+
+    def test_users_that_there_are_not_are_counted_too(self, md5: Server) -> None:
+        for username in ("nobody", "htpasswd"):
+            answers = [md5.get(md5.proof(username=username).headers()).status for _ in range(11)]
+            assert answers == [401] * 10 + [429]
+
+    def test_a_login_forgets_the_failures_before_it(self, md5: Server) -> None:
+        for _ in range(3):
+            for _ in range(9):
+                assert md5.get(md5.proof(password="wrong").headers()).status == 401
+            proof = md5.proof()
+            check_entered(md5.get(proof.headers()), proof)
+
+
+class LogTests:
+    def test_the_reason_and_no_secret_is_in_it(self, server: Server) -> None:
+        secrets = [PASSWORD]
+        with recorded_log(server.api) as events:
+            good = server.proof()
+            check_entered(server.get(good.headers()), good)
+            wrong = server.proof(password="wr0ng-password")
+            for proof, headers in (
+                (good, good.headers()),
+                (wrong, wrong.headers()),
+                (wrong, wrong.headers(qop="junk")),
+                (wrong, wrong.headers(realm='"elsewhere"')),
+                (wrong, wrong.headers(uri='"/elsewhere"')),
+                (server.proof(username="nobody"), server.proof(username="nobody").headers()),
+            ):
+                secrets += [headers["Authorization"].decode(), proof.hash("GET"), proof.cnonce, proof.nonce, "wr0ng"]
+                server.get(headers)
+        check_secret(events, *secrets)
+        refusals = [event for event in events if "login refused" in event["log_format"]]
+        assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
+            ("digest", "alice", "127.0.0.1"),
+            ("digest", "alice", "127.0.0.1"),
+            ("digest", None, "127.0.0.1"),
+            ("digest", "alice", "127.0.0.1"),
+            ("digest", "nobody", "127.0.0.1"),
+        ]
+        reasons = [event["why"] for event in refusals]
+        assert len(set(reasons)) == 5
+        assert all(reasons)

@@ -1,0 +1,978 @@
+"""What stands before protected resources: the cases of auth.md sections 0 and 1, and rules of several schemes."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlencode
+
+import bcrypt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.credentials import ICredentials
+from twisted.cred.portal import IRealm
+from twisted.internet import reactor
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress
+from twisted.internet.task import Cooperator
+from twisted.logger import LogLevel, formatEvent
+from twisted.web.guard import HTTPAuthSessionWrapper
+from twisted.web.resource import IResource
+from zope.interface import providedBy
+from zope.interface.verify import verifyObject
+
+from postd.auth.credentials import (
+    DigestCredentials,
+    IDigestCredentials,
+    IPasswordCredentials,
+    ISessionCredentials,
+    PasswordCredentials,
+    SessionCredentials,
+)
+from postd.config import load_settings
+from postd.errors import ConfigError
+from postd.protocol.digest import DigestResponse
+from postd.reactor import IReactor
+from postd.service import make_service
+from postd.web.errors import Problem
+from postd.web.front.answering import error_page
+from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
+from tests.helpers import Answer, InlineHashThreads, InMemoryApi, result_of
+from tests.web.clients import (
+    BCRYPT,
+    PASSWORD,
+    Challenge,
+    Proof,
+    account,
+    ask_raw,
+    basic,
+    challenges_in,
+    check_secret,
+    make_api,
+    recorded_log,
+)
+from tests.web.test_posts import check_problem
+from tests.web.wire import ask
+
+JSON = {"Content-Type": "application/json"}
+BODY = b'{"post":"x"}'
+ALL = """
+[digest]
+algorithms = ["SHA-256", "MD5"]
+[[page]]
+path = "/basic"
+schemes = ["basic"]
+[[page]]
+path = "/digest"
+schemes = ["digest"]
+[[page]]
+path = "/all"
+schemes = ["session", "basic", "digest"]
+[[page]]
+path = "/all/bob"
+schemes = ["basic"]
+users = ["bob"]
+[[page]]
+path = "/session"
+schemes = ["session"]
+"""
+BASIC = 'Basic realm="postd"'
+FORM_CHALLENGE = 'Cookie realm="postd", form-action="/login", cookie-name=session'
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., InMemoryApi]]:
+    """Make a server with some settings; it is closed at the end."""
+    made = []
+
+    def make(settings: str = ALL, **more: str) -> InMemoryApi:
+        made.append(make_api(tmp_path, settings, **more))
+        return made[-1]
+
+    yield make
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(make: Callable[..., InMemoryApi]) -> InMemoryApi:
+    return make()
+
+
+def log_in(api: InMemoryApi, username: str = "alice") -> dict[str, Any]:
+    """Log in by form; return the header that a browser sends from then on."""
+    form = urlencode({"username": username, "password": PASSWORD}).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    cookie = ask(api, "POST", "/login", form, headers).header("Set-Cookie") or ""
+    assert cookie.startswith("session=")
+    return {"Cookie": cookie.partition(";")[0]}
+
+
+def proof(api: InMemoryApi, path: str, **parts: str) -> dict[str, Any]:
+    nonce = challenges_in(ask(api, parts.get("method", "GET"), path))[0].nonce
+    return Proof(nonce=nonce, uri=path, **parts).headers()
+
+
+def field(value: str | bytes) -> dict[str, Any]:
+    return {"Authorization": value}
+
+
+def check_challenged(answer: Answer, *lines: str) -> None:
+    """Check a page's 401 with Basic's line, or with whichever are given."""
+    assert (answer.status, answer.body) == (401, b"Unauthorized\n")
+    assert answer.headers["www-authenticate"] == list(lines or [BASIC])
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    assert answer.header("Cache-Control") == "no-store"
+    assert "set-cookie" not in answer.headers
+
+
+def check_entered(answer: Answer, username: str = "alice") -> None:
+    assert (answer.status, answer.body) == (200, f"Success: {username}\n".encode())
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    assert answer.header("Cache-Control") == "no-store"
+    assert "www-authenticate" not in answer.headers
+
+
+def check_without_challenge(answer: Answer, status: int) -> None:
+    assert answer.status == status
+    assert "www-authenticate" not in answer.headers
+    assert "authentication-info" not in answer.headers
+
+
+class ChallengeTests:
+    @pytest.mark.parametrize(
+        "method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "FOO", "get"]
+    )
+    def test_without_credentials_every_method_is_challenged(self, api: InMemoryApi, method: str) -> None:
+        """G1, G4, A1."""
+        for path in ("/basic", "/basic/", "/basic/below", "/basic?query"):
+            answer = ask(api, method, path, BODY if method == "POST" else None)
+            answer.body = answer.body or (b"Unauthorized\n" if method == "HEAD" else b"")
+            check_challenged(answer)
+
+    def test_head_has_the_headers_of_get(self, api: InMemoryApi) -> None:
+        """G2."""
+        for path, headers in (("/basic", {}), ("/basic", basic()), ("/session", {}), ("/all/bob", basic())):
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            got, head = (
+                ask_raw(api.site, api.clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+                for method in ("GET", "HEAD")
+            )
+            assert head.header("Content-Length") == str(len(got.body))
+            assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
+
+    def test_each_challenge_has_its_line_in_a_fixed_order(self, api: InMemoryApi) -> None:
+        """G3: Digest before Basic, SHA-256 before MD5 as set, whatever the order of the rule; one realm."""
+        lines = ask(api, "GET", "/all").headers["www-authenticate"]
+        found = [Challenge.decode(line) for line in lines[:2]]
+        assert [challenge.algorithm for challenge in found] == ["SHA-256", "MD5"]
+        assert [challenge.realm for challenge in found] == ["postd", "postd"]
+        assert lines[2:] == [BASIC]
+
+    @pytest.mark.parametrize("rule", ["['basic', 'digest']", "['digest', 'basic']", "['basic', 'digest', 'basic']"])
+    def test_the_order_is_that_on_the_api_too(self, make: Callable[..., InMemoryApi], rule: str) -> None:
+        api = make(f"realm = 'the posts'\n[api]\nread = {rule}\nwrite = {rule}")
+        for method, path in (("GET", "/post"), ("GET", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")):
+            answer = ask(api, method, path)
+            check_problem(answer, 401)
+            digest, last = answer.headers["www-authenticate"]
+            assert Challenge.decode(digest).realm == "the posts"
+            assert last == 'Basic realm="the posts"'
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "",
+            " ",
+            "Basic",
+            "Basic ",
+            "Foo x",
+            "Bearer x",
+            "Digest",
+            "basic:",
+            "Basicx",
+            "YWxpY2U6eA==",
+            b"\xff",
+            "a" * 8000,
+        ],
+    )
+    def test_what_is_no_scheme_here_is_challenged(self, api: InMemoryApi, value: str | bytes) -> None:
+        """G8, G9."""
+        check_challenged(ask(api, "GET", "/basic", headers=field(value)))
+
+    def test_credentials_of_a_scheme_that_the_rule_has_not(self, api: InMemoryApi) -> None:
+        check_challenged(ask(api, "GET", "/basic", headers=proof(api, "/digest")))
+        check_challenged(ask(api, "GET", "/basic", headers=log_in(api)))
+        answer = ask(api, "GET", "/digest", headers=basic())
+        assert answer.status == 401
+        assert len(challenges_in(answer)) == len(answer.headers["www-authenticate"]) == 2
+
+    def test_for_a_proxy_is_not_for_us(self, api: InMemoryApi) -> None:
+        """G14."""
+        check_challenged(ask(api, "GET", "/basic", headers={"Proxy-Authorization": basic()["Authorization"]}))
+        check_entered(ask(api, "GET", "/basic", headers={**basic(), "Proxy-Authorization": "Basic x"}))
+
+    def test_nothing_of_the_request_is_done(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nwrite = ["basic"]')
+        api.add("untouched")
+        wrong: list[dict[str, Any]] = [{}, basic(password="wrong"), field("Basic x"), field("Foo x")]
+        for headers in wrong:
+            for method, path in (("POST", "/post"), ("PUT", "/post/1"), ("DELETE", "/post/1"), ("POST", "/post/1")):
+                check_problem(ask(api, method, path, BODY, {**JSON, **headers}), 401)
+        assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "untouched"}]
+
+    def test_any_field_is_challenged(self, api: InMemoryApi) -> None:
+        names = st.sampled_from([b"Basic ", b"basic\t", b"Digest ", b"Bearer ", b""])
+        value = st.tuples(names, st.binary(max_size=60)).map(b"".join)
+
+        @given(value.map(lambda value: value.translate(None, bytes([*range(9), *range(10, 32), 127]))))
+        @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        def check(value: bytes) -> None:
+            api.clock.advance(400)  # a well-formed one counts for the throttle
+            for path in ("/basic", "/all"):
+                assert ask(api, "GET", path, headers=field(value)).status == 401
+
+        check()
+
+
+class AuthorizationFieldTests:
+    @pytest.mark.parametrize("path", ["/basic", "/all", "/session", "/post"])
+    def test_two_of_them_are_a_bad_request(self, make: Callable[..., InMemoryApi], path: str) -> None:
+        """G7: whichever a proxy has looked at, even if they are the same."""
+        api = make('[api]\nread = ["basic"]\n' + ALL)
+        good = basic()["Authorization"]
+        for pair in ([good, good], [good, "Basic x"], ["Basic x", good], [good, ""], ["Bearer x", "Bearer y"]):
+            lines = "".join(f"Authorization: {value}\r\n" for value in pair)
+            for method in ("GET", "POST", "DELETE"):
+                request = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+                if path == "/post" and method != "GET":
+                    continue  # that is open
+                answer = ask_raw(api.site, api.clock, request)
+                check_without_challenge(answer, 400)
+                kind = "application/problem+json" if path == "/post" else "text/plain; charset=utf-8"
+                assert answer.header("Content-Type") == kind
+                assert answer.header("Cache-Control") == "no-store"
+
+    def test_two_of_them_are_nothing_to_what_is_open(self, api: InMemoryApi) -> None:
+        assert ask(api, "GET", "/post", headers={"Authorization": ["Basic x", "Basic y"]}).status == 200
+
+    def test_one_on_two_lines_is_one(self, api: InMemoryApi) -> None:
+        """RFC 9112 §5.2: folded as of old."""
+        scheme, _, token = basic()["Authorization"].partition(" ")
+        request = f"GET /basic HTTP/1.1\r\nHost: x\r\nAuthorization: {scheme}\r\n {token}\r\n\r\n".encode()
+        assert ask_raw(api.site, api.clock, request).status in {200, 400}
+
+    @pytest.mark.parametrize("path", ["/basic", "/digest", "/all"])
+    def test_a_long_one_is_refused(self, api: InMemoryApi, path: str) -> None:
+        """G12, G13: from 8 KiB on, and with a reason phrase."""
+        for scheme in ("Basic ", "Digest ", "Foo ", ""):
+            longest = scheme + "x" * (AUTHORIZATION_MAX_BYTES - len(scheme))
+            assert ask(api, "GET", path, headers=field(longest)).status == 401
+            answer = ask(api, "GET", path, headers=field(longest + "x"))
+            check_without_challenge(answer, 431)
+            assert answer.body == b"Request Header Fields Too Large\n"
+
+    def test_its_phrase_is_that_of_its_status(self, api: InMemoryApi) -> None:
+        line = b"Authorization: Basic " + b"x" * 9000
+        answer = ask_raw(api.site, api.clock, b"GET /basic HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % line)
+        assert answer.header("") == "HTTP/1.1 431 Request Header Fields Too Large"
+
+    @pytest.mark.parametrize("length", [16_000, 17_000, 70_000])
+    def test_a_very_long_one_is_refused_too(self, api: InMemoryApi, length: int) -> None:
+        line = b"Authorization: Basic " + b"x" * length
+        answer = ask_raw(api.site, api.clock, b"GET /basic HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % line)
+        check_without_challenge(answer, 431)
+
+
+class BasicTests:
+    def test_the_example_of_the_contract(self, make: Callable[..., InMemoryApi]) -> None:
+        """A2."""
+        secret = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+        api = make("", users=f"alice:{secret}\n")
+        check_entered(ask(api, "GET", "/basic", headers=field("Basic YWxpY2U6c2VjcmV0")))
+
+    def test_any_spelling_of_the_scheme(self, api: InMemoryApi) -> None:
+        """G5, G6."""
+        token = basic()["Authorization"].removeprefix("Basic ")
+        for scheme in ("basic ", "BASIC ", "bAsIc ", "Basic   ", "Basic\t", "Basic \t ", "Basic\t "):
+            check_entered(ask(api, "GET", "/basic", headers=field(scheme + token)))
+        for scheme in ("Basic", "Basic,", "Basic=", "Basic:", "Básic ", "Basic  x ", ", Basic ", "Basic Basic "):
+            check_challenged(ask(api, "GET", "/basic", headers=field(scheme + token)))
+
+    def test_what_is_wrong_does_not_show(self, api: InMemoryApi) -> None:
+        """A3: the same bytes, whoever they are."""
+        wrong = [basic(password="wrong"), basic("nobody"), basic("nobody", "x"), basic("Alice"), basic("alice ")]
+        wrong += [basic(""), basic(password=""), basic("x" * 2000), basic(password="x" * 5000), field("Basic x")]
+        answers = [ask(api, "GET", "/basic", headers=headers) for headers in wrong]
+        for answer in answers:
+            check_challenged(answer)
+        assert len({json.dumps(answer.headers) for answer in answers}) == 1
+
+    def test_passwords_as_people_have_them(self, make: Callable[..., InMemoryApi]) -> None:
+        """A4, A5; composed and decomposed characters are the same."""
+        lines = ""
+        people = [
+            ("bob", "p:w"),
+            ("colon", ":"),
+            ("jürgen", "пароль"),
+            ("space", " a b "),
+            ("key", "🔑"),
+            ("am\u00e9", "\u00e9"),
+        ]
+        for name, password in people:
+            lines += f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n"
+        api = make("", users=lines)
+        for name, password in [*people, ("ame\u0301", "e\u0301")]:
+            answer = ask(api, "GET", "/basic", headers=basic(name, password))
+            check_entered(answer, name.replace("e\u0301", "\u00e9"))
+        for name, password in (("bob", "p"), ("colon", ""), ("space", "a b"), ("colon", "::")):
+            check_challenged(ask(api, "GET", "/basic", headers=basic(name, password)))
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("", "Ym9iOnA6dw", "YWxp!!@@Y2U6cw==", "YWxp Y2U6cw==", "YWxpY2U=", "====", "alice:secret", "_-__"),
+            *(
+                "asO8cmdlbjp4",
+                "avxyZ2VuOng=",
+                "YWwKaWNlOnM=",
+                "YWxpY2U6cwA=",
+                "YWxpY2U6cw==YWxpY2U6cw==",
+                "YWxpY2U6cx==",
+            ),
+        ],
+    )
+    def test_what_is_malformed_is_challenged(self, api: InMemoryApi, token: str) -> None:
+        """A6-A10, G9."""
+        check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {token}")))
+
+    def test_right_credentials_written_badly_are_malformed(self, make: Callable[..., InMemoryApi]) -> None:
+        """A7, A8: other servers take each of these."""
+        api = make("", users=account("bob"))
+        token = basic("bob")["Authorization"].removeprefix("Basic ")
+        assert token.endswith("=")
+        check_entered(ask(api, "GET", "/basic", headers=field(f"Basic {token}")), "bob")
+        for written in (
+            token.rstrip("="),
+            f"{token}=",
+            f"{token[:4]}!!{token[4:]}",
+            f"{token[:4]} {token[4:]}",
+            f"{token},",
+        ):
+            check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {written}")))
+
+    def test_an_empty_password_is_nobodys(self, make: Callable[..., InMemoryApi], tmp_path: Path) -> None:
+        """A11."""
+        with pytest.raises(ConfigError, match=r"users: line 2: the hash is empty"):
+            make("", users=f"alice:{BCRYPT}\nbob:\n")
+        with pytest.raises(ConfigError, match=r"users: line 1: the hash is plain text"):
+            make("", users="bob:secret\n")
+        check_challenged(make().request("GET", "/basic", headers=basic("bob", "")))
+
+    def test_a_comment_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
+        """A12."""
+        api = make("", users=f"#x:{BCRYPT}\n# y:{BCRYPT}\nalice:{BCRYPT}\n")
+        for name in ("#x", "x", "# y", "y", " y"):
+            check_challenged(ask(api, "GET", "/basic", headers=basic(name)))
+        check_entered(ask(api, "GET", "/basic", headers=basic()))
+
+    def test_a_password_does_not_travel_in_plain_text(self, tmp_path: Path) -> None:
+        """A13."""
+        loaded = load_settings(None, {"users": "users", "listen": ["tcp:0:interface=0.0.0.0"]}, tmp_path)
+        with pytest.raises(ConfigError, match="open-writes"):
+            make_service(loaded, reactor=cast(IReactor, reactor))
+        (tmp_path / "postd.toml").write_text('[api]\nwrite = ["basic"]')
+        loaded = load_settings("postd.toml", {"users": "users", "listen": ["tcp:0:interface=0.0.0.0"]}, tmp_path)
+        with pytest.raises(ConfigError, match="plaintext-passwords"):
+            make_service(loaded, reactor=cast(IReactor, reactor))
+
+    def test_a_changed_file_is_taken_up(self, make: Callable[..., InMemoryApi]) -> None:
+        """A password that was verified a moment ago counts for nothing then."""
+        api = make()
+        assert api.users is not None
+        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        api.users.write_text(account("carol"))
+        api.clock.advance(2)
+        check_challenged(ask(api, "GET", "/basic", headers=basic()))
+        check_entered(ask(api, "GET", "/basic", headers=basic("carol")), "carol")
+
+
+class ThrottleTests:
+    @pytest.fixture
+    def verified(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The passwords that a hash was computed for."""
+        passwords: list[str] = []
+        run = InlineHashThreads.run
+
+        def noting(self: InlineHashThreads, function: Callable[..., Any], *arguments: Any) -> Any:
+            passwords.append(arguments[-1])
+            return run(self, function, *arguments)
+
+        monkeypatch.setattr(InlineHashThreads, "run", noting)
+        return passwords
+
+    def test_the_eleventh_try_has_to_wait(self, api: InMemoryApi, verified: list[str]) -> None:
+        """A14: without a hash being computed, right or wrong, until the first failure is forgotten."""
+        for n in range(10):
+            check_challenged(ask(api, "GET", "/basic", headers=basic(password=f"wrong {n}")))
+            api.clock.advance(1)
+        assert len(verified) == 10
+        for password in (PASSWORD, "wrong"):
+            answer = ask(api, "GET", "/basic", headers=basic(password=password))
+            check_without_challenge(answer, 429)
+            assert answer.body == b"Too Many Requests\n"
+            assert answer.header("Retry-After") == "290"
+        assert len(verified) == 10
+        api.clock.advance(289)
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+        api.clock.advance(1)
+        check_entered(ask(api, "GET", "/basic", headers=basic()))
+
+    def test_a_password_that_is_remembered_has_to_wait_too(self, api: InMemoryApi) -> None:
+        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        for n in range(10):
+            ask(api, "GET", "/basic", headers=basic(password=f"wrong {n}"))
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+
+    def test_a_password_is_verified_once(self, api: InMemoryApi, verified: list[str]) -> None:
+        for _ in range(5):
+            check_entered(ask(api, "GET", "/basic", headers=basic()))
+        assert verified == [PASSWORD]
+
+    def test_basic_digest_and_the_form_count_together(self, api: InMemoryApi) -> None:
+        form = urlencode({"username": "alice", "password": "wrong"}).encode()
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        for _ in range(3):
+            assert ask(api, "GET", "/basic", headers=basic(password="wrong")).status == 401
+            assert ask(api, "GET", "/digest", headers=proof(api, "/digest", password="wrong")).status == 401
+            assert ask(api, "POST", "/login", form, kind).status == 401
+        check_challenged(ask(api, "GET", "/basic", headers=basic(password="wrong")))
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+        check_without_challenge(ask(api, "GET", "/digest", headers=proof(api, "/digest")), 429)
+        check_without_challenge(ask(api, "POST", "/login", form, kind), 429)
+
+    def test_users_that_there_are_not_have_to_wait_too(self, api: InMemoryApi, verified: list[str]) -> None:
+        statuses = [ask(api, "GET", "/basic", headers=basic("nobody")).status for _ in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
+        assert len(verified) == 10
+
+    def test_another_account_and_another_address_have_not(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('trusted_proxies = ["127.0.0.1"]')
+        for _ in range(11):
+            last = ask(api, "GET", "/basic", headers=basic(password="wrong"))
+        assert last.status == 429
+        check_entered(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
+        check_entered(ask(api, "GET", "/basic", headers={**basic(), "X-Forwarded-For": "198.51.100.7"}))
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+
+    def test_who_is_no_proxy_of_ours_cannot_be_another(self, api: InMemoryApi) -> None:
+        headers = [{**basic(password="wrong"), "X-Forwarded-For": f"198.51.100.{n}"} for n in range(11)]
+        assert [ask(api, "GET", "/basic", headers=each).status for each in headers] == [401] * 10 + [429]
+
+    def test_an_address_has_only_so_many_for_all_accounts(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make("[throttle]\naddress_failures = 4")
+        for n in range(4):
+            check_challenged(ask(api, "GET", "/basic", headers=basic(f"nobody {n}")))
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic("bob")), 429)
+
+    def test_an_account_has_only_so_many_from_everywhere(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('trusted_proxies = ["127.0.0.1"]\n[throttle]\naccount_failures = 4')
+        for n in range(4):
+            headers = {**basic(password="wrong"), "X-Forwarded-For": f"198.51.100.{n}"}
+            check_challenged(ask(api, "GET", "/basic", headers=headers))
+        check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
+        check_entered(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
+
+    def test_a_network_of_ipv6_is_one_address(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('trusted_proxies = ["127.0.0.1"]\n[throttle]\naddress_failures = 4')
+        for n in range(4):
+            headers = {**basic(f"nobody {n}"), "X-Forwarded-For": f"2001:db8::{n}:{n}"}
+            check_challenged(ask(api, "GET", "/basic", headers=headers))
+        for forwarded, status in (("2001:db8::ffff:1:2:3", 429), ("2001:db8:0:1::1", 200), ("[2001:db8::9]:80", 429)):
+            headers = {**basic(), "X-Forwarded-For": forwarded}
+            assert ask(api, "GET", "/basic", headers=headers).status == status
+
+    def test_a_login_forgets_the_failures_before_it_but_not_those_of_the_address(
+        self, make: Callable[..., InMemoryApi]
+    ) -> None:
+        api = make("[throttle]\nfailures = 3\naddress_failures = 6")
+        for _ in range(3):
+            for _ in range(2):
+                check_challenged(ask(api, "GET", "/basic", headers=basic(password="wrong")))
+            last = ask(api, "GET", "/basic", headers=basic())
+            if last.status == 429:
+                break
+            check_entered(last)
+        check_without_challenge(last, 429)
+
+    def test_what_is_malformed_does_not_count(self, api: InMemoryApi) -> None:
+        for _ in range(15):
+            for value in ("Basic x", "Basic YWxpY2U=", "Basic", "Foo x"):
+                check_challenged(ask(api, "GET", "/basic", headers=field(value)))
+        check_entered(ask(api, "GET", "/basic", headers=basic()))
+
+
+class RuleTests:
+    """Several schemes on one rule: any of them lets in."""
+
+    def test_any_scheme_of_the_rule_lets_in(self, api: InMemoryApi) -> None:
+        digest = (proof(api, "/all"), proof(api, "/all", algorithm="SHA-256"))
+        for headers in (basic(), *digest, log_in(api)):
+            check_entered(ask(api, "GET", "/all", headers=headers))
+        for headers in (basic(), proof(api, "/all", method="HEAD"), log_in(api)):
+            assert ask(api, "HEAD", "/all", headers=headers).status == 200
+
+    def test_the_text_is_not_for_others(self, api: InMemoryApi) -> None:
+        """G15."""
+        answer = ask(api, "GET", "/all", headers=basic())
+        assert answer.header("Vary") == "Authorization, Cookie"
+        assert answer.header("X-Content-Type-Options") == "nosniff"
+
+    def test_other_methods_are_405_once_inside(self, api: InMemoryApi) -> None:
+        for method in ("POST", "PUT", "DELETE", "PATCH", "FOO"):
+            answer = ask(api, method, "/basic", BODY, basic())
+            check_without_challenge(answer, 405)
+            assert set((answer.header("Allow") or "").split(", ")) >= {"GET", "HEAD"}
+            assert answer.body == b"Method Not Allowed\n"
+
+    def test_below_a_page_there_is_nothing_once_inside(self, api: InMemoryApi) -> None:
+        for path in ("/basic/", "/basic/below", "/basic//", "/basic/%2e%2e/post"):
+            check_challenged(ask(api, "GET", path))
+            answer = ask(api, "GET", path, headers=basic())
+            assert (answer.status, answer.body) == (404, b"Not Found\n")
+
+    def test_a_page_is_for_its_users(self, api: InMemoryApi) -> None:
+        """G10: others are known, so that another challenge would be of no use."""
+        check_entered(ask(api, "GET", "/all/bob", headers=basic("bob")), "bob")
+        for method in ("GET", "HEAD", "POST"):
+            for path in ("/all/bob", "/all/bob/below"):
+                answer = ask(api, method, path, headers=basic("alice"))
+                check_without_challenge(answer, 403)
+                assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
+                assert answer.header("Cache-Control") == "no-store"
+        check_challenged(ask(api, "GET", "/all/bob", headers=basic("bob", "wrong")))
+        check_challenged(ask(api, "GET", "/all/bob"))
+
+    def test_the_nearest_page_above_decides(self, api: InMemoryApi) -> None:
+        """The rule of `/all` does not let in at `/all/bob`."""
+        check_challenged(ask(api, "GET", "/all/bob", headers=log_in(api, "bob")))
+        assert len(ask(api, "GET", "/all/other").headers["www-authenticate"]) == 3
+
+    def test_users_by_digest(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[[page]]\npath = "/digest"\nschemes = ["digest"]\nusers = ["bob"]')
+        assert ask(api, "GET", "/digest", headers=proof(api, "/digest")).status == 403
+        check_entered(ask(api, "GET", "/digest", headers=proof(api, "/digest", username="bob")), "bob")
+
+    def test_a_name_is_one_however_it_is_composed(self, make: Callable[..., InMemoryApi]) -> None:
+        page = '[[page]]\npath = "/basic"\nschemes = ["basic"]\nusers = ["{}"]'
+        for name in ("am\u00e9", "ame\u0301"):
+            api = make(page.format(name), users=account("am\u00e9"))
+            check_entered(ask(api, "GET", "/basic", headers=basic("ame\u0301")), "am\u00e9")
+
+    def test_the_form_asks_where_nothing_else_does(self, api: InMemoryApi) -> None:
+        for method in ("GET", "HEAD", "POST"):
+            answer = ask(api, method, "/session")
+            check_without_challenge(answer, 302)
+            assert answer.header("Location") == "/"
+            assert answer.header("Cache-Control") == "no-store"
+            assert "set-cookie" not in answer.headers
+        stale = ask(api, "GET", "/session", headers={"Cookie": "session=" + "A" * 43})
+        assert (stale.status, stale.header("Location")) == (302, "/")
+        assert (stale.header("Set-Cookie") or "").startswith("session=; Path=/; Expires=Thu, 01 Jan 1970")
+        check_entered(ask(api, "GET", "/session", headers=log_in(api)))
+        assert ask(api, "GET", "/session", headers=basic()).status == 302
+
+    def test_a_field_counts_before_a_cookie(self, api: InMemoryApi) -> None:
+        cookie = log_in(api, "bob")
+        check_entered(ask(api, "GET", "/all", headers=cookie), "bob")
+        check_entered(ask(api, "GET", "/all", headers={**cookie, **basic()}), "alice")
+        assert ask(api, "GET", "/all", headers={**cookie, **basic(password="wrong")}).status == 401
+        check_entered(ask(api, "GET", "/all", headers={**cookie, "Authorization": "Bearer x"}), "bob")
+
+    def test_what_another_site_makes_a_browser_send_changes_nothing(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["session"]\nwrite = ["session", "basic"]')
+        cookie = log_in(api)
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil"}):
+            for more in (cookie, basic(), {}):
+                answer = ask(api, "POST", "/post", BODY, {**JSON, **headers, **more})
+                check_problem(answer, 403)
+                check_without_challenge(answer, 403)
+        assert ask(api, "GET", "/post", headers={**cookie, "Sec-Fetch-Site": "cross-site"}).body == b"[]\n"
+        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://localhost"}, {}):
+            assert ask(api, "POST", "/post", BODY, {**JSON, **headers, **cookie}).status == 201
+
+    def test_without_cookies_other_sites_can_do_no_harm(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nwrite = ["basic"]')
+        headers = {**JSON, **basic(), "Sec-Fetch-Site": "cross-site"}
+        assert ask(api, "POST", "/post", BODY, headers).status == 201
+
+
+class ApiRuleTests:
+    def test_it_is_open_by_default(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make("")
+        for headers in ({}, basic(password="wrong"), field("Digest x")):
+            assert ask(api, "POST", "/post", BODY, {**JSON, **headers}).status == 201
+            answer = ask(api, "GET", "/post", headers=headers)
+            assert (answer.status, answer.header("Cache-Control")) == (200, "no-cache")
+
+    def test_open_beside_another_scheme_is_open(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic", "open"]\nwrite = ["open", "digest"]')
+        assert ask(api, "GET", "/post").status == 200
+        assert ask(api, "GET", "/post").header("Cache-Control") == "no-cache"
+        assert ask(api, "POST", "/post", BODY, JSON).status == 201
+
+    def test_reading_and_writing_have_rules_of_their_own(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["open"]\nwrite = ["basic"]')
+        check_problem(ask(api, "POST", "/post", BODY, JSON), 401)
+        answer = ask(api, "POST", "/post", BODY, {**JSON, **basic()})
+        assert (answer.status, answer.body) == (201, b"Success a Post!\n")
+        for method in ("GET", "HEAD"):
+            assert ask(api, method, "/post").status == ask(api, method, "/post/1").status == 200
+        assert ask(api, "GET", "/post").header("Cache-Control") == "no-cache"
+        check_problem(ask(api, "PUT", "/post/1", BODY, JSON), 401)
+        assert ask(api, "PUT", "/post/1", BODY, {**JSON, **basic("bob")}).status == 200
+        check_problem(ask(api, "DELETE", "/post/1"), 401)
+        assert ask(api, "DELETE", "/post/1", headers=basic()).status == 200
+
+    def test_who_may_write_may_not_read_then(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic"]\nwrite = ["open"]')
+        assert ask(api, "POST", "/post", BODY, JSON).status == 201
+        for method, path in (("GET", "/post"), ("GET", "/post/1"), ("GET", "/post?limit=1")):
+            check_problem(ask(api, method, path), 401)
+            assert ask(api, method, path, headers=basic()).status == 200
+        head = ask(api, "HEAD", "/post")
+        assert (head.status, head.body, head.headers["www-authenticate"]) == (401, b"", [BASIC])
+
+    def test_what_only_some_may_see_is_kept_by_no_cache(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic", "session"]\nwrite = ["open"]')
+        api.add("one")
+        for headers in (basic(), log_in(api)):
+            for path in ("/post", "/post/1", "/post?limit=1"):
+                answer = ask(api, "GET", path, headers=headers)
+                assert (answer.status, answer.header("Cache-Control")) == (200, "private, no-store")
+                etag = {"If-None-Match": answer.header("ETag") or ""}
+                again = ask(api, "GET", path, headers={**headers, **etag})
+                assert (again.status, again.header("Cache-Control")) == (304, "private, no-store")
+                head = ask(api, "HEAD", path, headers=headers)
+                assert (head.status, head.header("Cache-Control")) == (200, "private, no-store")
+                check_problem(ask(api, "GET", path, headers=etag), 401)
+            assert ask(api, "GET", "/post/2", headers=headers).header("Cache-Control") == "no-store"
+
+    def test_what_is_there_shows_only_inside(self, make: Callable[..., InMemoryApi]) -> None:
+        """404, 405, 412, 415, 422: none of them before the login."""
+        api = make('[api]\nread = ["basic"]\nwrite = ["basic"]')
+        api.add("one")
+        requests: list[tuple[str, str, int, dict[str, Any]]] = [
+            ("GET", "/post/2", 404, {}),
+            ("GET", "/post/x", 404, {}),
+            ("GET", "/post/1/2", 404, {}),
+            ("GET", "/post/", 404, {}),
+            ("GET", "/post?limit=x", 400, {}),
+            ("DELETE", "/post/2", 404, {}),
+            ("DELETE", "/post/1", 412, {"If-Match": '"x"'}),
+            ("PATCH", "/post/1", 405, {}),
+            ("FOO", "/post", 405, {}),
+            ("get", "/post", 405, {}),
+            ("POST", "/post/1", 405, {}),
+            ("POST", "/post", 415, {}),
+            ("POST", "/post", 422, {**JSON, "X": "{}"}),
+        ]
+        for method, path, status, headers in requests:
+            body = headers.get("X", "x").encode()
+            answer = ask(api, method, path, body, headers)
+            check_problem(answer, 401)
+            assert "allow" not in answer.headers
+            assert ask(api, method, path, body, {**headers, **basic()}).status == status
+
+    def test_methods_that_there_are_not_are_writes(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["open"]\nwrite = ["basic"]')
+        for method in ("PATCH", "FOO", "TRACE", "get", "head"):
+            check_problem(ask(api, method, "/post"), 401)
+        assert ask(api, "PATCH", "/post", headers=basic()).status == 405
+
+    def test_where_only_a_session_lets_in_the_form_is_named(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["session"]\nwrite = ["session"]')
+        for method in ("GET", "POST"):
+            for headers in ({}, basic(), {"Cookie": "session=" + "A" * 43}):
+                answer = ask(api, method, "/post", headers=headers)
+                check_problem(answer, 401)
+                assert answer.headers["www-authenticate"] == [FORM_CHALLENGE]
+        assert ask(api, "GET", "/post", headers=log_in(api)).status == 200
+
+    def test_other_paths_are_not_the_api(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic"]\nwrite = ["basic"]')
+        for path in ("/%70ost", "/post?x", "/post/", "/post/%31"):
+            check_problem(ask(api, "GET", path), 401)
+        for path in ("/POST", "/postal", "//post", "/post%2F1", "/nothing"):
+            answer = ask(api, "GET", path)
+            assert (answer.status, answer.body) == (404, b"Not Found\n")
+
+
+class OptionsTests:
+    PREFLIGHT = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}  # noqa: RUF012 - a constant
+
+    @pytest.mark.parametrize("rule", ["['basic']", "['digest', 'session']", "['open']"])
+    def test_on_the_api_they_are_never_asked_who_they_are(self, make: Callable[..., InMemoryApi], rule: str) -> None:
+        """G18."""
+        api = make(f"[api]\nread = {rule}\nwrite = {rule}")
+        for headers in (
+            {},
+            self.PREFLIGHT,
+            basic(password="wrong"),
+            {**self.PREFLIGHT, "Sec-Fetch-Site": "cross-site"},
+        ):
+            for path, allow in (("/post", "GET, HEAD, OPTIONS, POST"), ("/post/1", "DELETE, GET, HEAD, OPTIONS, PUT")):
+                answer = ask(api, "OPTIONS", path, headers=headers)
+                check_without_challenge(answer, 204)
+                assert (answer.header("Allow"), answer.body) == (allow, b"")
+                assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+    @pytest.mark.parametrize("path", ["/basic", "/all", "/session", "/basic/below"])
+    def test_a_preflight_is_answered_and_nothing_allowed(self, api: InMemoryApi, path: str) -> None:
+        answer = ask(api, "OPTIONS", path, headers=self.PREFLIGHT)
+        check_without_challenge(answer, 204)
+        assert answer.body == b""
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+    def test_what_only_looks_like_one_is_challenged(self, api: InMemoryApi) -> None:
+        for method, headers in (
+            ("OPTIONS", {"Origin": "http://elsewhere"}),
+            ("OPTIONS", {"Access-Control-Request-Method": "GET"}),
+            ("GET", self.PREFLIGHT),
+            ("POST", self.PREFLIGHT),
+            ("options", self.PREFLIGHT),
+        ):
+            check_challenged(ask(api, method, "/basic", headers=headers))
+
+
+class FolderTests:
+    @pytest.fixture
+    def files(self, make: Callable[..., InMemoryApi], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InMemoryApi:
+        folder = tmp_path / "files"
+        (folder / "below").mkdir(parents=True)
+        for path in ("a.txt", "index.html", "below/b.txt"):
+            (folder / path).write_text("TOP SECRET")
+        page = '[[page]]\npath = "{}"\nschemes = {}\nfiles = "{}"\n'
+        api = make(page.format("/files", ["basic"], folder) + page.format("/deep/files", ["digest"], folder))
+        # Twisted sends files with the real reactor's cooperator.
+        cooperator = Cooperator(scheduler=lambda call: api.clock.callLater(0, call))
+        monkeypatch.setattr("twisted.internet._producer_helpers.cooperate", cooperator.cooperate)
+        return api
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            *("/files", "/files/", "/files/a.txt", "/files//a.txt", "/files/./a.txt", "/files/../files/a.txt"),
+            *(
+                "/%66iles/a.txt",
+                "/files/%61.txt",
+                "/files/a.txt?x",
+                "/files/a.txt;x",
+                "/files/below/b.txt",
+                "//files/a.txt",
+            ),
+            *("/files%2Fa.txt", "/./files/a.txt", "/x/../files/a.txt", "/FILES/a.txt", "http://x/files/a.txt", "*"),
+            *("/deep/files/a.txt", "/deep/files", "/deep%2Ffiles/a.txt", "/deep//files/a.txt", "/deep", "files/a.txt"),
+            *(
+                "http://x//files/a.txt",
+                "/post/../files/a.txt",
+                "/deep/files/../files/a.txt",
+                "/\\files/a.txt",
+            ),
+        ],
+    )
+    def test_no_way_leads_around_the_guard(self, files: InMemoryApi, target: str) -> None:
+        for method in ("GET", "HEAD", "POST", "OPTIONS", "get"):
+            answer = ask_raw(files.site, files.clock, f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b"SECRET" not in answer.body
+            assert answer.status in {401, 404} or target == "*" or (method == "OPTIONS" and target.startswith("/post"))
+            assert "last-modified" not in answer.headers
+
+    def test_a_login_that_takes_a_while_shows_the_same_files(self, files: InMemoryApi) -> None:
+        """Digest has to wait for the store: path segments are taken up again after that."""
+        for path in ("a.txt", "", "below/b.txt"):
+            answer = ask(files, "GET", f"/files/{path}", headers=basic())
+            assert (answer.status, answer.body) == (200, b"TOP SECRET")
+            again = ask(files, "GET", f"/deep/files/{path}", headers=proof(files, f"/deep/files/{path}"))
+            assert (again.status, again.body) == (200, b"TOP SECRET")
+            assert again.header("Authentication-Info")
+            assert answer.header("Cache-Control") == again.header("Cache-Control") == "private, no-store"
+        for path in ("none", "below/none", "below"):
+            status = 302 if path == "below" else 404
+            assert ask(files, "GET", f"/files/{path}", headers=basic()).status == status
+            headers = proof(files, f"/deep/files/{path}")
+            assert ask(files, "GET", f"/deep/files/{path}", headers=headers).status == status
+
+
+class StoreAwayTests:
+    """G11: a client that gets 401 throws good credentials away."""
+
+    def test_who_is_known_is_asked_to_come_again(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic", "digest", "session"]\nwrite = ["basic", "digest", "session"]\n' + ALL)
+        check_entered(ask(api, "GET", "/basic", headers=basic()))  # it is remembered now
+        cookie, digest = log_in(api), proof(api, "/all")
+        read = proof(api, "/post")
+        result_of(api.store.stop())
+        for headers, path in (
+            *((basic(), "/basic"), (basic(), "/all"), (basic(), "/post"), (basic(password="wrong"), "/basic")),
+            *((basic("nobody"), "/basic"), (basic("bob"), "/basic"), (basic(), "/basic/below")),
+            *((cookie, "/all"), (cookie, "/session"), (cookie, "/home"), (cookie, "/post")),
+            *((digest, "/all"), (read, "/post")),
+        ):
+            for method in ("GET", "HEAD", "POST"):
+                answer = ask(api, method, path, headers={**headers, "Sec-Fetch-Site": "same-origin"})
+                if b"Digest" in str(headers).encode() and method != "GET":
+                    continue  # a proof is for one method
+                check_without_challenge(answer, 503)
+                assert int(answer.header("Retry-After") or 0) >= 1
+                assert "set-cookie" not in answer.headers
+                assert answer.header("Cache-Control") == "no-store"
+
+    def test_who_says_nothing_is_never_let_in(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make()
+        result_of(api.store.stop())
+        check_challenged(ask(api, "GET", "/basic"))
+        check_without_challenge(ask(api, "GET", "/digest"), 503)  # no nonce can be made
+        check_without_challenge(ask(api, "GET", "/all"), 503)
+
+    def test_what_is_malformed_is_nobodys_fault_but_the_clients(self, api: InMemoryApi) -> None:
+        result_of(api.store.stop())
+        check_challenged(ask(api, "GET", "/basic", headers=field("Basic x")))
+
+
+class LogTests:
+    """G16: who, how, why and from where; no secret."""
+
+    PEERS = [  # noqa: RUF012 - a constant
+        (IPv4Address("TCP", "198.51.100.7", 1), "198.51.100.7"),
+        (IPv6Address("TCP", "2001:db8::7", 1), "2001:db8::7"),
+        (UNIXAddress(None), "unix"),
+    ]
+
+    @pytest.mark.parametrize(("peer", "address"), PEERS)
+    def test_a_refused_login_is_told_with_its_reason(self, api: InMemoryApi, peer: IAddress, address: str) -> None:
+        for headers, scheme, user, why in (
+            (basic(password="wr0ng"), "basic", "alice", "wrong password"),
+            (basic("nobody"), "basic", "nobody", "no such user"),
+            (field("Basic wr0ng"), "basic", None, "Base64"),
+            (field("BASIC YWxpY2U="), "basic", None, "no colon"),
+            (field("Digest wr0ng"), "digest", None, "malformed"),
+        ):
+            ((name, value),) = headers.items()
+            request = f"GET /all HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\n\r\n".encode()
+            with recorded_log(api) as events:
+                assert ask_raw(api.site, api.clock, request, peer).status == 401
+            told = [event for event in events if "login refused" in event["log_format"]]
+            assert [(event["scheme"], event["user"], event["address"]) for event in told] == [(scheme, user, address)]
+            assert why in told[0]["why"]
+            check_secret(events, value, "wr0ng", PASSWORD)
+
+    def test_no_secret_is_in_any_event(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic", "session"]\nwrite = ["digest", "session"]\n' + ALL)
+        secrets: list[str | bytes] = [PASSWORD, "wr0ng-password"]
+        with recorded_log(api) as events:
+            cookie = log_in(api)
+            old = log_in(api)
+            ask(api, "POST", "/logout", headers=old)
+            sent: list[dict[str, Any]] = [
+                basic(),
+                basic("nobody"),
+                basic(password="wr0ng-password"),
+                proof(api, "/all"),
+                proof(api, "/all", password="wr0ng-password"),
+                proof(api, "/digest"),
+                cookie,
+                old,
+                {**cookie, **basic(password="wr0ng-password")},
+                {"Cookie": "session=planted-id-of-somebody; session=" + "A" * 43},
+                field("Bearer t0ken.of.somebody"),
+                field("t0ken-without-a-scheme"),
+                {**cookie, "Authorization": "t0ken-without-a-scheme"},
+                {**old, "Authorization": "t0ken-without-a-scheme"},
+                {"Cookie": "session=x", "Authorization": "t0ken-without-a-scheme"},
+                {**old, "Authorization": "Bearer t0ken.of.somebody"},
+                {"Authorization": ["Basic t0ken-one", "Basic t0ken-two"]},
+                field("Basic t0ken-" + "x" * 9000),
+            ]
+            for headers in sent:
+                for path in ("/all", "/basic", "/session", "/post", "/home", "/digest", "/"):
+                    ask(api, "GET", path, headers=headers)
+                ask(api, "POST", "/post", BODY, {**JSON, **headers})
+            for password in (PASSWORD, "wr0ng-password"):
+                form = urlencode({"username": "alice", "password": password}).encode()
+                ask(api, "POST", "/login", form, {"Content-Type": "application/x-www-form-urlencoded"})
+                ask(api, "POST", "/login", form, JSON)
+            result_of(api.store.stop())
+            for headers in sent:
+                ask(api, "GET", "/all", headers=headers)
+        for headers in sent:
+            for value in headers.values():
+                for one in value if isinstance(value, list) else [value]:
+                    text = one.decode() if isinstance(one, bytes) else one
+                    secrets += [text, text.partition("=")[2], text.partition(" ")[2] or text]
+        secrets = [secret for secret in secrets if len(secret) > 8]
+        assert len(secrets) > 30
+        check_secret(events, *secrets, "t0ken", "planted-id")
+        assert len(events) > 10
+        assert not [event for event in events if event["log_level"] >= LogLevel.error and "store" not in str(event)]
+
+    def test_a_name_cannot_write_lines_of_its_own(self, api: InMemoryApi) -> None:
+        nonce = challenges_in(ask(api, "GET", "/digest"))[0].nonce
+        parameters = Proof(nonce=nonce).parameters(
+            **{"username": None, "username*": "UTF-8''x%0A%1B%5Blogin%20accepted"}
+        )
+        value = "Digest " + ", ".join(f"{name}={value}" for name, value in parameters.items())
+        with recorded_log(api) as events:
+            assert ask(api, "GET", "/digest", headers=field(value)).status == 401
+        lines = [formatEvent(event) for event in events if "login refused" in event["log_format"]]
+        assert len(lines) == 1
+        assert "\n" not in lines[0]
+        assert "\x1b" not in lines[0]
+
+    def test_a_good_login_is_no_refusal(self, api: InMemoryApi) -> None:
+        with recorded_log(api) as events:
+            for headers in (basic(), log_in(api), proof(api, "/all")):
+                check_entered(ask(api, "GET", "/all", headers=headers))
+        assert not [event for event in events if "refused" in event["log_format"]]
+
+
+class InterfaceTests:
+    def test_what_twisted_is_to_call_can_be_called(self, api: InMemoryApi) -> None:
+        access = api.logins.access
+        guard = Guard(access.portal, access.factories, error_page(Problem(404, "x")), clients=access.clients)
+        assert verifyObject(IResource, guard)
+        assert verifyObject(IRealm, Realm())
+        assert verifyObject(IRealm, access.portal.realm)
+        checkers = set(access.portal.checkers.values())
+        assert len(checkers) == 3
+        for checker in checkers:
+            assert verifyObject(ICredentialsChecker, checker)
+
+    def test_each_kind_of_credentials_has_one_interface_and_one_checker(self, api: InMemoryApi) -> None:
+        response = DigestResponse("alice", "postd", "N", "/", "0", "MD5", "C", "00000001")
+        kinds: list[tuple[Any, Any]] = [
+            (IPasswordCredentials, PasswordCredentials("alice", PASSWORD, "192.0.2.1")),
+            (IDigestCredentials, DigestCredentials(response, "GET", "192.0.2.1", lambda _: None)),
+            (ISessionCredentials, SessionCredentials((b"x",))),
+        ]
+        for interface, credentials in kinds:
+            assert verifyObject(interface, credentials)
+            assert verifyObject(ICredentials, credentials)
+            assert list(providedBy(credentials)) == [interface]
+            assert interface in api.logins.access.portal.listCredentialsInterfaces()
+
+    def test_a_password_does_not_show(self) -> None:
+        assert PASSWORD not in repr(PasswordCredentials("alice", PASSWORD, "192.0.2.1"))
+
+    def test_what_is_overridden_of_the_stock_wrapper_is_there(self) -> None:
+        """Its names are private ones: a new Twisted may have others."""
+        stock = vars(HTTPAuthSessionWrapper)
+        assert "_authorizedResource" in stock
+        for caller in ("render", "getChildWithDefault"):
+            assert "_authorizedResource" in stock[caller].__code__.co_names
+        assert {"_portal", "_credentialFactories"} <= set(stock["__init__"].__code__.co_names)
+        ours = {name for name in vars(Guard) if not name.startswith("__")} & set(stock)
+        assert ours == {"_authorizedResource"}

@@ -1,0 +1,1039 @@
+"""Signing in and out by form: the contract's table of it, and what strangers may try."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Self, cast
+from urllib.parse import quote, quote_plus, urlencode
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from twisted.logger import capturedLogs, formatEvent
+
+from postd.config import Settings
+from postd.logins import Logins
+from postd.model import Session
+from postd.reactor import IReactor
+from postd.service import make_tree
+from tests.helpers import Answer, InlineHashThreads, InMemoryApi, make_site, result_of
+from tests.web.wire import FORM, Server, Worker, ask, user_line
+
+EXPIRED = "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
+CHALLENGE = 'Cookie realm="postd", form-action="/login", cookie-name=session'
+ALICE = {"username": "alice", "password": "correct horse"}
+USERS = {"alice": "correct horse", "bob": "p:w", "jürgen": "pässwörd 🚀", "plus": "a+b &=%41"}
+
+MakeApi = Callable[..., InMemoryApi]
+
+
+def write_users(folder: Path, users: dict[str, str]) -> None:
+    (folder / "users").write_text("".join(user_line(name, password) for name, password in users.items()))
+
+
+@pytest.fixture
+def make_api(tmp_path: Path) -> Iterator[MakeApi]:
+    made = []
+
+    def make(settings: str = "", users: dict[str, str] = USERS) -> InMemoryApi:
+        write_users(tmp_path, users)
+        made.append(InMemoryApi(tmp_path, settings))
+        return made[-1]
+
+    yield make
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(make_api: MakeApi) -> InMemoryApi:
+    return make_api()
+
+
+@pytest.fixture
+def patient_api(make_api: MakeApi) -> InMemoryApi:
+    """Make a server that lets one fail for ever."""
+    return make_api("[throttle]\nfailures = 100000\naddress_failures = 100000\naccount_failures = 100000")
+
+
+def send_form(
+    server: Server, fields: Any = ALICE, headers: dict[str, Any] | None = None, path: str = "/login", **keywords: Any
+) -> Answer:
+    body = fields if isinstance(fields, bytes) else urlencode(fields).encode()
+    return ask(server, "POST", path, body, {"Content-Type": FORM} | (headers or {}), **keywords)
+
+
+def sign_in(server: Server, fields: Any = ALICE, **keywords: Any) -> str:
+    """Sign in; return the session's identifier."""
+    answer = send_form(server, fields, **keywords)
+    assert answer.status == 302
+    match = re.match("session=([A-Za-z0-9_-]{22,});", answer.header("Set-Cookie") or "")
+    assert match
+    return match[1]
+
+
+def with_cookie(*values: str) -> dict[str, Any]:
+    return {"Cookie": "; ".join(f"session={value}" for value in values)}
+
+
+def home(server: Server, *session_ids: str, **keywords: Any) -> Answer:
+    return ask(server, "GET", "/home", None, with_cookie(*session_ids) if session_ids else {}, **keywords)
+
+
+def is_signed_in(server: Server, *session_ids: str) -> bool:
+    """Ask `/home`, and check that it answers in one of its two ways."""
+    answer = home(server, *session_ids)
+    if answer.status == 200:
+        assert re.fullmatch("Success: .+\n", answer.body.decode())
+        return True
+    check_sent_away(answer, expires=bool(session_ids))
+    return False
+
+
+def check_page(answer: Answer) -> None:
+    """Check the headers that all pages of the form login have (contract 3)."""
+    assert answer.header("Cache-Control") == "no-store"
+    assert answer.header("X-Content-Type-Options") == "nosniff"
+    assert answer.header("Referrer-Policy") == "same-origin"
+    assert answer.header("X-Frame-Options") == "DENY"
+    policy = answer.header("Content-Security-Policy") or ""
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def check_text(answer: Answer, status: int, body: str) -> None:
+    assert (answer.status, answer.body.decode()) == (status, body)
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    check_page(answer)
+
+
+def check_sent_away(answer: Answer, *, expires: bool) -> None:
+    assert (answer.status, answer.header("Location")) == (302, "/")
+    assert answer.header("Set-Cookie") == (EXPIRED if expires else None)
+    check_page(answer)
+
+
+def check_refused(answer: Answer) -> None:
+    check_text(answer, 401, "Login failed\n")
+    assert answer.header("WWW-Authenticate") == CHALLENGE
+    assert answer.header("Set-Cookie") is None
+
+
+def sessions_of(api: InMemoryApi) -> list[Session]:
+    return cast("list[Session]", result_of(api.store.list_sessions()))
+
+
+def writes_of(api: InMemoryApi) -> int:
+    """Return how many rows have been written since the store was opened."""
+    writer = api.store._writer  # noqa: SLF001
+    assert writer is not None
+    return writer.total_changes
+
+
+class Lookups:
+    """Counts the questions to the store for sessions."""
+
+    def __init__(self, api: InMemoryApi) -> None:
+        self._reader = api.store._reader  # noqa: SLF001
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        assert self._reader is not None
+        self._reader.set_trace_callback(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._reader is not None
+        self._reader.set_trace_callback(None)
+
+    def _note(self, statement: str) -> None:
+        self.count += "FROM session" in statement
+
+
+class Page(HTMLParser):
+    """What is in a page: its tags with their attributes, and the text of its styles."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.styles: list[str] = []
+        self.feed(answer.body.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] == "style" and not self.styles:
+            self.styles.append(data)
+
+    def all(self, wanted: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == wanted]
+
+
+class FormTests:
+    """GET `/`."""
+
+    def test_it_shows_the_form_of_the_specification(self, api: InMemoryApi) -> None:
+        answer = ask(api, "GET", "/")
+        assert (answer.status, answer.header("Content-Type")) == (200, "text/html; charset=utf-8")
+        assert answer.header("Set-Cookie") is None
+        page = Page(answer)
+        (form,) = page.all("form")
+        assert (form["name"], form["method"], form["action"]) == ("login_form", "POST", "/login")
+        fields = {(field["type"], field.get("name")) for field in page.all("input")}
+        assert fields == {("text", "username"), ("password", "password"), ("submit", None)}
+        labelled = {label["for"] for label in page.all("label")}
+        assert labelled == {field["id"] for field in page.all("input") if field["type"] != "submit"}
+
+    @pytest.mark.parametrize("path", ["/", "/logout"])
+    def test_a_page_needs_nothing_from_elsewhere_and_its_policy_says_so(self, api: InMemoryApi, path: str) -> None:
+        answer = ask(api, "GET", path)
+        check_page(answer)
+        page = Page(answer)
+        assert not {tag for tag, _ in page.tags} & {"script", "img", "link", "iframe", "object", "base"}
+        assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+        policy = (answer.header("Content-Security-Policy") or "").split("; ")
+        (style,) = page.styles
+        style_hash = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        assert {f"style-src 'sha256-{style_hash}'", "form-action 'self'", "base-uri 'none'"} <= set(policy)
+        assert not any(attributes.get("style") for _, attributes in page.tags)
+
+    def test_with_a_session_it_leads_home(self, api: InMemoryApi) -> None:
+        answer = ask(api, "GET", "/", None, with_cookie(sign_in(api)))
+        assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/home", None)
+        check_page(answer)
+
+    @pytest.mark.parametrize("value", ["", "x", "A" * 43, '"', "é", "A" * 5000])
+    def test_with_any_other_cookie_it_shows_the_form(self, api: InMemoryApi, value: str) -> None:
+        answer = ask(api, "GET", "/", None, with_cookie(value))
+        assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
+        assert answer.header("Set-Cookie") is None
+
+    def test_a_cache_must_not_mix_up_who_is_signed_in(self, api: InMemoryApi) -> None:
+        for headers in ({}, with_cookie(sign_in(api))):
+            answer = ask(api, "GET", "/", None, headers)
+            assert answer.header("Cache-Control") == "no-store"
+
+    def test_the_site_is_named_safely(self, make_api: MakeApi) -> None:
+        api = make_api("realm = \"<b>Tom & 'Jerry'</b>\"")
+        page = ask(api, "GET", "/").body.decode()
+        assert "<b>" not in page
+        assert "&lt;b&gt;Tom &amp; &#x27;Jerry&#x27;&lt;/b&gt;" in page
+
+
+class HeadAndMethodTests:
+    def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        for path in ("/", "/logout", "/home", "/nothing"):
+            for headers in ({}, with_cookie(session_id), with_cookie("x")):
+                got, head = ask(api, "GET", path, None, headers), ask(api, "HEAD", path, None, headers)
+                got.headers.pop("date")
+                head.headers.pop("date")
+                assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
+
+    @pytest.mark.parametrize(
+        ("path", "allow"),
+        [("/", "GET, HEAD, OPTIONS"), ("/login", "OPTIONS, POST"), ("/logout", "GET, HEAD, OPTIONS, POST")],
+    )
+    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
+        for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"} - set(allow.split(", ")):
+            answer = ask(api, method, path)
+            assert (answer.status, answer.header("Allow")) == (405, allow)
+            if method != "HEAD":
+                check_text(answer, 405, "Method Not Allowed\n")
+        answer = ask(api, "OPTIONS", path)
+        assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
+
+    def test_home_is_only_read(self, api: InMemoryApi) -> None:
+        headers = with_cookie(sign_in(api))
+        for method in ("POST", "PUT", "DELETE", "FOO"):
+            answer = ask(api, method, "/home", None, headers)
+            assert answer.status == 405
+            assert {"GET", "HEAD"} <= set((answer.header("Allow") or "").split(", "))
+            check_sent_away(ask(api, method, "/home"), expires=False)
+
+    @pytest.mark.parametrize(
+        "path", ["/login/", "/login/x", "//login", "/logout/", "/logout/x", "/Login", "/login%2F", "//", "/home%2F"]
+    )
+    def test_next_to_them_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+        for method in ("GET", "POST"):
+            check_text(ask(api, method, path, None, with_cookie(sign_in(api))), 404, "Not Found\n")
+
+    def test_below_home_there_is_nothing(self, api: InMemoryApi) -> None:
+        check_sent_away(ask(api, "GET", "/home/x"), expires=False)
+        check_text(ask(api, "GET", "/home/x", None, with_cookie(sign_in(api))), 404, "Not Found\n")
+
+
+class LoginTests:
+    """POST `/login`."""
+
+    def test_the_right_password_begins_a_session(self, api: InMemoryApi) -> None:
+        answer = send_form(api)
+        assert (answer.status, answer.header("Location")) == (302, "/home")
+        cookie = answer.header("Set-Cookie") or ""
+        assert re.fullmatch("session=[A-Za-z0-9_-]{43}; Path=/; HttpOnly; SameSite=Lax", cookie)
+        assert answer.header("WWW-Authenticate") is None
+        check_page(answer)
+        session_id = cookie.partition(";")[0].partition("=")[2]
+        check_text(home(api, session_id), 200, "Success: alice\n")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"username": "alice", "password": "wrong"},
+            {"username": "nobody", "password": "correct horse"},
+            {"username": "Alice", "password": "correct horse"},
+            {"username": "alice", "password": "Correct horse"},
+            {"username": "alice ", "password": "correct horse"},
+            {"username": "alice", "password": "correct horse "},
+            {"username": "alice", "password": "correct horse\n"},
+            {"username": "alice", "password": "correct horse\0"},
+            {"username": "alice\0", "password": "correct horse"},
+            {"username": "alice", "password": "x" * 2000},
+            {"username": "x" * 2000, "password": "x"},
+            {"username": "#alice", "password": "correct horse"},
+            {"username": "alice:x", "password": "correct horse"},
+            {"username": "bob:p", "password": "w"},
+        ],
+    )
+    def test_what_is_wrong_is_refused(self, api: InMemoryApi, fields: dict[str, str]) -> None:
+        check_refused(send_form(api, fields))
+        assert sessions_of(api) == []
+
+    def test_wrong_user_and_wrong_password_look_the_same(self, api: InMemoryApi) -> None:
+        answers = []
+        for fields in ({"username": "alice", "password": "x"}, {"username": "nobody", "password": "x"}, {}):
+            answer = send_form(api, fields)
+            answer.headers.pop("date")
+            answers.append((answer.status, list(answer.headers.items()), answer.body))
+        assert answers[0] == answers[1] == answers[2]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            *(b"", b"&", b"=", b"username", b"username=alice", b"password=correct+horse", b"username=&password="),
+            *(b"username=alice&password=", b"username=&password=correct+horse", b"username=alice&password"),
+            b"username=alice&username=alice&password=correct+horse",
+            b"username=alice&password=correct+horse&password=correct+horse",
+            b"username=alice&password=wrong&password=correct+horse",
+            b"username=alice&user%6eame=bob&password=correct+horse",
+            b"Username=alice&Password=correct+horse",
+            b"username[]=alice&password=correct+horse",
+            b"username=alice;password=correct+horse",
+            b"username=alice\r\npassword=correct horse",
+            b'{"username":"alice","password":"correct horse"}',
+        ],
+    )
+    def test_a_field_that_is_not_there_once_is_as_a_wrong_one(self, api: InMemoryApi, body: bytes) -> None:
+        for _ in range(12):  # and is not counted, for nothing was verified
+            check_refused(send_form(api, body))
+        assert sessions_of(api) == []
+        sign_in(api)
+
+    def test_fields_count_in_the_body_only(self, api: InMemoryApi) -> None:
+        check_refused(send_form(api, b"", path=f"/login?{urlencode(ALICE)}"))
+        sign_in(api, path="/login?username=bob&password=x")
+
+    def test_other_fields_are_ignored(self, api: InMemoryApi) -> None:
+        for more in ("next=https://evil.example/", "return_to=//evil.example", "next=/home&next=/x", "x"):
+            for body, path in (
+                (f"{urlencode(ALICE)}&{more}".encode(), "/login"),
+                (urlencode(ALICE).encode(), f"/login?{more}"),
+            ):
+                answer = send_form(api, body, path=path)
+                assert (answer.status, answer.header("Location")) == (302, "/home")
+
+    @pytest.mark.parametrize("name", USERS)
+    def test_any_text_can_be_sent_escaped_or_not(self, api: InMemoryApi, name: str) -> None:
+        escapings: list[Callable[[str], str]] = [quote_plus, lambda text: quote(text, safe=""), str]
+        if name == "plus":
+            escapings.pop()  # has to be escaped
+        for escape in escapings:
+            body = f"username={escape(name)}&password={escape(USERS[name])}".encode()
+            check_text(home(api, sign_in(api, body)), 200, f"Success: {name}\n")
+
+    def test_a_name_is_the_same_in_every_normal_form(self, api: InMemoryApi) -> None:
+        decomposed = {"username": "ju\u0308rgen", "password": "pa\u0308sswo\u0308rd 🚀"}
+        check_text(home(api, sign_in(api, decomposed)), 200, "Success: jürgen\n")
+
+    @pytest.mark.parametrize(
+        "content_type",
+        [
+            *("", "text/plain", "application/json", "multipart/form-data; boundary=x", f"{FORM}x", f"x; {FORM}"),
+            *([FORM, FORM], [FORM, "text/plain"], f"{FORM}, text/plain", "\xe9"),
+        ],
+    )
+    def test_what_is_no_urlencoded_form_is_415(self, api: InMemoryApi, content_type: Any) -> None:
+        answer = send_form(api, headers={"Content-Type": content_type})
+        check_text(answer, 415, "Unsupported Media Type\n")
+        assert answer.header("Set-Cookie") is None
+
+    def test_no_content_type_is_415(self, api: InMemoryApi) -> None:
+        check_text(ask(api, "POST", "/login", urlencode(ALICE).encode()), 415, "Unsupported Media Type\n")
+
+    @pytest.mark.parametrize("content_type", [FORM.upper(), f"{FORM};charset=UTF-8", f"{FORM} ; charset=utf-8"])
+    def test_the_type_may_be_written_in_other_ways(self, api: InMemoryApi, content_type: str) -> None:
+        sign_in(api, headers={"Content-Type": content_type})
+
+    def test_a_form_has_at_most_8_kib(self, api: InMemoryApi) -> None:
+        body = urlencode(ALICE).encode() + b"&x="
+        sign_in(api, body.ljust(8192, b"x"))
+        for size in (8193, 16384, 16385, 100_000):
+            answer = send_form(api, body.ljust(size, b"x"))
+            check_text(answer, 413, "Content Too Large\n")
+            assert answer.header("Set-Cookie") is None
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            *(b"username=j\xfcrgen&password=x", b"username=j%FCrgen&password=x", b"username=alice&password=%ff"),
+            *(b"username=%ED%A0%80&password=x", b"\xff=x&username=alice&password=x", b"username=%C0%AF&password=x"),
+        ],
+    )
+    def test_what_is_not_utf_8_is_400(self, api: InMemoryApi, body: bytes) -> None:
+        check_text(send_form(api, body), 400, "Bad Request\n")
+
+    @given(
+        body=st.binary(max_size=60)
+        | st.lists(st.sampled_from([b"username=", b"password=", b"alice", b"&", b"%", b"%00", b"%C3", b"+", b"="])).map(
+            b"".join
+        )
+    )
+    @example(body=b"username=%0&password=%")
+    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_bytes_are_answered(self, patient_api: InMemoryApi, body: bytes) -> None:
+        assert send_form(patient_api, body).status in {400, 401}
+
+    def test_the_log_tells_why_and_has_no_secret(self, api: InMemoryApi) -> None:
+        with capturedLogs() as events:
+            send_form(api, {"username": "alice", "password": "terces-gnorw"})
+            send_form(api, {"username": "nobody", "password": "terces-gnorw"})
+            session_id = sign_in(api)
+            home(api, session_id)
+            ask(api, "POST", "/logout", None, with_cookie(session_id))
+            home(api, session_id)
+            api.clock.advance(1)  # the access log
+        told = "\n".join(formatEvent(event) or "" for event in events)
+        assert "wrong password" in told
+        assert "no such user" in told
+        assert "127.0.0.1" in told
+        for secret in ("terces-gnorw", "correct horse", "correct+horse", session_id, "$2b$"):
+            assert secret not in told
+
+
+class FixationTests:
+    """What a browser brings along is never taken on."""
+
+    def test_a_planted_identifier_is_not_adopted(self, api: InMemoryApi) -> None:
+        planted = "A" * 43
+        answer = send_form(api, headers=with_cookie(planted))
+        assert planted not in (answer.header("Set-Cookie") or "")
+        assert not is_signed_in(api, planted)
+
+    def test_the_earlier_session_of_the_cookie_ends(self, api: InMemoryApi) -> None:
+        old = sign_in(api)
+        new = sign_in(api, headers=with_cookie(old))
+        assert new != old
+        assert not is_signed_in(api, old)
+        assert is_signed_in(api, new)
+        assert len(sessions_of(api)) == 1
+
+    def test_so_does_that_of_another_user(self, api: InMemoryApi) -> None:
+        bob = sign_in(api, {"username": "bob", "password": "p:w"})
+        new = sign_in(api, headers=with_cookie(bob, "junk"))
+        assert not is_signed_in(api, bob)
+        check_text(home(api, new), 200, "Success: alice\n")
+
+    def test_sessions_in_other_browsers_go_on(self, api: InMemoryApi) -> None:
+        here, there = sign_in(api), sign_in(api)
+        assert here != there
+        assert is_signed_in(api, here)
+        assert is_signed_in(api, there)
+
+    def test_a_failed_login_ends_nothing(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        check_refused(send_form(api, {"username": "alice", "password": "x"}, headers=with_cookie(session_id)))
+        assert is_signed_in(api, session_id)
+
+    def test_the_store_has_only_the_hash_of_an_identifier(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        assert result_of(api.store.get_session(hashlib.sha256(session_id.encode()).digest())).username == "alice"
+        writer = api.store._writer  # noqa: SLF001
+        assert writer is not None
+        dump = "\n".join(writer.iterdump())
+        assert hashlib.sha256(session_id.encode()).hexdigest().upper() in dump
+        raw = b"".join(bytes(row[0]) for row in writer.execute("SELECT id_hash FROM session"))
+        assert session_id not in dump
+        assert session_id.encode().hex().upper() not in dump
+        assert session_id.encode() not in raw
+        for password in USERS.values():
+            assert password not in dump
+
+    def test_every_identifier_is_new(self, api: InMemoryApi) -> None:
+        assert len({sign_in(api) for _ in range(50)}) == 50
+
+
+class CookieTests:
+    def test_one_session_among_several_cookies_counts(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        for values in (("junk", session_id), (session_id, "junk"), ("A" * 43, session_id, ""), (session_id,) * 2):
+            assert is_signed_in(api, *values)
+        for lines in ([f"session={session_id}", "session=x"], ["a=b; c", f"; ;x=session=y;session={session_id} ;"]):
+            assert ask(api, "GET", "/home", None, {"Cookie": lines}).status == 200
+
+    def test_two_sessions_at_once_are_none(self, api: InMemoryApi) -> None:
+        """One of them was planted, and nobody knows which."""
+        alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
+        assert not is_signed_in(api, alice, bob)
+        assert ask(api, "GET", "/", None, with_cookie(alice, bob)).status == 200
+        assert is_signed_in(api, alice)
+        assert is_signed_in(api, bob)
+
+    def test_a_dead_one_beside_a_live_one_does_no_harm(self, api: InMemoryApi) -> None:
+        dead, live = sign_in(api), sign_in(api)
+        ask(api, "POST", "/logout", None, with_cookie(dead))
+        assert is_signed_in(api, dead, live)
+
+    @pytest.mark.parametrize("form", ["{}x", "x{}", '"{}"', "{} x", "%{}", "{}=", "'{}'", "{}\t{}", "{},{}"])
+    def test_what_is_like_a_session_is_none(self, api: InMemoryApi, form: str) -> None:
+        session_id = sign_in(api)
+        with Lookups(api) as lookups:
+            assert not is_signed_in(api, form.replace("{}", session_id))
+        assert lookups.count == 0
+
+    def test_other_names_are_other_cookies(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        for name in (
+            "Session",
+            "SESSION",
+            "xsession",
+            "session ",
+            "__Host-session",
+            "$session",
+            "session[]",
+            '"session"',
+        ):
+            answer = ask(api, "GET", "/home", None, {"Cookie": f"{name}={session_id}"})
+            check_sent_away(answer, expires=False)
+
+    @pytest.mark.parametrize(
+        "value",
+        ["", "x", "a" * 42, "a" * 44, "a" * 257, "a" * 8000, "é" * 43, '"' * 43, "a" * 42 + "=", "a" * 42 + "\x7f"],
+    )
+    def test_odd_values_are_not_looked_up(self, api: InMemoryApi, value: str) -> None:
+        with Lookups(api) as lookups:
+            assert not is_signed_in(api, value)
+        assert lookups.count == 0
+        with Lookups(api) as lookups:
+            assert not is_signed_in(api, "a" * 43)
+        assert lookups.count == 1  # what could be one is
+
+    def test_a_heap_of_cookies_costs_few_lookups(self, api: InMemoryApi) -> None:
+        values = [f"{n:043}" for n in range(100)]
+        with Lookups(api) as lookups:
+            assert not is_signed_in(api, *values)
+        assert lookups.count <= 8
+
+    @given(value=st.binary(max_size=80).filter(lambda value: not set(value) & set(b"\r\n\0")))
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_any_cookie_is_answered(self, api: InMemoryApi, value: bytes) -> None:
+        for cookie in (b"session=" + value, value):
+            assert ask(api, "GET", "/home", None, {"Cookie": cookie}).status == 302
+            assert ask(api, "GET", "/", None, {"Cookie": cookie}).status == 200
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "junk"},
+    {"Sec-Fetch-Site": ""},
+    {"Sec-Fetch-Site": ["same-origin", "cross-site"]},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost"},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://localhost.evil.example"},
+    {"Origin": "http://evil.example/localhost"},
+    {"Origin": "http://localhost:81"},
+    {"Origin": "http://sub.localhost"},
+    {"Origin": "localhost"},
+    {"Origin": "//localhost"},
+    {"Origin": ["http://localhost", "http://evil.example"]},
+    {"Origin": "http://localhost http://evil.example"},
+    {"Origin": "http://localhost", "Host": "localhost:8080"},
+]
+OURS: list[dict[str, Any]] = [
+    {},
+    {"Sec-Fetch-Site": "same-origin"},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "null"},
+    {"Origin": "http://localhost"},
+    {"Origin": "HTTP://LOCALHOST", "Host": "LocalHost"},
+    {"Origin": "https://localhost"},  # a proxy did TLS
+    {"Origin": "http://localhost:8080", "Host": "localhost:8080"},
+    {"Origin": "http://[::1]:8080", "Host": "[::1]:8080"},
+    {"Referer": "http://evil.example/"},
+]
+
+
+class CrossSiteTests:
+    """A page of another site cannot sign anybody in or out."""
+
+    @pytest.mark.parametrize("headers", FOREIGN)
+    def test_what_another_site_sends_is_refused_and_changes_nothing(
+        self, api: InMemoryApi, headers: dict[str, Any]
+    ) -> None:
+        session_id = sign_in(api)
+        before = writes_of(api)
+        for path in ("/login", "/logout"):
+            answer = send_form(api, headers=headers | with_cookie(session_id), path=path)
+            check_text(answer, 403, "Forbidden\n")
+            assert answer.header("Set-Cookie") is None
+            assert answer.header("WWW-Authenticate") is None
+        for _ in range(12):
+            assert send_form(api, {"username": "alice", "password": "x"}, headers=headers).status == 403
+        assert writes_of(api) == before
+        assert is_signed_in(api, session_id)
+
+    @pytest.mark.parametrize("headers", OURS)
+    def test_what_comes_from_here_or_from_no_browser_is_done(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+        session_id = sign_in(api, headers=headers)
+        answer = ask(api, "POST", "/logout", None, headers | with_cookie(session_id))
+        assert answer.status == 302
+        assert not is_signed_in(api, session_id)
+
+    def test_with_a_public_url_it_alone_is_ours(self, make_api: MakeApi) -> None:
+        api = make_api('public_url = "https://posts.example"')
+        for headers in ({"Origin": "https://posts.example"}, {"Sec-Fetch-Site": "same-origin"}, {}):
+            sign_in(api, headers=headers)
+        for origin in ("http://posts.example", "http://localhost", "https://posts.example:444", "null"):
+            assert send_form(api, headers={"Origin": origin}).status == 403
+        assert send_form(api, headers={"Origin": "http://evil", "Host": "evil"}).status == 403
+
+    def test_a_link_from_another_site_can_be_followed(self, api: InMemoryApi) -> None:
+        headers = {"Sec-Fetch-Site": "cross-site"}
+        for path in ("/", "/logout"):
+            assert ask(api, "GET", path, None, headers).status == 200
+        assert ask(api, "GET", "/home", None, headers | with_cookie(sign_in(api))).status == 200
+
+
+class ExpiryTests:
+    def test_a_session_that_is_not_used_expires(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        api.clock.advance(30 * 60 - 0.1)
+        assert is_signed_in(api, session_id)  # which renews it
+        api.clock.advance(30 * 60)
+        assert not is_signed_in(api, session_id)
+        assert ask(api, "GET", "/", None, with_cookie(session_id)).status == 200
+
+    def test_a_session_that_is_used_ends_in_the_end(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        for _ in range(12 * 6 - 1):
+            api.clock.advance(600)
+            assert is_signed_in(api, session_id)
+        api.clock.advance(599)
+        assert is_signed_in(api, session_id)
+        api.clock.advance(1)
+        assert not is_signed_in(api, session_id)
+
+    def test_both_are_set(self, make_api: MakeApi) -> None:
+        api = make_api('[session]\nidle = "10s"\nlifetime = "15s"')
+        session_id = sign_in(api)
+        for seconds, alive in ((9, True), (5.5, True), (0.5, False)):
+            api.clock.advance(seconds)
+            assert is_signed_in(api, session_id) == alive
+        other = sign_in(api)
+        api.clock.advance(10)
+        assert not is_signed_in(api, other)
+
+    def test_an_idle_time_beyond_the_lifetime_does_not_lengthen_it(self, make_api: MakeApi) -> None:
+        api = make_api('[session]\nidle = "10h"\nlifetime = "1m"')
+        session_id = sign_in(api)
+        api.clock.advance(60)
+        assert not is_signed_in(api, session_id)
+
+    def test_what_has_expired_leaves_the_store(self, api: InMemoryApi) -> None:
+        sign_in(api)
+        api.clock.advance(30 * 60 + 10)
+        api.clock.advance(0)
+        assert sessions_of(api) == []
+
+    def test_a_dead_session_is_not_brought_back_by_using_it(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        api.clock.advance(30 * 60)
+        for _ in range(3):
+            assert not is_signed_in(api, session_id)
+
+    def test_a_clock_put_back_harms_nobody(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        api.clock.rightNow -= 3600
+        before = writes_of(api)
+        assert is_signed_in(api, session_id)
+        assert writes_of(api) == before
+
+
+class RenewalTests:
+    @pytest.mark.parametrize(
+        ("setting", "every_s"), [("", 60), ('[session]\nidle = "100s"', 10), ('[session]\nidle = "1d"', 60)]
+    )
+    def test_it_is_written_now_and_then(self, make_api: MakeApi, setting: str, every_s: float) -> None:
+        api = make_api(setting)
+        session_id = sign_in(api)
+        before = writes_of(api)
+        for _ in range(5):
+            assert is_signed_in(api, session_id)
+            api.clock.advance(every_s - 1)
+            for _ in range(3):
+                assert is_signed_in(api, session_id)
+            before_due = writes_of(api)
+            api.clock.advance(1)
+            for _ in range(3):
+                assert is_signed_in(api, session_id)
+            assert writes_of(api) == before_due + 1
+        assert writes_of(api) == before + 5
+
+    def test_the_form_and_the_api_are_uses_too(self, make_api: MakeApi) -> None:
+        api = make_api('[api]\nread = ["session"]')
+        for path in ("/", "/post", "/home"):
+            session_id = sign_in(api)
+            for _ in range(4):
+                api.clock.advance(20 * 60)
+                answer = ask(api, "GET", path, None, with_cookie(session_id))
+                assert answer.status == (302 if path == "/" else 200)
+
+    def test_looking_from_no_session_writes_nothing(self, api: InMemoryApi) -> None:
+        before = writes_of(api)
+        for path in ("/", "/home", "/logout"):
+            ask(api, "GET", path, None, with_cookie("A" * 43))
+            ask(api, "GET", path)
+        assert writes_of(api) == before
+
+
+PROXY = 'trusted_proxies = ["10.0.0.0/8", "unix"]\n'
+
+
+class SecureTests:
+    @pytest.mark.parametrize(
+        ("setting", "headers", "keywords", "secure"),
+        [
+            ("auto", {}, {}, False),
+            ("auto", {}, {"tls": True}, True),
+            ("never", {}, {"tls": True}, False),
+            ("always", {}, {}, True),
+            ("auto", {"X-Forwarded-Proto": "https"}, {"peer": "10.1.2.3"}, True),
+            ("auto", {"X-Forwarded-Proto": "HTTPS"}, {"peer": "unix"}, True),
+            ("auto", {"X-Forwarded-Proto": "http, https"}, {"peer": "10.1.2.3"}, True),
+            ("auto", {"X-Forwarded-Proto": ["http", "https"]}, {"peer": "10.1.2.3"}, True),
+            ("auto", {"X-Forwarded-Proto": "https, http"}, {"peer": "10.1.2.3"}, False),
+            ("auto", {"X-Forwarded-Proto": "http"}, {"peer": "10.1.2.3"}, False),
+            ("auto", {"X-Forwarded-Proto": ""}, {"peer": "10.1.2.3"}, False),
+            ("auto", {"X-Forwarded-Proto": "https"}, {"peer": "11.1.2.3"}, False),
+            ("auto", {"X-Forwarded-Proto": "https"}, {"peer": "::ffff:10.1.2.3"}, True),
+            ("auto", {"X-Forwarded-Proto": "https"}, {"peer": "::1"}, False),
+            ("never", {"X-Forwarded-Proto": "https"}, {"peer": "10.1.2.3"}, False),
+            ("auto", {"X-Forwarded-Proto": "http"}, {"peer": "10.1.2.3", "tls": True}, True),
+        ],
+    )
+    def test_a_cookie_is_marked_where_the_client_has_tls(
+        self, make_api: MakeApi, setting: str, headers: dict[str, Any], keywords: dict[str, Any], *, secure: bool
+    ) -> None:
+        api = make_api(f'{PROXY}[session]\nsecure = "{setting}"')
+        cookie = send_form(api, headers=headers, **keywords).header("Set-Cookie") or ""
+        rest = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
+        assert re.fullmatch(f"session=[A-Za-z0-9_-]{{43}}{re.escape(rest)}", cookie)
+
+    def test_a_public_url_tells_too(self, make_api: MakeApi) -> None:
+        for url, secure in (("https://posts.example", True), ("http://posts.example", False)):
+            api = make_api(f'public_url = "{url}"')
+            assert ("; Secure" in (send_form(api).header("Set-Cookie") or "")) == secure
+
+    def test_a_session_is_good_on_both(self, api: InMemoryApi) -> None:
+        assert home(api, sign_in(api, tls=True), tls=True).status == 200
+
+    def test_who_only_says_to_be_a_proxy_is_told_of_once(self, api: InMemoryApi) -> None:
+        with capturedLogs() as events:
+            for _ in range(3):
+                sign_in(api, headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "1.2.3.4"})
+        told = [formatEvent(event) or "" for event in events]
+        assert sum("trusted_proxies" in line for line in told) == 1
+
+
+class LogoutTests:
+    def test_it_ends_the_session_for_good(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        answer = ask(api, "POST", "/logout", b"", with_cookie(session_id))
+        assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/", EXPIRED)
+        check_page(answer)
+        assert sessions_of(api) == []
+        for _ in range(2):
+            assert not is_signed_in(api, session_id)
+        assert ask(api, "GET", "/", None, with_cookie(session_id)).status == 200
+
+    @pytest.mark.parametrize("headers", [{}, with_cookie(""), with_cookie("A" * 43), {"Cookie": "a=b"}])
+    def test_it_works_without_a_session_too(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+        session_id = sign_in(api)
+        answer = ask(api, "POST", "/logout", None, headers)
+        assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/", EXPIRED)
+        assert is_signed_in(api, session_id)
+
+    def test_it_ends_each_session_that_the_browser_has(self, api: InMemoryApi) -> None:
+        one, two, elsewhere = sign_in(api), sign_in(api), sign_in(api)
+        ask(api, "POST", "/logout", None, with_cookie(one, "junk", two))
+        assert not is_signed_in(api, one)
+        assert not is_signed_in(api, two)
+        assert is_signed_in(api, elsewhere)
+
+    def test_looking_at_the_button_changes_nothing(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        before = writes_of(api)
+        answer = ask(api, "GET", "/logout", None, with_cookie(session_id))
+        assert (answer.status, answer.header("Content-Type")) == (200, "text/html; charset=utf-8")
+        assert answer.header("Set-Cookie") is None
+        page = Page(answer)
+        (form,) = page.all("form")
+        assert (form["method"], form["action"]) == ("POST", "/logout")
+        assert [field["type"] for field in page.all("input")] == ["submit"]
+        assert writes_of(api) == before
+        assert is_signed_in(api, session_id)
+
+    def test_over_tls_what_is_cached_goes_too(self, api: InMemoryApi) -> None:
+        assert ask(api, "POST", "/logout", tls=True).header("Clear-Site-Data") == '"cache"'
+        assert ask(api, "POST", "/logout").header("Clear-Site-Data") is None
+
+    def test_one_can_sign_in_again(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        ask(api, "POST", "/logout", None, with_cookie(session_id))
+        assert is_signed_in(api, sign_in(api, headers=with_cookie(session_id)))
+
+
+class AccountChangeTests:
+    """Who has lost the password, or the account, has no session either."""
+
+    def test_another_password_ends_the_users_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
+        alices, bob = [sign_in(api), sign_in(api)], sign_in(api, {"username": "bob", "password": "p:w"})
+        write_users(tmp_path, USERS | {"alice": "battery staple"})
+        api.clock.advance(1)
+        api.clock.advance(0)
+        assert [session.username for session in sessions_of(api)] == ["bob"]
+        for session_id in alices:
+            assert not is_signed_in(api, session_id)
+        assert is_signed_in(api, bob)
+        check_refused(send_form(api))
+        sign_in(api, ALICE | {"password": "battery staple"})
+
+    def test_so_does_the_end_of_an_account(self, api: InMemoryApi, tmp_path: Path) -> None:
+        alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
+        write_users(tmp_path, {"bob": "p:w"})
+        api.clock.advance(1)
+        api.clock.advance(0)
+        assert [session.username for session in sessions_of(api)] == ["bob"]
+        assert not is_signed_in(api, alice)
+        assert is_signed_in(api, bob)
+        write_users(tmp_path, USERS)
+        api.clock.advance(1)
+        assert not is_signed_in(api, alice)
+
+    def test_other_changes_of_the_file_end_nothing(self, api: InMemoryApi, tmp_path: Path) -> None:
+        alice = sign_in(api)
+        write_users(tmp_path, {"carol": "x", **USERS})
+        api.clock.advance(1)
+        assert is_signed_in(api, alice)
+        check_text(home(api, sign_in(api, {"username": "carol", "password": "x"})), 200, "Success: carol\n")
+        for content in ("alice", None):
+            if content:
+                (tmp_path / "users").write_text(content)
+            else:
+                (tmp_path / "users").unlink()
+            api.clock.advance(1)
+            assert is_signed_in(api, alice)
+            sign_in(api)
+
+    @pytest.mark.parametrize("changed", [True, False])
+    def test_a_password_changed_while_we_were_down_counts(
+        self, api: InMemoryApi, tmp_path: Path, *, changed: bool
+    ) -> None:
+        alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
+        if changed:
+            write_users(tmp_path, USERS | {"alice": "battery staple"})
+        restarted = restart(api)
+        assert is_signed_in(restarted, alice) == (not changed)
+        assert is_signed_in(restarted, bob)
+
+    def test_an_account_removed_while_we_were_down_is_gone(self, api: InMemoryApi, tmp_path: Path) -> None:
+        alice = sign_in(api)
+        (tmp_path / "users").unlink()
+        assert not is_signed_in(restart(api), alice)
+
+
+def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
+    """Return another server on the same store, that has read the user file anew."""
+    reactor = cast(IReactor, api.clock)
+    loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
+    logins = Logins(loaded, api.store, reactor=reactor, threads=InlineHashThreads(reactor))
+    return Worker(make_site(make_tree(loaded, api.store, logins), clock=api.clock), api.clock)
+
+
+class ThrottleTests:
+    def test_too_many_failures_shut_the_form(self, api: InMemoryApi) -> None:
+        wrong = ALICE | {"password": "x"}
+        for _ in range(10):
+            check_refused(send_form(api, wrong))
+        for fields in (wrong, ALICE):  # whether or not the password is right
+            answer = send_form(api, fields)
+            check_text(answer, 429, "Too Many Requests\n")
+            assert answer.header("Retry-After") == "300"
+            assert answer.header("WWW-Authenticate") is None
+            assert answer.header("Set-Cookie") is None
+        sign_in(api, {"username": "bob", "password": "p:w"})
+        sign_in(api, peer="192.0.2.7")  # the owner, elsewhere
+        api.clock.advance(300)
+        sign_in(api)
+
+    def test_a_session_goes_on(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        for _ in range(12):
+            send_form(api, ALICE | {"password": "x"})
+        assert is_signed_in(api, session_id)
+
+
+def store_away(api: InMemoryApi) -> None:
+    result_of(api.store.stop())
+
+
+class StoreAwayTests:
+    def check_503(self, answer: Answer) -> None:
+        check_text(answer, 503, "Service Unavailable\n")
+        assert int(answer.header("Retry-After") or "") >= 1
+        assert answer.header("Set-Cookie") is None
+        assert answer.header("WWW-Authenticate") is None
+
+    def test_the_form_is_there_and_nothing_else_pretends(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        form = ask(api, "GET", "/").body
+        store_away(api)
+        for headers in ({}, with_cookie(session_id), with_cookie("A" * 43)):
+            answer = ask(api, "GET", "/", None, headers)
+            assert (answer.status, answer.body) == (200, form)
+        self.check_503(home(api, session_id))
+        self.check_503(send_form(api))
+        self.check_503(send_form(api, ALICE | {"password": "x"}))
+        self.check_503(ask(api, "POST", "/logout", None, with_cookie(session_id)))
+        check_sent_away(home(api), expires=False)
+        check_refused(send_form(api, {}))
+
+    def test_what_can_only_be_read_lets_sessions_go_on(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        result_of(api.store._writes.close())  # noqa: SLF001 - as when the disk is full
+        api.clock.advance(120)
+        assert is_signed_in(api, session_id)
+        self.check_503(send_form(api))
+        self.check_503(ask(api, "POST", "/logout", None, with_cookie(session_id)))
+        assert is_signed_in(api, session_id)
+
+
+class SessionPageTests:
+    """A `[[page]]` whose scheme is "session"."""
+
+    @pytest.fixture
+    def api(self, make_api: MakeApi) -> InMemoryApi:
+        return make_api(
+            '[[page]]\npath = "/club"\nschemes = ["session"]\nusers = ["alice"]\n'
+            '[[page]]\npath = "/both"\nschemes = ["session", "basic"]\n'
+        )
+
+    def test_it_leads_to_the_form(self, api: InMemoryApi) -> None:
+        for method in ("GET", "HEAD", "POST", "FOO"):
+            check_sent_away(ask(api, method, "/club"), expires=False)
+        check_sent_away(ask(api, "GET", "/club", None, with_cookie("x")), expires=True)
+        check_sent_away(ask(api, "GET", "/club/below"), expires=False)
+        check_sent_away(ask(api, "GET", "/club", None, {"Authorization": "Basic Ym9iOnA6dw=="}), expires=False)
+
+    def test_it_lets_its_users_in(self, api: InMemoryApi) -> None:
+        check_text(ask(api, "GET", "/club", None, with_cookie(sign_in(api))), 200, "Success: alice\n")
+        bob = sign_in(api, {"username": "bob", "password": "p:w"})
+        answer = ask(api, "GET", "/club", None, with_cookie(bob))
+        check_text(answer, 403, "Forbidden\n")
+        assert answer.header("WWW-Authenticate") is None
+
+    def test_another_scheme_beside_it_is_announced(self, api: InMemoryApi) -> None:
+        for headers in ({}, with_cookie("A" * 43)):
+            answer = ask(api, "GET", "/both", None, headers)
+            check_text(answer, 401, "Unauthorized\n")
+            assert answer.header("WWW-Authenticate") == 'Basic realm="postd"'
+        for headers in (with_cookie(sign_in(api)), {"Authorization": "Basic Ym9iOnA6dw=="}):
+            assert ask(api, "GET", "/both", None, headers).status == 200
+
+    def test_wrong_credentials_are_not_made_good_by_a_cookie(self, api: InMemoryApi) -> None:
+        headers = with_cookie(sign_in(api)) | {"Authorization": "Basic Ym9iOng="}
+        assert ask(api, "GET", "/both", None, headers).status == 401
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+class ApiWithSessionTests:
+    """`[api]` with "session" in its rules."""
+
+    @pytest.fixture
+    def api(self, make_api: MakeApi) -> InMemoryApi:
+        return make_api('[api]\nread = ["session"]\nwrite = ["session"]')
+
+    def check_problem(self, answer: Answer, status: int) -> None:
+        assert answer.header("Content-Type") == "application/problem+json"
+        assert (answer.status, json.loads(answer.body)["status"]) == (status, status)
+
+    def test_without_a_session_it_is_401(self, api: InMemoryApi) -> None:
+        for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
+            for path in ("/post", "/post/1"):
+                for headers in ({}, with_cookie("A" * 43)):
+                    answer = ask(api, method, path, b'{"post":"x"}', headers | JSON)
+                    self.check_problem(answer, 401)
+                    assert answer.header("Location") is None
+                    assert answer.header("Cache-Control") == "no-store"
+
+    def test_with_one_all_can_be_done(self, api: InMemoryApi) -> None:
+        headers = with_cookie(sign_in(api))
+        assert ask(api, "POST", "/post", b'{"post":"x"}', headers | JSON).status == 201
+        answer = ask(api, "GET", "/post", None, headers)
+        assert (answer.status, json.loads(answer.body)) == (200, [{"id": 1, "post": "x"}])
+        assert answer.header("Cache-Control") == "private, no-store"
+        assert ask(api, "DELETE", "/post/1", None, headers).status == 200
+
+    @pytest.mark.parametrize("foreign", FOREIGN)
+    def test_another_site_cannot_write_with_it(self, api: InMemoryApi, foreign: dict[str, Any]) -> None:
+        headers = with_cookie(sign_in(api))
+        api.add("untouched")
+        for method, path in (("POST", "/post"), ("PUT", "/post/1"), ("DELETE", "/post/1"), ("PATCH", "/post/1")):
+            self.check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | foreign), 403)
+        assert json.loads(ask(api, "GET", "/post", None, headers).body) == [{"id": 1, "post": "untouched"}]
+
+    @pytest.mark.parametrize("ours", OURS)
+    def test_our_own_pages_and_programs_can(self, api: InMemoryApi, ours: dict[str, Any]) -> None:
+        headers = with_cookie(sign_in(api)) | JSON | ours
+        assert ask(api, "POST", "/post", b'{"post":"x"}', headers).status == 201
+
+    def test_reading_across_sites_is_the_browsers_business(self, api: InMemoryApi) -> None:
+        headers = with_cookie(sign_in(api)) | {"Sec-Fetch-Site": "cross-site"}
+        answer = ask(api, "GET", "/post", None, headers)
+        assert answer.status == 200
+        assert answer.header("Access-Control-Allow-Origin") is None
+
+    def test_a_preflight_is_not_asked_who_it_is(self, api: InMemoryApi) -> None:
+        headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "PUT"}
+        answer = ask(api, "OPTIONS", "/post/1", None, headers)
+        assert answer.status == 204
+        assert not any(name.startswith("access-control") for name in answer.headers)
+
+    def test_with_the_store_away_it_is_503(self, api: InMemoryApi) -> None:
+        headers = with_cookie(sign_in(api))
+        store_away(api)
+        answer = ask(api, "GET", "/post", None, headers)
+        self.check_problem(answer, 503)
+        assert answer.header("Retry-After")

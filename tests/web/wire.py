@@ -1,0 +1,167 @@
+"""A client that sends what a test gives it, byte for byte: treq would tidy up paths, keep cookies, follow redirects."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import bcrypt
+from msgspec import Struct
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.task import Clock
+from zope.interface import alsoProvides
+
+from postd.web.front.channel import Channel, PostdSite
+from tests.helpers import Answer, MemoryTransport, connect
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class Server(Protocol):
+    """What requests are sent to; `InMemoryApi` is one."""
+
+    @property
+    def site(self) -> PostdSite: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+class Worker(Struct):
+    """A server that a test has put together itself."""
+
+    site: PostdSite
+    clock: Clock
+
+
+class Transport(MemoryTransport):
+    """A client's end of a TCP connection."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        """Called for each connection that provides TCP, as one with TLS does."""
+
+    def loseConnection(self) -> None:
+        self.disconnecting = True  # no more lines are taken from what was read already
+        super().loseConnection()
+
+    def loseWriteConnection(self) -> None:
+        """Called when a request was refused before all of it was there."""
+
+
+class Asked(Struct):
+    """A request that was sent, and what has come back."""
+
+    server: Server
+    transport: Transport
+    channel: Channel
+    method: str
+
+    def answer(self) -> Answer:
+        """Return the answer, once it is there whole; its framing is checked."""
+        for _ in range(1000):
+            if not self.transport.connected:
+                break
+            self.server.clock.advance(0)
+            if self.transport.producer is not None and not self.transport.streaming:
+                self.transport.producer.resumeProducing()
+        return decode_answer(self.transport.value(), head=self.method == "HEAD")
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.transport.value())
+
+    def go_away(self) -> None:
+        """Be a client that has closed its connection, as a socket would tell of it."""
+        if self.transport.producer is not None:
+            self.transport.producer.stopProducing()
+        self.transport.loseConnection()
+
+
+def begin(  # noqa: PLR0913 - a request has as many parts
+    server: Server,
+    method: str,
+    path: str | bytes,
+    body: bytes | None = None,
+    headers: Mapping[str, str | bytes | Sequence[str | bytes]] | None = None,
+    *,
+    peer: str = "127.0.0.1",
+    tls: bool = False,
+) -> Asked:
+    """Send a request and do not wait for the answer; Host is added if it is not given."""
+    lines: list[bytes] = [b"%b %b HTTP/1.1" % (method.encode("ascii"), _encode(path))]
+    fields: dict[str, Any] = {"Host": "localhost", "Connection": "close", **(headers or {})}
+    for name, values in fields.items():
+        several = [values] if isinstance(values, str | bytes) else values
+        lines += [b"%b: %b" % (name.encode("ascii"), _encode(value)) for value in several]
+    if body is not None:
+        lines.append(b"Content-Length: %d" % len(body))
+    transport = Transport(peerAddress=_address(peer))
+    if tls:
+        alsoProvides(transport, ISSLTransport)
+    channel = connect(transport, server.site)
+    channel.dataReceived(b"\r\n".join([*lines, b"", b""]) + (body or b""))
+    return Asked(server, transport, channel, method)
+
+
+def ask(server: Server, method: str, path: str | bytes, *arguments: Any, **keywords: Any) -> Answer:
+    """Send a request (as `begin`) and return the answer."""
+    return begin(server, method, path, *arguments, **keywords).answer()
+
+
+def decode_answer(sent: bytes, *, head: bool = False) -> Answer:
+    """Decode an answer whose length is told, and holds."""
+    top, separator, body = sent.partition(b"\r\n\r\n")
+    assert separator, f"no whole head: {sent!r}"
+    status, *lines = top.split(b"\r\n")
+    match = re.fullmatch(rb"HTTP/1\.1 ([0-9]{3}) [\x20-\x7e]+", status)
+    assert match, status
+    headers: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(b": ")
+        assert colon, line
+        headers.setdefault(name.decode("ascii").lower(), []).append(value.decode("latin-1"))
+    code = int(match[1])
+    if code in {204, 304}:
+        assert body == b""
+        assert headers.get("content-length", []) == []  # RFC 9110 §8.6: not even 0
+    elif lines:  # else it is stock Twisted's 400
+        assert len(headers["content-length"]) == 1, headers
+        assert len(body) == (0 if head else int(headers["content-length"][0])), (headers, body)
+    return Answer(code, headers, body)
+
+
+def _encode(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1")
+
+
+def _address(peer: str) -> Any:
+    if peer == "unix":
+        return UNIXAddress(None)
+    return (IPv6Address if ":" in peer else IPv4Address)("TCP", peer, 40000)
+
+
+@cache
+def user_line(name: str, password: str, *, realm: str = "") -> str:
+    """Return a line of a user file, with a hash that is quickly verified; with a realm, Digest can be used, too."""
+    line = f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}"
+    if realm:
+        line += f":MD5={_md5(f'{name}:{realm}:{password}')},realm={realm}"
+    return line + "\n"
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def digest_value(challenge: str, name: str, password: str, *, method: str = "GET", uri: str = "/digest") -> str:
+    """Return the `Authorization` that answers a challenge of Digest (RFC 7616 §3.4.1)."""
+    found = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm, nonce = found["realm"], found["nonce"]
+    a1, a2 = _md5(f"{name}:{realm}:{password}"), _md5(f"{method}:{uri}")
+    response = _md5(f"{a1}:{nonce}:00000001:cafe:auth:{a2}")
+    return (
+        f'Digest username="{name}", realm="{realm}", nonce="{nonce}", uri="{uri}", algorithm=MD5, '
+        f'qop=auth, nc=00000001, cnonce="cafe", response="{response}"'
+    )
