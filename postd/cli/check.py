@@ -1,0 +1,85 @@
+"""`postd check`: can a server with these settings do what they ask for?"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from postd.auth.userfile import Account, decode_users, read_user_file
+from postd.cli.shared import printable, with_settings
+from postd.cli.storing import try_store
+from postd.config import LoadedSettings, Settings, check_folders
+from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.protocol.password import weakness
+from postd.review import find_problems
+
+
+@click.command()
+@with_settings("store", "users")
+def check(*, loaded: LoadedSettings) -> None:
+    """Check settings, user file and store: a line each, "ok" or what is wrong."""
+    found = 0
+    parts = {"settings": _check_settings(loaded), "users": _check_users(loaded.settings), "store": _check_store(loaded)}
+    for what, lines in parts.items():
+        for good, words in lines:
+            found += not good
+            click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
+    if found:
+        raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
+
+
+_Lines = Iterator[tuple[bool, str]]
+"""For each line: whether all is well, and the words."""
+
+
+def _check_settings(loaded: LoadedSettings) -> _Lines:
+    try:
+        check_folders(loaded)
+    except ConfigError as error:
+        yield False, str(error)
+    else:
+        yield True, ""
+
+
+def _check_users(settings: Settings) -> _Lines:
+    accounts: dict[str, Account] | None = None
+    if settings.users:
+        try:
+            content = read_user_file(Path(settings.users))
+            accounts = None if content is None else decode_users(content, settings.users)
+        except ConfigError as error:
+            yield False, str(error)
+            return
+    problems = find_problems(settings, accounts)
+    for name, account in (accounts or {}).items():
+        if weak := weakness(account.password_hash):
+            problems.append(f"the hash of {name} is weak: {weak}; `postd user passwd` makes a better one")
+    if accounts and any(account.h_a1 for account in accounts.values()):
+        mode = Path(settings.users).stat().st_mode & 0o777
+        if mode & 0o077:
+            problems.append(f"{settings.users} has mode {mode:04o}: what it keeps for Digest is as good as passwords")
+    for problem in problems:
+        yield False, problem
+    if not problems:
+        count = (
+            "1 user" if accounts and len(accounts) == 1 else f"{len(accounts)} users" if accounts else "none are set"
+        )
+        yield True, count
+
+
+def _check_store(loaded: LoadedSettings) -> _Lines:
+    try:
+        store = try_store(loaded)
+    except StoreMissingError as error:
+        folder = Path(loaded.settings.store.partition(":")[2]).parent
+        if os.access(folder, os.W_OK):
+            yield True, f"{loaded.settings.store} is not there yet; the server makes it"
+        else:
+            yield False, f"{error.why}, and its folder is not writable"
+    except (StoreRefusedError, StoreUnavailableError) as error:
+        yield False, error.why
+    except PostdError as error:
+        yield False, str(error)
+    else:
+        yield True, store.description

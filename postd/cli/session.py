@@ -1,0 +1,77 @@
+"""`postd session`: who is signed in by form."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from postd.auth.userfile import decode_users, read_user_file
+from postd.auth.users import fingerprint_of
+from postd.cli.shared import printable, with_settings
+from postd.cli.storing import use_store
+from postd.config import LoadedSettings
+from postd.model import Session
+from postd.store import Store
+
+
+@click.group(no_args_is_help=False)
+def session() -> None:
+    """See and end the sessions of those who signed in by form."""
+
+
+@session.command("list")
+@with_settings("store", "users")
+def list_sessions(*, loaded: LoadedSettings) -> None:
+    """List the live sessions, oldest first; times are UTC."""
+
+    async def work(store: Store) -> list[Session]:
+        return await store.list_sessions()
+
+    now = time.time()
+    fingerprints = _fingerprints(loaded.settings.users)
+    live = [
+        one
+        for one in use_store(loaded, work)
+        if one.expires > now and (fingerprints is None or fingerprints.get(one.username) == one.fingerprint)
+    ]
+    rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")] if live else []
+    rows += [
+        (printable(one.username), _time(one.created), _time(one.seen), _time(one.expires), _time(one.ends))
+        for one in live
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not live:
+        click.echo("no sessions")
+
+
+@session.command("revoke")
+@click.option("--user", "username", metavar="NAME", help="End the sessions of this user.")
+@click.option("--all", "everybody", is_flag=True, help="End all sessions.")
+@with_settings("store")
+def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: bool) -> None:
+    """End sessions: whoever has one must sign in again."""
+    if (username is None) != everybody:
+        raise click.UsageError("give either --user NAME or --all")
+
+    async def work(store: Store) -> int:
+        if username is None:
+            return await store.delete_all_sessions()
+        return await store.delete_sessions_of({username: None})
+
+    ended = use_store(loaded, work)
+    click.echo(f"{ended} session{'' if ended == 1 else 's'} ended")
+
+
+def _fingerprints(path: str) -> dict[str, bytes] | None:
+    """Return what the sessions of each user must carry to be live, None if that is not known."""
+    content = read_user_file(Path(path)) if path else None
+    if content is None:
+        return None
+    return {name: fingerprint_of(account) for name, account in decode_users(content, path).items()}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,134 @@
+"""`postd check`: a line each, and an exit status to rely on."""
+
+from pathlib import Path
+
+import bcrypt
+import pytest
+from click.testing import CliRunner
+from twisted.internet import reactor
+
+from postd.auth.userfile import make_account, set_account
+from postd.cli.main import main
+from postd.store.sqlite import SqliteStore
+from tests.helpers import locked
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(*arguments: str) -> tuple[int, list[str], str]:
+    run = CliRunner().invoke(main, ["check", *arguments])
+    return run.exit_code, run.stdout.splitlines(), run.stderr
+
+
+def write_users(folder: Path, content: bytes, mode: int = 0o600) -> None:
+    (folder / "users").write_bytes(content)
+    (folder / "users").chmod(mode)
+
+
+def alice(realm: str = "postd") -> bytes:
+    return set_account(b"", make_account("alice", "secret", realm))
+
+
+def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
+    assert check() == (
+        0,
+        [
+            "settings: ok",
+            "users: ok, none are set",
+            f"store: ok, sqlite:{folder}/postd.db is not there yet; the server makes it",
+        ],
+        "",
+    )
+    assert not list(folder.iterdir())
+
+
+def test_what_is_there_and_good(folder: Path) -> None:
+    SqliteStore(str(folder / "postd.db"), reactor=reactor).prepare()
+    write_users(folder, alice())
+    assert check("--users", "users") == (
+        0,
+        ["settings: ok", "users: ok, 1 user", f"store: ok, sqlite:{folder}/postd.db"],
+        "",
+    )
+
+
+def test_users_without_digest_and_weak_hashes_are_named(folder: Path) -> None:
+    weak = bcrypt.hashpw(b"secret", bcrypt.gensalt(5))
+    write_users(folder, alice() + b"bob:" + weak + b"\n")
+    status, lines, error = check("--users", "users")
+    assert status == 1
+    assert [line for line in lines if line.startswith("users: ")] == lines[1:3]
+    assert "no Digest in the realm 'postd' for bob" in lines[1]
+    assert "`postd user passwd NAME`" in lines[1]
+    assert "the hash of bob is weak: " in lines[2]
+    assert error == "postd: 2 things are wrong\n"
+
+
+def test_a_hash_made_for_another_realm_is_none(folder: Path) -> None:
+    write_users(folder, alice("elsewhere"))
+    status, lines, _ = check("--users", "users")
+    assert status == 1
+    assert "no Digest in the realm 'postd' for alice" in lines[1]
+
+
+def test_digest_is_not_missed_where_no_rule_asks_for_it(folder: Path) -> None:
+    write_users(folder, b"bob:" + bcrypt.hashpw(b"secret", bcrypt.gensalt(10)) + b"\n")
+    (folder / "postd.toml").write_text('users = "users"\n[[page]]\npath = "/a"\nschemes = ["basic"]\n')
+    assert check("-c", "postd.toml")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda folder: None, "there is no such user file yet: nobody can sign in"),
+        (lambda folder: write_users(folder, b"# nobody\n"), "has no users: nobody can sign in"),
+        (lambda folder: write_users(folder, b"alice:plain\n"), "users: line 1: "),
+        (lambda folder: write_users(folder, alice(), 0o644), "has mode 0644"),
+        (lambda folder: (folder / "users").mkdir(), "users: "),
+    ],
+)
+def test_a_user_file_that_is_not_good(folder: Path, prepare: object, words: str) -> None:
+    assert callable(prepare)
+    prepare(folder)
+    status, lines, error = check("--users", "users")
+    assert (status, error) == (1, "postd: 1 thing is wrong\n")
+    assert words in lines[1]
+
+
+def test_rules_without_a_user_file(folder: Path) -> None:
+    (folder / "postd.toml").write_text('[api]\nwrite = ["basic"]\n')
+    status, lines, _ = check("-c", "postd.toml")
+    assert status == 1
+    assert lines[1] == "users: users is not set: nobody can sign in, and no protected page can be entered"
+
+
+def test_settings_that_cannot_be_used(folder: Path) -> None:
+    (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
+    status, lines, _ = check("-c", "postd.toml")
+    assert status == 1
+    assert lines[0] == f"settings: postd.toml: page[0].files: {folder}/www: there is no such folder"
+    (folder / "postd.toml").write_text("realms = 1")
+    status, lines, error = check("-c", "postd.toml")
+    assert (status, lines) == (1, [])
+    assert error.startswith("postd: postd.toml: realms: unknown key (did you mean 'realm'?)")
+
+
+def test_a_store_that_cannot_be_used(folder: Path) -> None:
+    for url, words in (
+        ("memory:", "memory: is known to the process of the server alone"),
+        ("sqlite:missing/postd.db", "its folder is not writable"),
+        (f"sqlite:{folder}", "it is not a file"),
+        ("redis://x", "is no store"),
+    ):
+        status, lines, _ = check("--store", url)
+        assert status == 1
+        assert lines[2].startswith("store: ")
+        assert words in lines[2]
+    path = folder / "postd.db"
+    SqliteStore(str(path), reactor=reactor).prepare()
+    with locked(path, "EXCLUSIVE"):
+        assert "locked" in check()[1][2]

@@ -1,0 +1,115 @@
+"""`postd session`, as a process: it opens the store of a server, live or not."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from twisted.internet import reactor
+
+from postd.auth.userfile import make_account, set_account
+from postd.store.sqlite import SqliteStore
+from tests.helpers import locked, run_sql
+from tests.integration.daemon import Daemon
+
+POSTD = str(Path(sys.executable).parent / "postd")
+
+
+def postd(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    run = subprocess.run([POSTD, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return run.returncode, run.stdout, run.stderr
+
+
+def write_users(folder: Path, *names: str) -> None:
+    content = b""
+    for name in names:
+        content = set_account(content, make_account(name, "secret", "postd"))
+    (folder / "users").write_bytes(content)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store that has four sessions of alice, bob and one who has expired."""
+    path = tmp_path / "postd.db"
+    SqliteStore(str(path), reactor=reactor).prepare()
+    now = time.time()
+    for number, (name, created, expires) in enumerate(
+        [("alice", -100, 60), ("bob", -300, 60), ("alice", -200, 60), ("gone", -900, -1)]
+    ):
+        row = f"(x'{number:064x}', '{name}', x'00', {now + created}, {now - 50}, {now + expires}, {now + 3600})"
+        run_sql(path, f"INSERT INTO session VALUES {row}")
+    return path
+
+
+def test_the_list_has_the_live_ones_oldest_first(store: Path) -> None:
+    status, shown, error = postd(store.parent, "session", "list")
+    assert (status, error) == (0, "")
+    heading, *lines = shown.splitlines()
+    assert heading.split("  ")[0] == "user"
+    assert [line.split()[0] for line in lines] == ["bob", "alice", "alice"]
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in lines[0]
+
+
+def test_with_the_user_file_only_those_of_todays_passwords_are_live(store: Path) -> None:
+    write_users(store.parent, "alice")
+    assert postd(store.parent, "session", "list", "--users", "users") == (0, "no sessions\n", "")
+
+
+def test_the_sessions_of_a_user_are_revoked(store: Path) -> None:
+    assert postd(store.parent, "session", "revoke", "--user", "alice") == (0, "2 sessions ended\n", "")
+    assert run_sql(store, "SELECT username FROM session ORDER BY 1") == [("bob",), ("gone",)]
+    assert postd(store.parent, "session", "revoke", "--user", "nobody") == (0, "0 sessions ended\n", "")
+
+
+def test_all_sessions_are_revoked(store: Path) -> None:
+    assert postd(store.parent, "session", "revoke", "--all", "--store", f"sqlite:{store}")[:2] == (
+        0,
+        "4 sessions ended\n",
+    )
+    assert postd(store.parent, "session", "list") == (0, "no sessions\n", "")
+
+
+def test_who_is_to_be_signed_out_must_be_said(store: Path) -> None:
+    for arguments in ([], ["--all", "--user", "alice"]):
+        status, shown, error = postd(store.parent, "session", "revoke", *arguments)
+        assert (status, shown, error.count("\n")) == (2, "", 1)
+        assert "either --user NAME or --all" in error
+    assert run_sql(store, "SELECT count(*) FROM session") == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite:missing.db", "missing.db: there is no such file"),
+        ("memory:", "memory: is known to the process of the server alone"),
+        ("mysql:x", "'mysql:x' is no store"),
+        ("sqlite:text", "it is not an SQLite database"),
+    ],
+)
+def test_a_store_that_is_none_is_told_in_one_line_and_not_made(tmp_path: Path, url: str, why: str) -> None:
+    (tmp_path / "text").write_text("not a database, but a text that is long enough to be one" * 20)
+    for command in (["list"], ["revoke", "--all"]):
+        status, shown, error = postd(tmp_path, "session", *command, "--store", url)
+        assert (status, shown, error.count("\n")) == (1, "", 1)
+        assert error.startswith("postd: ")
+        assert why in error
+    assert [file.name for file in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_locked_store_is_told_at_once(store: Path) -> None:
+    with locked(store, "EXCLUSIVE"):
+        status, _, error = postd(store.parent, "session", "revoke", "--all")
+    assert (status, error.count("\n")) == (1, 1)
+    assert "locked" in error
+
+
+def test_a_running_server_is_obeyed_at_once(tmp_path: Path) -> None:
+    write_users(tmp_path, "alice")
+    with Daemon(tmp_path, "--users", "users") as daemon, httpx.Client(base_url=daemon.url) as client:
+        assert client.post("/login", data={"username": "alice", "password": "secret"}).status_code == 302
+        assert client.get("/home").text == "Success: alice\n"
+        assert postd(tmp_path, "session", "list", "--users", "users")[1].splitlines()[1].startswith("alice ")
+        assert postd(tmp_path, "session", "revoke", "--user", "alice") == (0, "1 session ended\n", "")
+        assert client.get("/home").headers["Location"] == "/"
