@@ -16,5 +16,7 @@ def test_it_prints_its_tables() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    for word in ("get20", "post", "list100k", "postd/fastapi", "postd/flask", "postd/baseline"):
+    rows = ("get20", "post", "basic", "list100k", "logins", "signin")
+    ratios = ("postd/fastapi", "postd/flask", "postd/baseline", "digest/open", "postd/argon2")
+    for word in (*rows, *ratios):
         assert word in result.stdout

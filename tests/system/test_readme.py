@@ -5,12 +5,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+
+from postd.config import load_settings
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -24,8 +28,8 @@ def test_the_first_two_blocks_are_one_line_each() -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the first block does in a folder that has nothing but the sources."""
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has nothing but the sources."""
     folder = tmp_path_factory.mktemp("clone") / "postd"
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -34,16 +38,23 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         check=True,
     ).stdout
     for name in files.decode().split("\0")[:-1]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
-    with subprocess.Popen(["bash", "-c", BLOCKS[0][1]], cwd=folder, start_new_session=True) as process:
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@contextmanager
+def running(command: str, folder: Path) -> Iterator[None]:
+    """Run a command that serves on port 8080 in the end."""
+    with subprocess.Popen(["bash", "-c", command], cwd=folder, start_new_session=True) as process:
         try:
             deadline = time.monotonic() + 300
             while not answers():
-                assert process.poll() is None, "the first block ended"
+                assert process.poll() is None, "it ended"
                 assert time.monotonic() < deadline, "nobody answers"
                 time.sleep(0.2)
-            yield folder
+            yield
         finally:
             os.killpg(process.pid, signal.SIGTERM)
 
@@ -55,19 +66,55 @@ def answers() -> bool:
         return False
 
 
-def test_the_tour(served: Path) -> None:
-    """Each command prints what stands below it."""
+def check_steps(heading: str, folder: Path) -> None:
+    """Run the commands below a heading; each prints what stands below it."""
+    text = re.split(r"^## ", README, flags=re.MULTILINE)
+    (section,) = [part for part in text if part.startswith(heading)]
     steps = [
         step
-        for language, block in BLOCKS
-        if language == "console"
+        for block in re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
         for step in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
     assert len(steps) > 10
     for command, shown in steps:
-        printed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=True).stdout
-        assert printed.replace("\r", "") == shown, command
-    assert (served / "postd.db").exists()
+        run = subprocess.run(
+            ["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert run.stdout.replace("\r", "") == shown, (command, run.stderr)
+
+
+def test_the_first_block_and_the_tour(clone: Path) -> None:
+    with running(BLOCKS[0][1], clone):
+        check_steps("A tour with curl", clone)
+    assert (clone / "postd.db").exists()
+
+
+def test_who_may_come_in(clone: Path) -> None:
+    """After the first block, which installs postd."""
+    (commands,) = [block for _, block in BLOCKS if "postd user add" in block]
+    add, serve = commands.splitlines()
+    run = subprocess.run(
+        ["bash", "-c", f"{add} --password-stdin"],
+        cwd=clone,
+        input="correct horse\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.startswith('alice: added; Digest works in the realm "postd"\n'), run.stderr
+    (program,) = [block for language, block in BLOCKS if language == "python"]
+    with running(serve, clone):
+        check_steps("Who may come in", clone)
+        printed = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+        )
+        assert printed.stdout == "Success: alice\n" * 2
+
+
+def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
+    (settings,) = [block for language, block in BLOCKS if language == "toml"]
+    (tmp_path / "postd.toml").write_text(settings)
+    assert load_settings("postd.toml", {}, tmp_path).settings.api.write == ("basic", "digest", "session")
 
 
 def test_the_links_lead_somewhere() -> None:
