@@ -1,10 +1,12 @@
-"""Measures postd beside FastAPI and Flask doing the same work, and its streamed list beside one big write.
+"""Measures postd beside FastAPI and Flask doing the same work, beside itself without logins, and beside plain code.
 
 The server has one core, the load generator another. Each figure is the median of interleaved rounds, each of
 them with a freshly started server. README.md tells what the figures mean.
 """
 
 import argparse
+import base64
+import hashlib
 import http.client
 import importlib.metadata
 import json
@@ -21,12 +23,18 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
+from urllib.parse import urlencode
+
+from postd.auth.userfile import make_account, set_account
+from postd.protocol.password import hash_password, verify_password
 
 HERE = Path(__file__).resolve().parent
 SERVER_CORE, LOAD_CORE = 0, 1
@@ -35,10 +43,16 @@ SHORT_LIST, LONG_LIST = 20, 100_000
 PIECE_BYTES = 64 * 1024
 
 WARM_UP_S = 1
+SLOW_CLIENT_PAUSE_S = 0.002
 READY_S = 30
 STOP_S = 5
 REQUEST_S = 60
 """No single request, not even one for the long list, takes this long unless something is broken."""
+
+REALM, USER, PASSWORD = "postd", "bench", "correct horse battery staple"
+DIGESTS_PER_SECOND, SIGNINS_PER_SECOND = 25_000, 500
+"""More than one core answers. A run that comes this far fails."""
+WARM_UP_SIGNINS = 10
 
 LIBRARIES = (
     "postd",
@@ -49,7 +63,9 @@ LIBRARIES = (
     "uvloop",
     "httptools",
     "flask",
+    "flask-httpauth",
     "gunicorn",
+    "argon2-cffi",
 )
 
 
@@ -64,6 +80,8 @@ class Server:
     name: str
     command: Callable[[int], list[str]]
     file: str
+    settings: str = ""
+    """What stands in `postd.toml` in its folder."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,15 @@ class Address:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a server answered to one request."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@dataclass(frozen=True)
 class Load:
     """What wrk counted."""
 
@@ -82,18 +109,29 @@ class Load:
     per_second: float
 
 
-Measure = Callable[[Server, Path, int], Mapping[str, float]]
+Measure = Callable[[Path, int], Mapping[str, float]]
 """Starts a server in a folder, measures it for some seconds, ends it, and returns its figures by name."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A workload, and who is put to it. postd comes first: the others are what it is divided by."""
+    """A workload, who is put to it in which way, and which of their figures are divided by which."""
 
-    servers: Sequence[Server]
-    measure: Measure
+    contenders: Mapping[str, Measure]
+    ratios: Sequence[tuple[str, str]]
     prepare: Callable[[Path], None] | None = None
-    """Fills the folder that all servers of the row then share; without it each starts in an empty one."""
+    """Fills the folder that all contenders of the row then share; without it each starts in an empty one."""
+
+
+def side_by_side(
+    measure: Callable[[Server, Path, int], Mapping[str, float]],
+    *servers: Server,
+    prepare: Callable[[Path], None] | None = None,
+) -> Row:
+    """Return a row of servers that are measured in the same way. postd comes first and is divided by the others."""
+    first, *others = (server.name for server in servers)
+    contenders = {server.name: partial(measure, server) for server in servers}
+    return Row(contenders, [(first, other) for other in others], prepare)
 
 
 # --- The servers
@@ -109,19 +147,19 @@ def command_of_this_python(name: str) -> str:
 
 def postd_command(port: int) -> list[str]:
     listen = f"tcp:{port}:interface=127.0.0.1"
-    return [command_of_this_python("twistd"), "-n", "--pidfile=", "postd", "-l", listen]
+    return [command_of_this_python("twistd"), "-n", "--pidfile=", "postd", "-c", "postd.toml", "-l", listen]
 
 
-def fastapi_command(port: int) -> list[str]:
-    where = ["--host", "127.0.0.1", "--port", str(port), "--app-dir", str(HERE / "peers")]
-    return [command_of_this_python("uvicorn"), "--workers", "1", *where, "fastapi_posts:app"]
+def fastapi_command(module: str, port: int) -> list[str]:
+    where = ["--host", "127.0.0.1", "--port", str(port), "--app-dir", str(HERE.parent)]
+    return [command_of_this_python("uvicorn"), "--workers", "1", *where, f"bench.peers.{module}:app"]
 
 
-def flask_command(port: int) -> list[str]:
-    where = ["--bind", f"127.0.0.1:{port}", "--pythonpath", str(HERE / "peers")]
+def flask_command(module: str, port: int) -> list[str]:
+    where = ["--bind", f"127.0.0.1:{port}", "--pythonpath", str(HERE.parent)]
     # Its control socket would stand in the home folder.
     how = ["-w", "1", "--threads", "4", "--access-logfile", "-", "--no-control-socket"]
-    return [command_of_this_python("gunicorn"), *how, *where, "flask_posts:app"]
+    return [command_of_this_python("gunicorn"), *how, *where, f"bench.peers.{module}:app"]
 
 
 def baseline_command(port: int) -> list[str]:
@@ -129,15 +167,27 @@ def baseline_command(port: int) -> list[str]:
 
 
 POSTD = Server("postd", postd_command, "postd.db")
-FASTAPI = Server("fastapi", fastapi_command, "posts.db")
-FLASK = Server("flask", flask_command, "posts.db")
+FASTAPI = Server("fastapi", partial(fastapi_command, "fastapi_posts"), "posts.db")
+FLASK = Server("flask", partial(flask_command, "flask_posts"), "posts.db")
 BASELINE = Server("baseline", baseline_command, POSTD.file)
+
+PROTECTED_SETTINGS = f"""
+users = "users"
+realm = "{REALM}"
+[api]
+read = ["basic", "digest", "session"]
+"""
+POSTD_PROTECTED = Server("postd", postd_command, POSTD.file, PROTECTED_SETTINGS)
+POSTD_WITH_USERS = Server("postd", postd_command, POSTD.file, 'users = "users"')
+FASTAPI_BASIC = Server("fastapi", partial(fastapi_command, "fastapi_basic"), FASTAPI.file)
+FLASK_BASIC = Server("flask", partial(flask_command, "flask_basic"), FLASK.file)
 
 
 @contextmanager
 def running(server: Server, folder: Path) -> Iterator[Address]:
     """Start a server and wait until it answers; end it whatever happens."""
     port = free_port()
+    (folder / "postd.toml").write_text(server.settings)
     log = folder / f"{server.name}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -168,7 +218,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int
             raise BenchError(f"{server.name} ended at start: {last_line(log)}")
         with suppress(OSError, http.client.HTTPException):
             # Not the list: the first of those is measured. A store that is not open yet is a 503.
-            if ask(port, "GET", "/post/1")[0] in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}:
+            if ask(port, "GET", "/post/1").status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED}:
                 return
         time.sleep(0.05)
     raise BenchError(f"{server.name} did not answer within {READY_S} s: {last_line(log)}")
@@ -191,11 +241,14 @@ def last_line(log: Path) -> str:
 # --- Requests
 
 
-def ask(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+JSON, FORM = "Content-Type: application/json", "Content-Type: application/x-www-form-urlencoded"
+
+
+def ask(port: int, method: str, path: str, body: str | None = None, header_field: str | None = None) -> Answer:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        connection.request(method, path, body, dict([header_field.split(": ", 1)]) if header_field else {})
         response = connection.getresponse()
-        return response.status, response.read()
+        return Answer(response.status, response.headers, response.read())
 
 
 def text_of(number: int) -> str:
@@ -204,30 +257,39 @@ def text_of(number: int) -> str:
 
 
 def add_post(server: Server, port: int, text: str) -> None:
-    status, body = ask(port, "POST", "/post", json.dumps({"post": text}))
-    if (status, body) != (HTTPStatus.CREATED, b"Success a Post!\n"):
-        raise BenchError(f"{server.name}: POST /post answered {status} {body[:200]!r}")
+    answer = ask(port, "POST", "/post", json.dumps({"post": text}), JSON)
+    if (answer.status, answer.body) != (HTTPStatus.CREATED, b"Success a Post!\n"):
+        raise BenchError(f"{server.name}: POST /post answered {answer.status} {answer.body[:200]!r}")
 
 
-def check_list(server: Server, port: int, length: int) -> int:
+def fill_short_list(server: Server, port: int, header_field: str | None = None) -> int:
+    """Add the posts of the short list, and return the size of the list; the field is for reading it."""
+    for number in range(1, SHORT_LIST + 1):
+        add_post(server, port, text_of(number))
+    return check_list(server, port, SHORT_LIST, header_field)
+
+
+def check_list(server: Server, port: int, length: int, header_field: str | None = None) -> int:
     """Make sure that the list is what it must be, to the byte; return its size."""
-    status, body = ask(port, "GET", "/post")
+    answer = ask(port, "GET", "/post", header_field=header_field)
     posts = [{"id": number, "post": text_of(number)} for number in range(1, length + 1)]
-    if status != HTTPStatus.OK or body.rstrip(b"\n") != json.dumps(posts, indent=2).encode():
-        raise BenchError(f"{server.name}: GET /post answered {status} with another list: {body[:200]!r}")
-    return len(body)
+    if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != json.dumps(posts, indent=2).encode():
+        raise BenchError(f"{server.name}: GET /post answered {answer.status} with another list: {answer.body[:200]!r}")
+    return len(answer.body)
 
 
-def load(server: Server, port: int, seconds: int, script: Path | None = None) -> Load:
+def load(
+    server: Server, port: int, seconds: int, options: Sequence[str] = (), script_arguments: Sequence[str] = ()
+) -> Load:
     """Keep the server busy with wrk.
 
     Raises:
         BenchError: an answer was an error, or did not come.
     """
     command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
-    command += ["--timeout", "10s", *(["-s", str(script)] if script else [])]
+    command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
     run = subprocess.run(
-        [*command, f"http://127.0.0.1:{port}/post"],
+        command,
         capture_output=True,
         text=True,
         timeout=seconds + 30,
@@ -248,9 +310,7 @@ def load(server: Server, port: int, seconds: int, script: Path | None = None) ->
 
 def measure_get20(server: Server, folder: Path, seconds: int) -> dict[str, float]:
     with running(server, folder) as address:
-        for number in range(1, SHORT_LIST + 1):
-            add_post(server, address.port, text_of(number))
-        check_list(server, address.port, SHORT_LIST)
+        fill_short_list(server, address.port)
         load(server, address.port, WARM_UP_S)
         return {"requests/s": load(server, address.port, seconds).per_second}
 
@@ -258,19 +318,20 @@ def measure_get20(server: Server, folder: Path, seconds: int) -> dict[str, float
 def measure_post(server: Server, folder: Path, seconds: int) -> dict[str, float]:
     with running(server, folder) as address:
         add_post(server, address.port, text_of(1))
-        warm_up = load(server, address.port, WARM_UP_S, HERE / "post.lua")
-        measured = load(server, address.port, seconds, HERE / "post.lua")
+        script = ["-s", str(HERE / "post.lua")]
+        warm_up = load(server, address.port, WARM_UP_S, script)
+        measured = load(server, address.port, seconds, script)
     answered = 1 + warm_up.requests + measured.requests
-    stored = count_posts(folder / server.file)
-    if stored < answered:
-        raise BenchError(f"{server.name} answered {answered} posts with a success and has stored {stored}")
+    check_stored(server, folder, answered, "SELECT count(*) FROM post")
     return {"requests/s": measured.per_second}
 
 
-def count_posts(file: Path) -> int:
-    with closing(sqlite3.connect(file)) as connection:
-        count: int = connection.execute("SELECT count(*) FROM post").fetchone()[0]
-        return count
+def check_stored(server: Server, folder: Path, answered: int, query: str) -> None:
+    """Make sure that the store has what was answered with a success."""
+    with closing(sqlite3.connect(folder / server.file)) as connection:
+        stored: int = connection.execute(query).fetchone()[0]
+    if stored < answered:
+        raise BenchError(f"{server.name} answered {answered} requests with a success; {query}: {stored}")
 
 
 def fill_long_list(folder: Path) -> None:
@@ -327,33 +388,180 @@ def time_long_list(server: Server, port: int, size: int) -> float:
     return took
 
 
+# --- The rows with logins
+
+Login = Callable[[int, int], Sequence[str]]
+"""Returns header fields that log in at a port: as many as asked for, each good once, or one that is good for all."""
+
+
+def basic_fields(_port: int, _count: int) -> list[str]:
+    user_pass = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode("ascii")
+    return [f"Authorization: Basic {user_pass}"]
+
+
+def session_fields(port: int, _count: int) -> list[str]:
+    return [f"Cookie: {sign_in(port, USER)}"]
+
+
+def sign_in(port: int, user: str) -> str:
+    """Sign in by form; return the cookie."""
+    answer = ask(port, "POST", "/login", urlencode({"username": user, "password": PASSWORD}), FORM)
+    cookie = answer.headers.get("Set-Cookie", "").partition(";")[0]
+    if answer.status != HTTPStatus.FOUND or not cookie.startswith("session="):
+        raise BenchError(f"postd: POST /login answered {answer.status} {answer.body[:200]!r}")
+    return cookie
+
+
+def digest_fields(port: int, count: int) -> list[str]:
+    """Return answers to one challenge, counted from 1 on (RFC 7616 §3.4)."""
+    challenges = " ".join(ask(port, "GET", "/post").headers.get_all("WWW-Authenticate", []))
+    found = re.search(r'nonce="([^"]+)"', challenges)
+    if found is None:
+        raise BenchError(f"postd: GET /post was answered without a nonce: {challenges}")
+    nonce, cnonce = found[1], "0a4f113b0a4f113b"
+    ha1, ha2 = md5(f"{USER}:{REALM}:{PASSWORD}"), md5("GET:/post")
+    start = (
+        f'Authorization: Digest username="{USER}", realm="{REALM}", nonce="{nonce}", uri="/post", '
+        f'algorithm=MD5, qop=auth, cnonce="{cnonce}"'
+    )
+    counts = (f"{number:08x}" for number in range(1, count + 1))
+    return [f'{start}, nc={nc}, response="{md5(f"{ha1}:{nonce}:{nc}:{cnonce}:auth:{ha2}")}"' for nc in counts]
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def measure_logged_in(login: Login, server: Server, folder: Path, seconds: int) -> dict[str, float]:
+    """Measure what `measure_get20` does, with a login in each request."""
+    (folder / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))
+    with running(server, folder) as address:
+        if ask(address.port, "GET", "/post").status != HTTPStatus.UNAUTHORIZED:
+            raise BenchError(f"{server.name}: GET /post is open to everybody")
+        fill_short_list(server, address.port, login(address.port, 1)[0])
+        load_logged_in(server, login, address.port, folder, WARM_UP_S)
+        return {"requests/s": load_logged_in(server, login, address.port, folder, seconds).per_second}
+
+
+def load_logged_in(server: Server, login: Login, port: int, folder: Path, seconds: int) -> Load:
+    fields = login(port, seconds * DIGESTS_PER_SECOND)
+    if len(fields) == 1:
+        return load(server, port, seconds, ["-H", fields[0]])
+    table = folder / "fields"
+    table.write_text("\n".join(fields))
+    return load(server, port, seconds, ["-s", str(HERE / "fields.lua")], [str(table)])
+
+
+def measure_signin(folder: Path, seconds: int) -> dict[str, float]:
+    """Let many users sign in by form, each of them once, while somebody else reads the list."""
+    server, password_hash = POSTD_WITH_USERS, hash_password(PASSWORD)
+    users = range(WARM_UP_SIGNINS + seconds * SIGNINS_PER_SECOND)
+    (folder / "users").write_text("".join(f"{USER}{number}:{password_hash}\n" for number in users))
+    with running(server, folder) as address, ThreadPoolExecutor(1) as beside:
+        size = fill_short_list(server, address.port)
+        # Not with wrk: it would leave logins to be done that nobody waits for.
+        for number in users[:WARM_UP_SIGNINS]:
+            sign_in(address.port, f"{USER}{number}")
+        script = ["-s", str(HERE / "signin.lua")], [USER, str(WARM_UP_SIGNINS), PASSWORD]
+        logins = beside.submit(load, server, address.port, seconds, *script)
+        took = time_slow_client(server, address.port, size, until=logins.done)
+        measured = logins.result()
+    # As many users as answers: nobody was let in because of an earlier login.
+    answered = WARM_UP_SIGNINS + measured.requests
+    check_stored(server, folder, answered, "SELECT count(DISTINCT username) FROM session")
+    return {"logins/s": measured.per_second, "GET p99 ms": percentile_99(took) * 1000}
+
+
+def measure_without_signins(folder: Path, seconds: int) -> dict[str, float]:
+    """Let the reader of `measure_signin` have the server for itself."""
+    with running(POSTD, folder) as address:
+        size = fill_short_list(POSTD, address.port)
+        load(POSTD, address.port, WARM_UP_S)
+        end = time.monotonic() + seconds
+        took = time_slow_client(POSTD, address.port, size, until=lambda: time.monotonic() >= end)
+    return {"GET p99 ms": percentile_99(took) * 1000}
+
+
+def measure_hash(_folder: Path, seconds: int) -> dict[str, float]:
+    """Let the servers' core do nothing but verify the password, as often as it can."""
+    password_hash = hash_password(PASSWORD)
+    os.sched_setaffinity(0, {SERVER_CORE})
+    try:
+        verified, start = 0, time.monotonic()
+        while time.monotonic() < start + seconds:
+            verified += verify_password(password_hash, PASSWORD)
+        return {"logins/s": verified / (time.monotonic() - start)}
+    finally:
+        os.sched_setaffinity(0, {LOAD_CORE})
+
+
+def time_slow_client(server: Server, port: int, size: int, *, until: Callable[[], bool]) -> list[float]:
+    """Return the seconds that each GET of the list takes a client that makes pauses."""
+    took: list[float] = []
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
+        while not until():
+            time.sleep(SLOW_CLIENT_PAUSE_S)
+            start = time.perf_counter()
+            connection.request("GET", "/post")
+            response = connection.getresponse()
+            received = len(response.read())
+            took.append(time.perf_counter() - start)
+            if (response.status, received) != (HTTPStatus.OK, size):
+                raise BenchError(f"{server.name}: GET /post answered {response.status} with {received} bytes of {size}")
+    return took
+
+
+def percentile_99(values: Sequence[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[-1]
+
+
+LOGINS = Row(
+    {
+        "open": partial(measure_get20, POSTD),
+        "basic": partial(measure_logged_in, basic_fields, POSTD_PROTECTED),
+        "digest": partial(measure_logged_in, digest_fields, POSTD_PROTECTED),
+        "session": partial(measure_logged_in, session_fields, POSTD_PROTECTED),
+    },
+    [("basic", "open"), ("digest", "open"), ("session", "open")],
+)
+SIGNIN = Row(
+    {"postd": measure_signin, "argon2": measure_hash, "no logins": measure_without_signins},
+    [("postd", "argon2"), ("postd", "no logins")],
+)
+
 ROWS = {
-    "get20": Row((POSTD, FASTAPI, FLASK), measure_get20),
-    "post": Row((POSTD, FASTAPI, FLASK), measure_post),
-    "list100k": Row((POSTD, BASELINE), measure_list100k, fill_long_list),
+    "get20": side_by_side(measure_get20, POSTD, FASTAPI, FLASK),
+    "post": side_by_side(measure_post, POSTD, FASTAPI, FLASK),
+    "basic": side_by_side(partial(measure_logged_in, basic_fields), POSTD_PROTECTED, FASTAPI_BASIC, FLASK_BASIC),
+    "list100k": side_by_side(measure_list100k, POSTD, BASELINE, prepare=fill_long_list),
+    "logins": LOGINS,
+    "signin": SIGNIN,
 }
 
 
 # --- The run
 
 Figures = dict[str, dict[str, list[float]]]
-"""Line of the table (`get20 requests/s`) → server → a figure a round."""
+"""Line of the table (`get20 requests/s`) → contender → a figure a round."""
+
+Heading = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
+"""The contenders of a table, and the pairs of them whose figures are divided."""
 
 
 def measure_row(name: str, rounds: int, seconds: int) -> Figures:
-    """Measure the servers of a row in turn, so that what slows the machine for a while slows all of them."""
+    """Measure the contenders of a row in turn, so that what slows the machine for a while slows all of them."""
     row = ROWS[name]
     figures: Figures = defaultdict(lambda: defaultdict(list))
     with temporary_folder() as shared:
         if row.prepare:
             row.prepare(shared)
         for number in range(1, rounds + 1):
-            for server in row.servers:
+            for contender, measure in row.contenders.items():
                 with temporary_folder() as own:
-                    measured = row.measure(server, shared if row.prepare else own, seconds)
+                    measured = measure(shared if row.prepare else own, seconds)
                 for unit, figure in measured.items():
-                    figures[f"{name} {unit}"][server.name].append(figure)
-                    note = f"round {number} of {rounds}: {name} {server.name} {figure:.1f} {unit}"
+                    figures[f"{name} {unit}"][contender].append(figure)
+                    note = f"round {number} of {rounds}: {name} {contender} {figure:.1f} {unit}"
                     print(note, file=sys.stderr, flush=True)
     return figures
 
@@ -364,14 +572,14 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def print_table(figures: Figures) -> None:
-    """Print the medians of lines that have the same servers."""
-    first, *others = next(iter(figures.values()))
-    cells = [["", first, *others, *(f"{first}/{other}" for other in others)]]
-    for line, by_server in figures.items():
-        medians = [median(values) for values in by_server.values()]
-        ratios = [ratio(medians[0], other) for other in medians[1:]]
-        cells.append([line, *(f"{figure:,.1f}" for figure in medians), *ratios])
+def print_table(heading: Heading, figures: Figures) -> None:
+    """Print the medians of lines that have the same heading."""
+    names, pairs = heading
+    cells = [["", *names, *(f"{over}/{under}" for over, under in pairs)]]
+    for line, rounds in figures.items():
+        medians = {name: median(rounds[name]) for name in names if rounds[name]}
+        shown = [f"{medians[name]:,.1f}" if name in medians else "-" for name in names]
+        cells.append([line, *shown, *(ratio(medians.get(over), medians.get(under)) for over, under in pairs)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for label, *rest in cells:
         padded = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
@@ -379,8 +587,8 @@ def print_table(figures: Figures) -> None:
     print()
 
 
-def ratio(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f}" if theirs else "-"
+def ratio(over: float | None, under: float | None) -> str:
+    return f"{over / under:.2f}" if over is not None and under else "-"
 
 
 def surroundings() -> str:
@@ -442,13 +650,13 @@ def run(rows: Sequence[str], rounds: int, seconds: int) -> None:
     about = surroundings()
     # wrk is told its core; this is for the long list, which we read ourselves.
     os.sched_setaffinity(0, {LOAD_CORE})
-    tables: dict[tuple[str, ...], Figures] = defaultdict(dict)
+    tables: dict[Heading, Figures] = defaultdict(dict)
     for name in rows:
-        servers = tuple(server.name for server in ROWS[name].servers)
-        tables[servers] |= measure_row(name, rounds, seconds)
+        heading = tuple(ROWS[name].contenders), tuple(ROWS[name].ratios)
+        tables[heading] |= measure_row(name, rounds, seconds)
     print(about, end="\n\n")
-    for figures in tables.values():
-        print_table(figures)
+    for heading, figures in tables.items():
+        print_table(heading, figures)
 
 
 def main() -> None:

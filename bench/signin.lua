@@ -1,0 +1,13 @@
+-- Each request signs in another user: the first argument with a number behind it, from the second argument on.
+local user, number, password
+
+function init(arguments)
+  user, number, password = arguments[1], tonumber(arguments[2]), arguments[3]:gsub(" ", "+")
+  wrk.headers["Content-Type"] = "application/x-www-form-urlencoded"
+end
+
+function request()
+  local form = "username=" .. user .. number .. "&password=" .. password
+  number = number + 1
+  return wrk.format("POST", "/login", nil, form)
+end
