@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "listeners": {"errors", "reactor"},
     "review": {"auth", "config"},
     "logins": {"auth", "config", "errors", "reactor", "review", "store", "web"},
-    "service": {"config", "errors", "listeners", "logins", "reactor", "review", "store", "web"},
+    "service": {"config", "errors", "listeners", "logins", "protocol", "reactor", "review", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},
     "cli": {"__init__", "auth", "cli", "config", "errors", "model", "protocol", "reactor", "review", "store"},
 }

@@ -28,7 +28,10 @@ class CommitMark:
 
     def __init__(self, database: str) -> None:
         with Path(f"{database}-shm").open("rb") as file:
-            self._memory = mmap.mmap(file.fileno(), 2 * _HEADER_BYTES, access=mmap.ACCESS_READ)
+            try:
+                self._memory = mmap.mmap(file.fileno(), 2 * _HEADER_BYTES, access=mmap.ACCESS_READ)
+            except ValueError as error:  # the file is shorter than that
+                raise OSError(f"{database}-shm: {error}") from None
         version = struct.unpack_from("=I", self._memory)[0]
         if version != _VERSION or not self._memory[12]:
             self._memory.close()

@@ -108,7 +108,7 @@ def encode_error(request: IRequest, error: BaseException) -> bytes:
             path=request.path.decode("ascii", "backslashreplace"),
         )
         problem = Problem(500, "Something went wrong here; the log of the server says what.")
-    if problem.status == HTTPStatus.METHOD_NOT_ALLOWED and request.method == b"OPTIONS":
+    if isinstance(error, MethodNotAllowed) and request.method == b"OPTIONS":
         return encode_no_content(request, problem.headers)
     return encode_problem(request, problem)
 

@@ -13,7 +13,7 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File
-from werkzeug.exceptions import MethodNotAllowed, NotFound
+from werkzeug.exceptions import NotFound
 
 from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
 from postd.web.errors import Problem
@@ -29,13 +29,13 @@ _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0
 
 
 def check_method(request: Any) -> None:
-    """Let GET and HEAD pass.
+    """Let GET and HEAD pass; unlike elsewhere, OPTIONS is another method here (contract 4.3).
 
     Raises:
-        MethodNotAllowed: it is another one.
+        Problem: 405.
     """
     if request.method not in {b"GET", b"HEAD"}:
-        raise MethodNotAllowed(valid_methods=["GET", "HEAD"])
+        raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
 async def show_name(request: Any) -> bytes:
@@ -68,7 +68,7 @@ class Folder(Resource):
             return _File.forbidden.render(request)
         except OSError as error:
             return error_page(NotFound() if error.errno in _NOT_THERE else error).render(request)
-        except (Problem, MethodNotAllowed, NotFound) as error:
+        except (Problem, NotFound) as error:
             return error_page(error).render(request)
 
     def _send(self, request: Any) -> Any:

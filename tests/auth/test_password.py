@@ -94,8 +94,10 @@ class VerifierTests:
         return Clock()
 
     @pytest.fixture
-    def threads(self) -> SlowThreads:
-        return SlowThreads()
+    def threads(self) -> Iterator[SlowThreads]:
+        threads = SlowThreads()
+        yield threads
+        threads.go_on()
 
     @pytest.fixture
     def verifier(self, threads: SlowThreads, clock: Clock) -> PasswordVerifier:
@@ -297,8 +299,10 @@ class CheckerTests:
         return users
 
     @pytest.fixture
-    def threads(self) -> SlowThreads:
-        return SlowThreads()
+    def threads(self) -> Iterator[SlowThreads]:
+        threads = SlowThreads()
+        yield threads
+        threads.go_on()
 
     @pytest.fixture
     def throttle(self, api: InMemoryApi) -> Throttle:
@@ -447,8 +451,10 @@ class OverHttpTests:
     """What a client is told, by Basic and by the form."""
 
     @pytest.fixture
-    def threads(self) -> SlowThreads:
-        return SlowThreads()
+    def threads(self) -> Iterator[SlowThreads]:
+        threads = SlowThreads()
+        yield threads
+        threads.go_on()
 
     @pytest.fixture
     def api(self, tmp_path: Path, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryApi]:

@@ -10,9 +10,8 @@ from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
 from postd.web.posts import SNAPSHOT_MAX, STREAMED_PAGE
-from postd.web.site import make_root
 from postd.web.streaming import PIECE_BYTES, Flow
-from tests.helpers import InMemoryApi, MemoryTransport, connect, make_site, result_of
+from tests.helpers import InMemoryApi, MemoryTransport, connect, result_of
 
 MANY = SNAPSHOT_MAX + 1
 
@@ -44,7 +43,7 @@ def transport(api: InMemoryApi) -> SlowTransport:
     writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
     writer.execute("COMMIT")
     transport = SlowTransport()
-    connect(transport, make_site(make_root(api.store), clock=api.clock))
+    connect(transport, api.site)
     return transport
 
 

@@ -118,6 +118,13 @@ class Channel(http.HTTPChannel):
         received: bool = super().headerReceived(line)
         return received
 
+    def lineLengthExceeded(self, line: bytes) -> None:  # noqa: ARG002 - Twisted's signature
+        """Called with the beginning of a line that is too long; stock Twisted closes without an answer."""
+        if self.requests:
+            self._refuse(Problem(431, "A field of the header is too large."))
+        else:
+            self._respondToBadRequestAndDisconnect()
+
     def allHeadersReceived(self) -> None:
         hosts = self.requests[-1].requestHeaders.getRawHeaders(b"Host", [])
         if len(hosts) > 1 or (not hosts and self._version == b"HTTP/1.1"):  # RFC 9112 §3.2
