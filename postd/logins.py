@@ -6,6 +6,7 @@ from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from postd.auth.digest import DigestChecker, NonceBook
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
@@ -16,7 +17,7 @@ from postd.config import Settings
 from postd.errors import StoreUnavailableError
 from postd.reactor import IReactor
 from postd.review import find_problems
-from postd.store import Store
+from postd.store.interface import Store
 from postd.web.basic import BasicCredentialFactory
 from postd.web.client import Clients
 from postd.web.digest import DigestCredentialFactory
@@ -72,7 +73,7 @@ class Logins:
         self._algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         checkers = (
             DigestChecker(self._users, nonces, throttle, realm=settings.realm),
-            PasswordChecker(self._users, self._verifier, throttle),
+            PasswordChecker(self._users, self._verifier, throttle, store=store),
             SessionChecker(sessions),
         )
         self.access = Access(
@@ -92,12 +93,16 @@ class Logins:
         self._warn()
         self._threads.start()
         for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
-            loop.start(every_s, now=False)
+            loop.start(every_s, now=False).addErrback(self._log_failure)
 
     def stop(self) -> None:
         for loop in self._loops:
-            loop.stop()
+            if loop.running:
+                loop.stop()
         self._threads.stop()
+
+    def _log_failure(self, failure: Failure) -> None:
+        self._log.failure("users are not watched, or the store is not purged, any more", failure=failure)
 
     def _watch_users(self) -> None:
         if self._users.refresh():

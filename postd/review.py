@@ -1,9 +1,11 @@
 """What settings ask for and users cannot do: told at start, when the user file changes, and by `postd check`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from postd.auth.userfile import Account
 from postd.config import Settings
+from postd.protocol.password import normalize
 
 _NAMES_MAX = 10
 
@@ -28,16 +30,34 @@ def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) ->
     if not accounts:
         state = "there is no such user file yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: nobody can sign in"]
-    if not any("digest" in schemes for schemes in rules.values()):
-        return []
-    without = [
-        name
-        for name, account in accounts.items()
-        if any(account.h_a1_for(settings.realm, algorithm) is None for algorithm in settings.digest.algorithms)
-    ]
-    if not without:
-        return []
-    more = f" and {len(without) - _NAMES_MAX} more" if len(without) > _NAMES_MAX else ""
-    names = ", ".join(without[:_NAMES_MAX]) + more
-    cure = "give each a new password with `postd user passwd NAME`"
-    return [f"no Digest in the realm {str(settings.realm)!r} for {names}: {cure}"]
+    problems = []
+    for path, users in ((page.path, page.users) for page in settings.pages):
+        missing = [name for name in users if normalize(name) not in accounts]
+        if missing:
+            problems.append(f"{settings.users}: has no {_listed(missing)}, who may enter {path}")
+    if any("digest" in schemes for schemes in rules.values()):
+        without = [name for name, account in accounts.items() if not _can_use_digest(account, settings)]
+        if without:
+            cure = "give each a new password with `postd user passwd NAME`"
+            problems.append(f"no Digest in the realm {str(settings.realm)!r} for {_listed(without)}: {cure}")
+    if any(account.h_a1 for account in accounts.values()):
+        mode = _mode_of(settings.users)
+        if mode & 0o077:
+            problems.append(f"{settings.users} has mode {mode:04o}: what it keeps for Digest is as good as passwords")
+    return problems
+
+
+def _mode_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_mode & 0o777
+    except OSError:  # it has gone since
+        return 0
+
+
+def _can_use_digest(account: Account, settings: Settings) -> bool:
+    return all(account.h_a1_for(settings.realm, algorithm) for algorithm in settings.digest.algorithms)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more

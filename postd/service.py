@@ -57,8 +57,10 @@ class PostdService(Service):
         await gatherResults(
             [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
         )
-        self._logins.stop()
-        await self._store.stop()
+        try:
+            self._logins.stop()
+        finally:
+            await self._store.stop()
         await deferLater(self._reactor, 0)  # a turn for the sockets: the answers to the last writes go out
 
     def stopService(self) -> Deferred[None]:

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "auth": {"auth", "errors", "model", "protocol", "reactor", "store"},
     "web": {"auth", "errors", "model", "protocol", "store", "web"},
     "listeners": {"errors", "reactor"},
-    "review": {"auth", "config"},
+    "review": {"auth", "config", "protocol"},
     "logins": {"auth", "config", "errors", "reactor", "review", "store", "web"},
     "service": {"config", "errors", "listeners", "logins", "protocol", "reactor", "review", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},

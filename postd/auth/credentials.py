@@ -3,19 +3,27 @@
 Each kind provides exactly one interface: a portal takes the first checker whose interface fits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
 from twisted.cred.error import UnauthorizedLogin
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from zope.interface import Attribute, implementer
 
 from postd.protocol.digest import DigestResponse
+
+T = TypeVar("T")
+
+_log = Logger()
 
 
 class IPasswordCredentials(ICredentials):
     """A name and a password (Basic, form login)."""
 
+    scheme: str = Attribute("how it came, for the log")
     username: str = Attribute("who, as sent")
     password: str = Attribute("the secret")
     address: str = Attribute("where it came from, for the throttle")
@@ -38,12 +46,13 @@ class ISessionCredentials(ICredentials):
 
 @implementer(IPasswordCredentials)
 class PasswordCredentials(Struct, frozen=True):
+    scheme: str
     username: str
     password: str
     address: str
 
     def __repr__(self) -> str:
-        return f"PasswordCredentials({self.username!r}, address={self.address!r})"
+        return f"PasswordCredentials({self.scheme!r}, {self.username!r}, address={self.address!r})"
 
 
 @implementer(IDigestCredentials)
@@ -71,6 +80,31 @@ class Refused(UnauthorizedLogin):
         super().__init__(why)
         self.why = why
         self.username = username
+
+
+def log_refusal(scheme: str, refusal: Refused, address: str) -> None:
+    """Tell the log why credentials were not good, which the client is not told."""
+    _log.info(
+        "login refused: {scheme} {user!r} from {address}: {why}",
+        scheme=scheme,
+        user=refusal.username,
+        address=address,
+        why=refusal.why,
+    )
+
+
+def to_the_end(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """Run a check, and return a Deferred for its result that can be cancelled without stopping it.
+
+    A client that goes away must not keep its failure from being counted: it could guess as often as it likes, and
+    learn from the time that another try takes.
+    """
+    checking = Deferred.fromCoroutine(work)
+    if checking.called and not checking.paused:
+        return checking
+    result: Deferred[T] = Deferred()
+    checking.addBoth(result.callback)
+    return result
 
 
 class StaleNonceError(Refused):

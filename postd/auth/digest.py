@@ -8,11 +8,18 @@ from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
-from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError
-from postd.auth.password import TEXT_MAX_CHARS
+from postd.auth.credentials import (
+    DigestCredentials,
+    IDigestCredentials,
+    Refused,
+    StaleNonceError,
+    log_refusal,
+    to_the_end,
+)
 from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.protocol.digest import check_nonce, h_a1, make_nonce, response_hash
+from postd.protocol.digest import HASHES, check_nonce, h_a1, make_nonce, response_hash
 from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
 
@@ -72,7 +79,7 @@ class DigestChecker:
         self._nonces = nonces
         self._throttle = throttle
         self._realm = realm
-        self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in ("MD5", "SHA-256")}
+        self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
     def requestAvatarId(self, credentials: DigestCredentials) -> Deferred[bytes | tuple[()]]:
         """Return the user's name, after the credentials were told the `rspauth`.
@@ -83,12 +90,12 @@ class DigestChecker:
             TooManyFailuresError: the throttle does not let it pass.
             StoreUnavailableError: the counts cannot be had.
         """
-        return Deferred.fromCoroutine(self._check(credentials))
+        return to_the_end(self._check(credentials))
 
     async def _check(self, credentials: DigestCredentials) -> bytes:
         sent = credentials.response
-        if len(sent.username) > TEXT_MAX_CHARS:
-            raise Refused("longer than any name")
+        if len(sent.username) > NAME_MAX_BYTES:
+            raise self._refused(credentials, "longer than any name")
         name = normalize(sent.username)
         attempt = attempt_of(name, credentials.address)
         had_failures = await self._throttle.check(attempt)
@@ -100,11 +107,18 @@ class DigestChecker:
         if known is None or not right:
             await self._throttle.note_failure(attempt)
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
-            raise Refused(why, name)
+            raise self._refused(credentials, why)
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         if not await self._nonces.use(sent.nonce, int(sent.nc, 16)):
-            raise StaleNonceError("nonce not ours, expired, or used with this count", name)
+            stale = StaleNonceError("nonce not ours, expired, or used with this count", sent.username)
+            log_refusal("digest", stale, credentials.address)
+            raise stale
         if had_failures:
             await self._throttle.forget(attempt)
         credentials.accepted(response_hash(sent, ha1, ""))
         return name.encode()
+
+    def _refused(self, credentials: DigestCredentials, why: str) -> Refused:
+        refusal = Refused(why, credentials.response.username)
+        log_refusal("digest", refusal, credentials.address)
+        return refusal

@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from twisted.cred.checkers import ICredentialsChecker
@@ -19,15 +20,17 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
-from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
 from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
+from postd.store.interface import LoginStore
 
-TEXT_MAX_CHARS = PASSWORD_MAX_CHARS
-"""Code points of a name or a password that is looked at."""
+UNKNOWN_USERS_KEY = "unknown-users"
+"""The name of the key that chooses what a password of an unknown user is verified against."""
 
 QUEUE_MAX = 64
 """Passwords that may wait to be verified; one more is refused."""
@@ -54,6 +57,8 @@ class HashThreads:
         self._pool.start()
 
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        if self._pool.joined:
+            raise LoginsBusyError  # we are stopping; the pool would drop it without a word
         return deferToThreadPool(self._reactor, self._pool, self._run, function, *args)
 
     def stop(self) -> None:
@@ -61,7 +66,8 @@ class HashThreads:
 
     def _run(self, function: Callable[..., T], *args: object) -> T:
         if not hasattr(self._nice, "done"):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _THREAD_NICENESS)  # on Linux: of this thread
+            with suppress(OSError):  # not allowed: it goes as well without
+                os.nice(_THREAD_NICENESS)  # on Linux: of this thread
             self._nice.done = True
         return function(*args)
 
@@ -144,6 +150,7 @@ class PasswordVerifier:
 
     def _remember(self, right: bool, key: bytes) -> bool:  # noqa: FBT001 - a result
         if right:
+            self._right.pop(key, None)  # to the end of the line
             self._right[key] = self._now() + REMEMBERED_S
             if len(self._right) > REMEMBERED_MAX:
                 self._right.popitem(last=False)
@@ -160,8 +167,11 @@ class PasswordChecker:
 
     credentialInterfaces = (IPasswordCredentials,)
 
-    def __init__(self, users: UserDirectory, verifier: PasswordVerifier, throttle: Throttle) -> None:
+    def __init__(
+        self, users: UserDirectory, verifier: PasswordVerifier, throttle: Throttle, *, store: LoginStore
+    ) -> None:
         self._users = users
+        self._store = store
         self._verifier = verifier
         self._throttle = throttle
 
@@ -174,28 +184,37 @@ class PasswordChecker:
             LoginsBusyError: too many wait.
             StoreUnavailableError: the throttle's counts cannot be had.
         """
-        return Deferred.fromCoroutine(self._check(credentials))
+        return to_the_end(self._check(credentials))
 
     async def _check(self, credentials: PasswordCredentials) -> bytes:
-        if len(credentials.username) > TEXT_MAX_CHARS or len(credentials.password) > TEXT_MAX_CHARS:
-            raise Refused("longer than any name or password")  # to normalize it could take a second
+        if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
+            raise self._refused(credentials, "longer than any name or password")  # to normalize it may take a second
         name, password = normalize(credentials.username), normalize(credentials.password)
         account = self._users.get(name)
-        stored = account.password_hash if account else self._users.hash_in_place_of(name)
+        if account:
+            stored = account.password_hash
+        else:
+            stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
         attempt = attempt_of(name, credentials.address)
         had_failures = await self._throttle.check(attempt)
         right = await self._verifier.verify(
-            PasswordCredentials(name, password, credentials.address),
+            PasswordCredentials(credentials.scheme, name, password, credentials.address),
             stored,
             let_pass=lambda: self._throttle.check(attempt),
             remember=account is not None,  # else a quick answer would tell that it is right for somebody
         )
         if account is None or not right:
             await self._throttle.note_failure(attempt)
-            raise Refused("wrong password" if account else "no such user", name)
-        now = self._users.get(name)
-        if now is None or now.password_hash != stored:
-            raise Refused("the password was changed meanwhile", name)
+            raise self._refused(credentials, "wrong password" if account else "no such user")
         if had_failures:
             await self._throttle.forget(attempt)
+        # Last: nothing waits between this and the session that it begins.
+        now = self._users.get(name)
+        if now is None or now.password_hash != stored:
+            raise self._refused(credentials, "the password was changed meanwhile")
         return name.encode()
+
+    def _refused(self, credentials: PasswordCredentials, why: str) -> Refused:
+        refusal = Refused(why, credentials.username)
+        log_refusal(credentials.scheme, refusal, credentials.address)
+        return refusal

@@ -6,12 +6,13 @@ alike. Nothing is verified while there are too many, so that nothing can be lear
 
 import ipaddress
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
-from postd.errors import TooManyFailuresError
+from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.store.interface import FailureKeys, Failures, LoginStore
 
 
@@ -69,7 +70,8 @@ class Throttle:
         self._allowed = (failures, address_failures, account_failures)
         self._window_s = window_s
         self._now = now
-        self._being_noted: Counter[bytes] = Counter()
+        self._under_way: Counter[bytes] = Counter()
+        self._unnoted: deque[tuple[float, FailureKeys]] = deque()
 
     async def check(self, attempt: FailureKeys) -> bool:
         """Let an attempt pass; return whether this account has failures from this address that still count.
@@ -78,10 +80,13 @@ class Throttle:
             TooManyFailuresError: there are as many as the settings allow.
             StoreUnavailableError: nobody knows.
         """
-        counted = await self._store.count_failures(attempt, now=self._now())
-        if not counted and not self._being_noted:
+        now = self._now()
+        counted = await self._store.count_failures(attempt, now=now)
+        while self._unnoted and self._unnoted[0][0] <= now:
+            self._end(self._unnoted.popleft()[1])
+        if not counted and not self._under_way:
             return False
-        self._refuse_from(attempt, counted, self._being_noted, allowed_more=0)
+        self._refuse_from(attempt, counted, self._under_way)
         return attempt[0] in counted
 
     async def note_failure(self, attempt: FailureKeys) -> None:
@@ -95,13 +100,15 @@ class Throttle:
         # up what others at this address have left, and the account's owner elsewhere.
         await self.check(attempt)
         now = self._now()
-        self._being_noted.update(attempt)  # from this moment on, in this process
+        self._under_way.update(attempt)  # from this moment on, in this process
         try:
             counted = await self._store.add_failure(attempt, now=now, expires=now + self._window_s)
-        finally:
-            self._being_noted.subtract(attempt)
-            self._being_noted += Counter()  # drops those at zero
-        self._refuse_from(attempt, counted, {}, allowed_more=1)
+        except StoreUnavailableError:
+            # A store that can only be read, its disk being full, is no invitation to guess.
+            self._unnoted.append((now + self._window_s, attempt))
+            raise
+        self._end(attempt)
+        self._refuse_from(attempt, counted, {}, own=1)
 
     async def forget(self, attempt: FailureKeys) -> None:
         """Forget the failures of an account from an address, once it has logged in from there.
@@ -109,16 +116,22 @@ class Throttle:
         Those of the address and of the account stay: else who has one account could go on at others' for ever, and a
         stranger at one whose owner logs in often.
         """
-        await self._store.forget_failures(attempt[0])
+        with suppress(StoreUnavailableError):  # that is no reason to keep anybody out
+            await self._store.forget_failures(attempt[0])
+
+    def _end(self, attempt: FailureKeys) -> None:
+        self._under_way.subtract(attempt)
+        self._under_way += Counter()  # drops those at zero
 
     def _refuse_from(
-        self, attempt: FailureKeys, counted: Mapping[bytes, Failures], more: Mapping[bytes, int], *, allowed_more: int
+        self, attempt: FailureKeys, counted: Mapping[bytes, Failures], under_way: Mapping[bytes, int], *, own: int = 0
     ) -> None:
+        """Refuse an attempt for which there are too many failures without its own."""
         now = self._now()
         waits = []
         for key, allowed in zip(attempt, self._allowed, strict=True):
             found = counted.get(key, Failures(0, now + self._window_s))
-            if found.count + more.get(key, 0) >= allowed + allowed_more:
+            if found.count - own + under_way.get(key, 0) >= allowed:
                 waits.append(found.next_expiry - now)
         if waits:
             raise TooManyFailuresError(max(1, math.ceil(max(waits))))

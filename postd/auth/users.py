@@ -3,8 +3,7 @@
 import hashlib
 import hmac
 import os
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,18 +11,18 @@ from twisted.logger import Logger
 
 from postd.auth.userfile import Account, decode_users, read_user_file
 from postd.errors import ConfigError
-from postd.protocol.password import UNKNOWN_HASH
+from postd.protocol.password import UNKNOWN_HASH, cost_of
 
-WATCH_EVERY_S = 1
+WATCH_EVERY_S = 0.5
 """How often the file is looked at (contract: taken up within 2 s)."""
 
 
 class _Accounts(Struct, frozen=True):
-    """What a file said: its accounts, and of each the fingerprint that a session carries."""
+    """What a file said: its accounts, of each the fingerprint that a session carries, and a hash of each cost."""
 
     by_name: Mapping[str, Account]
     fingerprints: Mapping[str, bytes]
-    hashes: Sequence[str]
+    one_of_each_cost: Mapping[str, str]
 
 
 def fingerprint_of(account: Account) -> bytes:
@@ -33,7 +32,8 @@ def fingerprint_of(account: Account) -> bytes:
 
 def _index(by_name: Mapping[str, Account]) -> _Accounts:
     fingerprints = {name: fingerprint_of(account) for name, account in by_name.items()}
-    return _Accounts(by_name, fingerprints, [account.password_hash for account in by_name.values()] or [UNKNOWN_HASH])
+    hashes = [account.password_hash for account in by_name.values()] or [UNKNOWN_HASH]
+    return _Accounts(by_name, fingerprints, {cost_of(stored): stored for stored in hashes})
 
 
 class UserDirectory:
@@ -51,8 +51,7 @@ class UserDirectory:
         self._changed = changed
         self._accounts = _index({})
         self._seen: tuple[int, ...] | None = None
-        self._has_read = False
-        self._choice_key = secrets.token_bytes(16)
+        self._has_read = self._found_empty = False
 
     def load(self) -> None:
         """Read the file for the first time. One that is not there yet means no users.
@@ -79,8 +78,14 @@ class UserDirectory:
         if accounts is None:
             self._log.error("the last good user file stays in force: {path} is gone", path=self._path)
             return False
+        if not accounts.by_name and self._accounts.by_name and not self._found_empty:
+            # htpasswd empties the file before it writes it anew: another look, before all are signed out.
+            self._found_empty, self._seen = True, None
+            return False
+        self._found_empty = False
         before, self._accounts = self._accounts, accounts
-        self._log.info("{path}: {count} users", path=self._path, count=len(accounts.by_name))
+        count = len(accounts.by_name)
+        self._log.info("{path}: {users}", path=self._path, users="1 user" if count == 1 else f"{count} users")
         now = accounts.fingerprints
         self._changed({name: now.get(name) for name, old in before.fingerprints.items() if now.get(name) != old})
         return True
@@ -101,15 +106,18 @@ class UserDirectory:
         """Return the fingerprint of an account, None if there is no such account."""
         return self._accounts.fingerprints.get(name)
 
-    def hash_in_place_of(self, name: str) -> str:
+    def hash_in_place_of(self, name: str, key: bytes) -> str:
         """Return the hash to verify against for a user that there is not, so that this takes the time it takes others.
 
-        It is that of some account, always the same one for a name: verifying costs what it costs for the kinds of
-        hashes that there are, and asking again tells nothing.
+        It costs what the hash of some account costs, always the same for a name, as it is for a name that there is.
+
+        Args:
+            name: the user that there is not.
+            key: the same after each start, and for all workers.
         """
-        hashes = self._accounts.hashes
-        mac = hmac.digest(self._choice_key, name.encode(errors="surrogateescape"), "sha256")
-        return hashes[int.from_bytes(mac[:8]) % len(hashes)]
+        hashes = self._accounts.one_of_each_cost
+        text = name.encode(errors="surrogateescape")
+        return hashes[max(hashes, key=lambda cost: hmac.digest(key, b"%b\0%b" % (cost.encode(), text), "sha256"))]
 
     @property
     def accounts(self) -> Mapping[str, Account] | None:
@@ -120,6 +128,6 @@ class UserDirectory:
         """Return what differs between states of the file: a copy put back may be older than what it replaces."""
         try:
             status = os.stat(self._path)  # noqa: PTH116 - it says what it does
-        except OSError:
+        except (OSError, ValueError):  # a path with NUL in it names nothing
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from postd.auth.userfile import decode_users, read_user_file
+from postd.auth.userfile import check_name, decode_users, read_user_file
 from postd.auth.users import fingerprint_of
 from postd.cli.shared import printable, with_settings
 from postd.cli.storing import use_store
@@ -55,11 +55,15 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
     """End sessions: whoever has one must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
+    try:
+        name = None if username is None else check_name(username)
+    except ValueError as error:
+        raise click.ClickException(f"the name {error}") from None
 
     async def work(store: Store) -> int:
-        if username is None:
+        if name is None:
             return await store.delete_all_sessions()
-        return await store.delete_sessions_of({username: None})
+        return await store.delete_sessions_of({name: None})
 
     ended = use_store(loaded, work)
     click.echo(f"{ended} session{'' if ended == 1 else 's'} ended")

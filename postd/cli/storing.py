@@ -1,10 +1,10 @@
 """How a command uses the store: it opens it, does its work, and closes it."""
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
@@ -52,22 +52,32 @@ def use_store(loaded: LoadedSettings, work: Callable[[Store], Awaitable[T]]) -> 
     results: list[T | Failure] = []
 
     async def run() -> T:
-        await store.start()
         try:
+            await store.start()
             return await work(store)
         finally:
             await store.stop()
 
-    def begin() -> None:
-        running = Deferred.fromCoroutine(run()).addTimeout(_STORE_MAX_S, reactor)
-        running.addBoth(results.append).addBoth(lambda _: cast("IReactor", reactor).stop())
+    def end(running: Deferred[None]) -> Deferred[None]:
+        running.cancel()
+        return running
 
-    cast("IReactor", reactor).callWhenRunning(begin)
-    cast("IReactor", reactor).run()
-    if not results:
+    def begin() -> None:
+        running = Deferred.fromCoroutine(run())
+        running.addTimeout(_STORE_MAX_S, clock).addBoth(results.append)
+        # Ctrl-C ends the reactor, and that the work; the store is closed all the same, and its thread ended.
+        clock.addSystemEventTrigger("before", "shutdown", end, running)
+        running.addBoth(lambda _: clock.callLater(0, clock.stop) if clock.running else None)
+
+    clock = cast("Any", reactor)
+    clock.callWhenRunning(begin)
+    clock.run()
+    if not results or (isinstance(results[0], Failure) and results[0].check(CancelledError)):
         raise click.Abort
     result = results[0]
     if isinstance(result, Failure):
+        if result.check(TimeoutError):
+            raise click.ClickException(f"{store.description}: it does not answer")
         if isinstance(result.value, StoreRefusedError | StoreUnavailableError):
             raise click.ClickException(result.value.why)
         result.raiseException()

@@ -68,6 +68,9 @@ class DigestResponse(Struct, frozen=True):
     cnonce: str
     nc: str
 
+    def __repr__(self) -> str:
+        return f"DigestResponse({self.username!r}, realm={self.realm!r}, uri={self.uri!r}, nc={self.nc!r})"
+
 
 def response_hash(shown: DigestResponse, ha1: str, method: str) -> str:
     """Return what proves that a client knows the password (RFC 7616 §3.4.1), in lower-case hex.
@@ -85,7 +88,8 @@ def response_hash(shown: DigestResponse, ha1: str, method: str) -> str:
 
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
-_QUOTED = r'"((?:[^"\\\x00-\x08\x0a-\x1f\x7f]|\\[^\x00-\x08\x0a-\x1f\x7f])*+)"'
+_PLAIN = r'[^"\\\x00-\x08\x0a-\x1f\x7f]*+'
+_QUOTED = rf'"({_PLAIN}(?:\\[^\x00-\x08\x0a-\x1f\x7f]{_PLAIN})*+)"'
 # What is no parameter is taken whole: a search for the next one in a long word would try each place of it.
 _PARAMETER = re.compile(rf"[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:{_QUOTED}|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)")
 _QUOTED_PAIR = re.compile(r"\\(.)", re.DOTALL)

@@ -222,6 +222,12 @@ _ENOUGH = ((47104, 1), (19456, 2), (12288, 3), (9216, 4), (7168, 5))
 _COST_ENOUGH = 10
 
 
+def cost_of(stored: str) -> str:
+    """Return the part of a hash that says how long it takes to verify: hashes that have it in common take as long."""
+    kind, parameters, *more = stored.split("$")[1:]
+    return "$".join([kind, parameters, more[0]]) if kind == "argon2id" else parameters
+
+
 def weakness(stored: str) -> str | None:
     """Return why a hash that `check_hash` lets through is weak by today's measure, None if it is not."""
     if match := _BCRYPT.fullmatch(stored):

@@ -75,6 +75,7 @@ class SqliteEngine:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._mark: CommitMark | None = None
+        self._keys: dict[str, bytes] = {}  # of the file that is open
         self._recalled: dict[object, Any] = {}
         self._recalled_at = b""
         self._opened_file: tuple[int, int] | None = None
@@ -124,6 +125,7 @@ class SqliteEngine:
             raise
         self._writer = writer
         self._recalled_at = b""
+        self._keys = {}
         with suppress(OSError):
             self._mark = CommitMark(self._file.path)
 
@@ -172,20 +174,24 @@ class SqliteEngine:
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            mark.close()
         if reader is not None:
             reader.close()
+
+    def _close_writer(self) -> None:
+        """Close the writer, after the reader, and let go of what may not be closed before both."""
+        writer, self._writer = self._writer, None
+        mark, self._mark = self._mark, None
+        if writer is not None:
+            writer.close()
+        if mark is not None:
+            mark.close()
 
     def _close(self) -> None:
         """Close all (in the writer's thread, after whatever that was still doing)."""
         self._close_reader()
         if not self._file_is_ours():
             self._leave_file()
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        self._close_writer()
 
     def _leave_file(self) -> bool:
         """Close a file that is not at our path any more, if nothing of it is lost by that (in the writer's thread).
@@ -205,19 +211,21 @@ class SqliteEngine:
             busy = True
         if busy:
             return False
-        self._writer.close()
-        self._writer = None
+        self._close_writer()
         self._file.remove_log()
         return True
 
     async def _recall(self, question: object, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return what a query returned the last time if nothing was committed since, else what it returns now.
 
+        The mark is read before the query is made: what is kept under a mark is at least as new as that, and once
+        anything newer is committed the mark is another one.
+
         Args:
             question: tells the query and its parameters from others.
             query: reads.
         """
-        mark = self._mark.read() if self._mark is not None else None
+        mark = self._mark.read() if self._mark is not None and self._reader is not None else None
         if mark is None or mark != self._recalled_at or len(self._recalled) > RECALLED_MAX:
             self._recalled.clear()
             self._recalled_at = mark or b""

@@ -3,7 +3,6 @@
 import secrets
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,14 +24,6 @@ _EXPIRED = (
 
 class SqliteLogins(SqliteEngine):
     """The tables of `schema/0002_logins.sql`."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._keys: dict[str, bytes] = {}
-
-    def _open(self) -> None:
-        self._keys = {}  # another file may have others
-        super()._open()
 
     async def key(self, name: str) -> bytes:
         key = self._keys.get(name)

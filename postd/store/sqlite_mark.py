@@ -8,6 +8,7 @@ find out whether what it has read before is still true. So do we.
 """
 
 import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -16,8 +17,15 @@ _VERSION = 3007000
 """Of the header's format, which SQLite has not changed since 3.7.0; in the machine's own byte order."""
 
 
+_opened: list[object] = []
+"""What must not be closed by the way, not even by the garbage collector. To close any descriptor of a file gives up all
+locks that the process has on it (fcntl(2)), and SQLite has one on this file while the database is open. Without it
+another program that opens the database takes itself for the first, and cuts the memory off under our feet.
+"""
+
+
 class CommitMark:
-    """A look at the shared memory of a database that is open, in write-ahead mode.
+    """A look at the shared memory of a database that is open, in write-ahead mode; one a process and database.
 
     Args:
         database: the path of the database.
@@ -27,15 +35,17 @@ class CommitMark:
     """
 
     def __init__(self, database: str) -> None:
-        with Path(f"{database}-shm").open("rb") as file:
-            try:
-                self._memory = mmap.mmap(file.fileno(), 2 * _HEADER_BYTES, access=mmap.ACCESS_READ)
-            except ValueError as error:  # the file is shorter than that
-                raise OSError(f"{database}-shm: {error}") from None
+        # Beside the file itself, as SQLite has it, if the path is that of a link.
+        path = Path(os.path.realpath(database) + "-shm")
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        _opened.append(self)
+        try:
+            self._memory = mmap.mmap(self._descriptor, 2 * _HEADER_BYTES, access=mmap.ACCESS_READ)
+        except ValueError as error:  # the file is shorter than that
+            raise OSError(f"{path}: {error}") from None
         version = struct.unpack_from("=I", self._memory)[0]
         if version != _VERSION or not self._memory[12]:
-            self._memory.close()
-            raise OSError(f"{database}-shm: not a WAL-index header of format {_VERSION}")
+            raise OSError(f"{path}: not a WAL-index header of format {_VERSION}")
 
     def read(self) -> bytes:
         """Return what is another after each commit, by whatever process.
@@ -45,4 +55,7 @@ class CommitMark:
         return self._memory[:_HEADER_BYTES]
 
     def close(self) -> None:
+        """Let go of the memory; only once SQLite has closed the database."""
         self._memory.close()
+        os.close(self._descriptor)
+        _opened.remove(self)

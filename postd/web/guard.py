@@ -4,7 +4,8 @@
 
 - A login that is decided at once is answered at once. The stock wrapper makes a class for each login, and goes through
   `NOT_DONE_YET` even when nothing waits.
-- The portal is given a `Visit` for `mind`, so that one realm does for all resources.
+- The portal is given a `Visit` for `mind`, so that one realm does for all resources. It keeps nobody logged in: no
+  logout is called when an answer is finished.
 - A challenge is the whole line, for a factory may have several, in its own quoting: the stock wrapper quotes every
   parameter, and RFC 7616 §3.3 forbids that for `algorithm` and `stale`. It is told why the last try was refused.
 - Two `Authorization` fields are a bad request (RFC 9110 §5.3: it is no list); the stock wrapper takes the last of them,
@@ -18,11 +19,11 @@
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Any, Protocol, cast
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
-from twisted.cred.error import LoginFailed
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -32,7 +33,7 @@ from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
-from postd.auth.credentials import Refused
+from postd.auth.credentials import Refused, log_refusal
 from postd.web.answers import encode_no_content, encode_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
@@ -96,14 +97,14 @@ class Realm:
     ) -> tuple[type[Interface], object, Callable[[], None]]:
         name = bytes(avatarId).decode()
         if not isinstance(mind, Visit):
-            return IUser, User(name), stay_out
+            return IUser, User(name), _stay_out
         mind.request.username = name
         if mind.users and name not in mind.users:
-            return IResource, _FORBIDDEN, stay_out
-        return IResource, mind.resource, stay_out
+            return IResource, _FORBIDDEN, _stay_out
+        return IResource, mind.resource, _stay_out
 
 
-def stay_out() -> None:
+def _stay_out() -> None:
     """Log out who was never kept logged in."""
 
 
@@ -154,7 +155,7 @@ class Guard(HTTPAuthSessionWrapper):
             return self._challenge(None, request)
         visit = Visit(request, self._resource, self._users)
         login: Deferred[Any] = self._portal.login(credentials, visit, IResource)
-        login.addCallbacks(self._entered, self._refused, callbackArgs=(request,), errbackArgs=(request,))
+        login.addCallbacks(itemgetter(1), self._refused, errbackArgs=(request,))
         if login.called and not login.paused:
             decided: Any = login.result
             return cast("IResource", decided)
@@ -171,32 +172,24 @@ class Guard(HTTPAuthSessionWrapper):
             scheme, rest = _split_scheme(values[0])
             for factory in self._credentialFactories:
                 if factory.scheme == scheme:
-                    decoded: ICredentials = factory.decode(rest, request)
-                    return decoded
+                    return self._decode_with(factory, rest, request)
         return None if self._session_challenge is None else decode_session_cookies(request)
 
-    def _entered(self, login: tuple[object, IResource, Callable[[], None]], request: Any) -> IResource:
-        _, resource, leave = login
-        if leave is not stay_out:
-            request.notifyFinish().addBoth(lambda _: leave())
-        return resource
+    def _decode_with(self, factory: CredentialFactory, response: bytes, request: Any) -> ICredentials:
+        try:
+            decoded: ICredentials = factory.decode(response, request)
+        except Refused as refusal:
+            log_refusal(factory.scheme.decode("ascii"), refusal, self._clients.address(request))
+            raise
+        return decoded
 
     def _refused(self, failure: Failure, request: Any) -> IResource:
         """Return what answers to a login that has failed."""
         error: Any = failure.value
-        if isinstance(error, Refused):
-            return self._challenge(error, request)
-        if isinstance(error, LoginFailed):
-            _log.failure("no checker for the credentials of a request", failure=failure)
-        return error_page(error)
+        return self._challenge(error, request) if isinstance(error, Refused) else error_page(error)
 
     def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
-        values = request.requestHeaders.getRawHeaders(b"Authorization")
-        scheme = _split_scheme(values[0])[0] if values else b""
-        # That a session has expired is no event; and what is no scheme of ours may be a password.
-        if refusal is not None and any(factory.scheme == scheme for factory in self._credentialFactories):
-            log_refusal(scheme.decode("ascii"), refusal, self._clients.address(request))
         if self._credentialFactories or is_api(request.path):
             return Answer(lambda asked: self._answer_401(refusal, asked))
         return Answer(_answer_with_form)
@@ -209,17 +202,6 @@ class Guard(HTTPAuthSessionWrapper):
             request.setHeader(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
         return encode_problem(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
-
-
-def log_refusal(scheme: str, refusal: Refused, address: str) -> None:
-    """Tell the log why, which the client is not told."""
-    _log.info(
-        "login refused: {scheme} {user!r} from {address}: {why}",
-        scheme=scheme,
-        user=refusal.username,
-        address=address,
-        why=refusal.why,
-    )
 
 
 def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
@@ -249,10 +231,7 @@ async def _answer_with_form(request: Any) -> bytes:
 
 @implementer(IResource)
 class _Waiting:
-    """Stands for a resource until the login is decided.
-
-    The login is not cancelled when the client goes away: what has failed must be counted.
-    """
+    """Stands for a resource until the login is decided."""
 
     isLeaf = True
 
@@ -264,8 +243,14 @@ class _Waiting:
             if request.channel is not None:  # else the connection is lost
                 request.render(getChildForRequest(resource, request))
 
-        self._login.addCallback(show)
-        self._login.addErrback(lambda failure: _log.failure("could not answer", failure=failure))
+        def fail(failure: Failure) -> None:
+            if request.channel is not None and not request.startedWriting:
+                error: Any = failure.value
+                error_page(error).render(request)
+            else:
+                _log.failure("could not answer", failure=failure)
+
+        self._login.addCallback(show).addErrback(fail)
         return NOT_DONE_YET
 
     def getChildWithDefault(self, name: bytes, request: Any) -> IResource:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from klein import Klein
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import Portal
-from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.auth.session import Sessions
@@ -16,10 +16,12 @@ from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.errors import Problem
-from postd.web.guard import IUser, User, log_refusal
+from postd.web.guard import IUser, User
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 
 FORM_MAX_BYTES = 8 * 1024
+
+_log = Logger()
 
 
 class LoginPages:
@@ -64,15 +66,16 @@ class LoginPages:
         self._clients.refuse_cross_site(request)
         try:
             session_id = await self._begin_session(request)
-        except Refused as refusal:
-            log_refusal("form", refusal, self._clients.address(request))
+        except Refused:
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
             return encode_answer(request, HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+        _log.info("signed in: {user!r} from {address}", user=request.username, address=self._clients.address(request))
         set_session_cookie(request, session_id, secure=self._is_secure(request))
         return encode_redirect(request, b"/home")
 
     async def _begin_session(self, request: Any) -> str:
-        user = await self._log_in(PasswordCredentials(*_decode_form(request), self._clients.address(request)))
+        user = await self._log_in(PasswordCredentials("form", *_decode_form(request), self._clients.address(request)))
+        request.username = user.name
         cookies = decode_session_cookies(request)
         # What the browser had is never taken on: somebody may have planted it (session fixation).
         return await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
@@ -94,10 +97,7 @@ class LoginPages:
         return encode_redirect(request, b"/")
 
     async def _log_in(self, credentials: ICredentials) -> User:
-        decided: Deferred[tuple[object, object, object]] = Deferred()
-        # A client that goes away cancels its request, but not this: what has failed must be counted.
-        self._portal.login(credentials, None, IUser).addBoth(decided.callback)
-        _, user, _ = await decided
+        _, user, _ = await self._portal.login(credentials, None, IUser)
         assert isinstance(user, User)
         return user
 

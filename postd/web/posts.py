@@ -115,7 +115,7 @@ class PostApi:
     async def add_post(self, request: IRequest) -> bytes:
         post_id = await self._store.add_post(decode_text(request))
         location = {b"Location": b"/post/%d" % post_id}
-        return encode_answer(request, HTTPStatus.CREATED, TEXT, b"Success a Post!\n", location)
+        return encode_answer(request, HTTPStatus.CREATED, TEXT, b"Success a Post!\n", {**_KEEP_NOTHING, **location})
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: IRequest, post_id: int) -> bytes:
@@ -130,12 +130,12 @@ class PostApi:
     async def replace_post(self, request: IRequest, post_id: int) -> bytes:
         text = decode_text(request)
         await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
-        return encode_answer(request, HTTPStatus.OK, TEXT, b"Update a Post!\n", {})
+        return encode_answer(request, HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
     async def delete_post(self, request: IRequest, post_id: int) -> bytes:
         await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
-        return encode_answer(request, HTTPStatus.OK, TEXT, b"Delete a Post!\n", {})
+        return encode_answer(request, HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
 
     async def _expected_text(self, request: IRequest, post_id: int) -> str | None:
         """Return the text that a post must still have for the request's preconditions to hold, None for any."""

@@ -85,7 +85,7 @@ async def pass_all() -> None:
 
 
 def credentials(username: str = "alice", password: str = "secret", address: str = HERE) -> PasswordCredentials:
-    return PasswordCredentials(username, password, address)
+    return PasswordCredentials("basic", username, password, address)
 
 
 class VerifierTests:
@@ -313,7 +313,7 @@ class CheckerTests:
     def checker(
         self, api: InMemoryApi, users: UserDirectory, threads: SlowThreads, throttle: Throttle
     ) -> PasswordChecker:
-        return PasswordChecker(users, PasswordVerifier(threads, now=api.clock.seconds), throttle)
+        return PasswordChecker(users, PasswordVerifier(threads, now=api.clock.seconds), throttle, store=api.store)
 
     def check(self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, *shown: str) -> Any:
         checking = checker.requestAvatarId(credentials(*shown))
@@ -603,7 +603,7 @@ class HashThreadsTests:
         await store.start()
         limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
         throttle = Throttle(store, **cast(Any, limits), now=time.time)
-        checker = PasswordChecker(users, PasswordVerifier(threads, now=time.time), throttle)
+        checker = PasswordChecker(users, PasswordVerifier(threads, now=time.time), throttle, store=store)
         assert await checker.requestAvatarId(credentials()) == b"alice"
         outcomes: list[Any] = []
         await gatherResults(

@@ -206,13 +206,15 @@ class ThrottleTests:
         api.clock.advance(0)
         assert [note.called for note in noting] == [True] * 3
 
-    def test_what_could_not_be_noted_does_not_count_for_ever(self, api: InMemoryApi) -> None:
+    def test_what_could_not_be_noted_counts_here_until_the_window_ends(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         writes = api.store._writes  # noqa: SLF001 - as when the disk is full
         writes._closed = True  # noqa: SLF001
         with pytest.raises(StoreUnavailableError):
             result_of(throttle.note_failure(attempt_of("alice", HERE)))
         writes._closed = False  # noqa: SLF001
+        assert self.wait_s(api, throttle, "alice", HERE) == 300
+        api.clock.advance(300)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
 
     def test_workers_on_one_store_count_together(self, api: InMemoryApi) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError
-from postd.protocol.password import UNKNOWN_HASH, verify_password
+from postd.protocol.password import UNKNOWN_HASH, cost_of, verify_password
 from tests.helpers import InMemoryApi
 from tests.web.wire import ask, user_line
 
@@ -241,38 +242,45 @@ class WatchTests:
         api.close()
 
 
+KEY = b"key"
+NOBODY = [f"nobody{n}" for n in range(300)]
+
+
 class HashInPlaceTests:
     """What is verified for a user that there is not."""
 
     def test_it_is_one_of_those_that_there_are_and_stays_the_same(self, tmp_path: Path) -> None:
         file = tmp_path / "users"
-        lines = [user_line(f"user{n}", "x") for n in range(8)]
+        lines = [f"user{cost}:{bcrypt.hashpw(b'x', bcrypt.gensalt(cost)).decode()}\n" for cost in (4, 5, 6)]
         file.write_text("".join(lines))
         users = UserDirectory(str(file))
         users.load()
         hashes = {line.strip().partition(":")[2] for line in lines}
-        chosen = {name: users.hash_in_place_of(name) for name in (f"nobody{n}" for n in range(300))}
+        chosen = {name: users.hash_in_place_of(name, KEY) for name in NOBODY}
         assert set(chosen.values()) == hashes
-        assert all(users.hash_in_place_of(name) == stored for name, stored in chosen.items())
+        assert all(users.hash_in_place_of(name, KEY) == stored for name, stored in chosen.items())
 
-    def test_it_is_chosen_otherwise_in_another_process(self, tmp_path: Path) -> None:
+    def test_what_it_costs_stays_the_same_over_restarts_and_new_users(self, tmp_path: Path) -> None:
+        """Else whose time changes would be known for nobody."""
         file = tmp_path / "users"
-        file.write_text("".join(user_line(f"user{n}", "x") for n in range(8)))
-        choices = set()
-        for _ in range(2):
+        lines = [f"user{cost}:{bcrypt.hashpw(b'x', bcrypt.gensalt(cost)).decode()}\n" for cost in (4, 5, 6)]
+        costs = set()
+        for content in (lines, lines[::-1], [*lines, user_line("new", "y")]):
+            file.write_text("".join(content))
             users = UserDirectory(str(file))
             users.load()
-            choices.add(tuple(users.hash_in_place_of(f"nobody{n}") for n in range(100)))
-        assert len(choices) == 2
+            costs.add(tuple(cost_of(users.hash_in_place_of(name, KEY)) for name in NOBODY))
+        assert len(costs) == 1
+        assert tuple(cost_of(users.hash_in_place_of(name, b"another key")) for name in NOBODY) not in costs
 
     def test_without_users_it_is_of_todays_kind_and_of_no_password(self) -> None:
         users = UserDirectory("")
         users.load()
-        assert users.hash_in_place_of("x") == UNKNOWN_HASH
+        assert users.hash_in_place_of("x", KEY) == UNKNOWN_HASH
         assert not verify_password(UNKNOWN_HASH, "")
         assert not verify_password(UNKNOWN_HASH, "x")
 
     def test_any_name_has_one(self, tmp_path: Path) -> None:
         users = UserDirectory("")
         for name in ("", "\0", "\udcff", "x" * 100_000, "ü"):
-            assert users.hash_in_place_of(name) == UNKNOWN_HASH
+            assert users.hash_in_place_of(name, KEY) == UNKNOWN_HASH

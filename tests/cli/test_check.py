@@ -1,6 +1,7 @@
 """`postd check`: a line each, and an exit status to rely on."""
 
 from pathlib import Path
+from typing import cast
 
 import bcrypt
 import pytest
@@ -9,6 +10,7 @@ from twisted.internet import reactor
 
 from postd.auth.userfile import make_account, set_account
 from postd.cli.main import main
+from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
 from tests.helpers import locked
 
@@ -47,7 +49,7 @@ def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
 
 
 def test_what_is_there_and_good(folder: Path) -> None:
-    SqliteStore(str(folder / "postd.db"), reactor=reactor).prepare()
+    SqliteStore(str(folder / "postd.db"), reactor=cast(IReactor, reactor)).prepare()
     write_users(folder, alice())
     assert check("--users", "users") == (
         0,
@@ -129,6 +131,6 @@ def test_a_store_that_cannot_be_used(folder: Path) -> None:
         assert lines[2].startswith("store: ")
         assert words in lines[2]
     path = folder / "postd.db"
-    SqliteStore(str(path), reactor=reactor).prepare()
+    SqliteStore(str(path), reactor=cast(IReactor, reactor)).prepare()
     with locked(path, "EXCLUSIVE"):
         assert "locked" in check()[1][2]

@@ -4,12 +4,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
 from twisted.internet import reactor
 
 from postd.auth.userfile import make_account, set_account
+from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
 from tests.helpers import locked, run_sql
 from tests.integration.daemon import Daemon
@@ -33,7 +35,7 @@ def write_users(folder: Path, *names: str) -> None:
 def store(tmp_path: Path) -> Path:
     """A store that has four sessions of alice, bob and one who has expired."""
     path = tmp_path / "postd.db"
-    SqliteStore(str(path), reactor=reactor).prepare()
+    SqliteStore(str(path), reactor=cast(IReactor, reactor)).prepare()
     now = time.time()
     for number, (name, created, expires) in enumerate(
         [("alice", -100, 60), ("bob", -300, 60), ("alice", -200, 60), ("gone", -900, -1)]

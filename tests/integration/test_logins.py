@@ -446,7 +446,7 @@ def test_a_user_file_that_appears_is_taken_up(tmp_path: Path) -> None:
     with serve(tmp_path) as daemon:
         assert f"{tmp_path}/users: " in warnings_in(daemon)
         assert "no such user file yet" in warnings_in(daemon)
-        with taken_up(daemon, "1 users"):
+        with taken_up(daemon, "1 user"):
             run_postd_user(tmp_path / "users", "add", "alice", PASSWORD)
         assert httpx.get(f"{daemon.url}/basic", auth=("alice", PASSWORD)).text == SUCCESS
         assert httpx.get(f"{daemon.url}/digest", auth=httpx.DigestAuth("alice", PASSWORD)).text == SUCCESS
@@ -470,7 +470,7 @@ def test_a_changed_user_file_is_taken_up(tmp_path: Path) -> None:
         answer = alice.get(client, nonce, 2)
         assert (answer.status_code, is_stale(answer)) == (401, False)
         assert client.get("/basic", auth=("alice", "another one")).status_code == 200
-        with taken_up(daemon, "1 users"):
+        with taken_up(daemon, "1 user"):
             run_postd_user(users, "remove", "bob")
         assert see_home(daemon, bobs).headers["Location"] == "/"
         assert client.get("/basic", auth=("bob", PASSWORD)).status_code == 401
@@ -736,7 +736,7 @@ def test_the_log_has_no_secret_in_it(tmp_path: Path) -> None:
         client.post("/login", data={"username": ["alice", "bob"], "password": PASSWORD})
         client.post("/login", content=PASSWORD.encode(), headers={"Content-Type": "text/plain"})
         client.post("/login", content=b"\xff" + PASSWORD.encode())
-        with taken_up(daemon, "1 users"):
+        with taken_up(daemon, "1 user"):
             run_postd_user(users, "passwd", "alice", wrong)
         secrets |= set(users.read_text().strip().split(":")[1:])
     log = daemon.log

@@ -969,7 +969,7 @@ class InterfaceTests:
     def test_each_kind_of_credentials_has_one_interface_and_one_checker(self, api: InMemoryApi) -> None:
         response = DigestResponse("alice", "postd", "N", "/", "0", "MD5", "C", "00000001")
         kinds: list[tuple[Any, Any]] = [
-            (IPasswordCredentials, PasswordCredentials("alice", PASSWORD, "192.0.2.1")),
+            (IPasswordCredentials, PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1")),
             (IDigestCredentials, DigestCredentials(response, "GET", "192.0.2.1", lambda _: None)),
             (ISessionCredentials, SessionCredentials((b"x",))),
         ]
@@ -980,7 +980,7 @@ class InterfaceTests:
             assert interface in api.logins.access.portal.listCredentialsInterfaces()
 
     def test_a_password_does_not_show(self) -> None:
-        assert PASSWORD not in repr(PasswordCredentials("alice", PASSWORD, "192.0.2.1"))
+        assert PASSWORD not in repr(PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1"))
 
     def test_what_is_overridden_of_the_stock_wrapper_is_there(self) -> None:
         """Its names are private ones: a new Twisted may have others."""

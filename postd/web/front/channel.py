@@ -19,9 +19,10 @@ Departures from stock Twisted:
 """
 
 import re
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone
@@ -45,6 +46,8 @@ ACCESS_LOG_DELAY_S = 0.1
 
 _LENGTH_MAX_DIGITS = 1000
 _ABSOLUTE_FORM = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
+
+_SECRET = re.compile(r"([?&](?:password|access_token|token)=)[^&\s\"#]+", re.IGNORECASE)
 
 _access_log = Logger("postd.access")
 
@@ -242,6 +245,24 @@ class Channel(http.HTTPChannel):
         self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
 
 
+def _access_line(date: str | None, request: Any) -> str:
+    """Return the line of the access log: the combined form of Apache, with the user, without secrets.
+
+    A password or a token has no place in a target, but programs have put them there; the log is not to keep them.
+    """
+    line: str = http.combinedLogFormatter(date, request)
+    if request.username is not None:
+        line = line.replace(" - - ", f" - {_quoted(request.username)} ", 1)
+    if "=" in line:
+        line = _SECRET.sub(r"\1[redacted]", line)
+    return line
+
+
+@lru_cache(maxsize=1024)
+def _quoted(username: str) -> str:
+    return quote(username, safe="@+")
+
+
 class PostdSite(Site):
     """The factory of connections.
 
@@ -272,7 +293,7 @@ class PostdSite(Site):
         """Note a request for the access log."""
         if not self._access_lines:
             self.reactor.callLater(ACCESS_LOG_DELAY_S, self._write_access_lines)
-        self._access_lines.append(self._logFormatter(self._logDateTime, request))
+        self._access_lines.append(_access_line(self._logDateTime, request))
         if self._stopped:  # nobody would come for it later
             self._write_access_lines()
 
