@@ -388,6 +388,7 @@ class CheckerTests:
         checking = checker.requestAvatarId(credentials())
         (tmp_path / "users").write_text(content)
         users.refresh()
+        users.refresh()  # an empty file is looked at twice
         threads.go_on()
         with pytest.raises(Refused):
             result_of(checking)
@@ -515,6 +516,7 @@ class OverHttpTests:
             )
             for n in range(THREADS + QUEUE_MAX)
         ]
+        api.clock.advance(0)  # the key of unknown users is made
         answer = self.begin(api, scheme, "secret").answer()
         assert (answer.status, answer.body) == (503, b"Service Unavailable\n")
         assert answer.header("Retry-After")

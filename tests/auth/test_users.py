@@ -72,9 +72,23 @@ class UserDirectoryTests:
         file.write_text(BOB)
         assert users.refresh()
         assert self.names(users) == {"bob"}
+
+    def test_an_empty_file_is_taken_up_at_the_second_look(self, file: Path) -> None:
+        """Programs that do not rename, such as htpasswd, leave it so for a moment; nobody is signed out by that."""
+        file.write_text(ALICE)
+        told: list[Mapping[str, bytes | None]] = []
+        users = self.make(file, told)
         file.write_text("")
+        assert not users.refresh()
+        file.write_text(ALICE + BOB)
+        assert users.refresh()
+        file.write_text("")
+        assert not users.refresh()
+        assert self.names(users) == {"alice", "bob"}
         assert users.refresh()
         assert self.names(users) == set()
+        assert not users.refresh()
+        assert [set(names) for names in told] == [set(), {"alice", "bob"}]
 
     def test_a_change_that_keeps_size_and_time_is_seen(self, file: Path) -> None:
         """As `cp -p` and `rsync -t` may do it, and an editor that puts the time back."""
@@ -211,6 +225,7 @@ class UserDirectoryTests:
         assert users.accounts is not None
         assert list(users.accounts) == ["alice", "bob"]
         file.write_text("")
+        users.refresh()
         users.refresh()
         assert users.accounts == {}  # there is a file, with nobody in it
 

@@ -712,3 +712,12 @@ async def test_a_file_of_the_first_schema_is_brought_up_to_date(make_store: Make
 @pytest.fixture
 def make_store(path: Path) -> MakeStore:
     return lambda: SqliteStore(str(path), reactor=reactor)
+
+
+@ensureDeferred
+async def test_the_lock_that_tells_others_that_we_are_here_is_kept(store: Store, path: Path) -> None:
+    """SQLite's on the shared memory, byte 128: who does not find it truncates the memory, and we are killed."""
+    await store.version()
+    inode = Path(f"{path}-shm").stat().st_ino
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    assert any(lock[3] == "READ" and lock[4] == str(os.getpid()) and lock[6] == "128" for lock in held)
