@@ -90,7 +90,7 @@ class DigestChecker:
             TooManyFailuresError: the throttle does not let it pass.
             StoreUnavailableError: the counts cannot be had.
         """
-        return to_the_end(self._check(credentials))
+        return Deferred.fromCoroutine(self._check(credentials))
 
     async def _check(self, credentials: DigestCredentials) -> bytes:
         sent = credentials.response
@@ -105,9 +105,11 @@ class DigestChecker:
         wanted = response_hash(sent, ha1, credentials.method)
         right = sent.response.isascii() and hmac.compare_digest(wanted, sent.response.lower())
         if known is None or not right:
-            await self._throttle.note_failure(attempt)
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
-            raise self._refused(credentials, why)
+            refusal = self._refused(credentials, why)
+            # Counted even if the client goes away meanwhile. All else that a response waits for may be cancelled.
+            await to_the_end(self._throttle.note_failure(attempt))
+            raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         if not await self._nonces.use(sent.nonce, int(sent.nc, 16)):
             stale = StaleNonceError("nonce not ours, expired, or used with this count", sent.username)
