@@ -4,6 +4,7 @@ Ports are bound before the reactor runs and before twistd forks, so that a taken
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,25 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
         let_go(listeners)
         raise
     return listeners
+
+
+def check_endpoint(description: str, *, where: str, reactor: IReactor) -> bool:
+    """Make sure that an endpoint can be understood, without binding it; return whether strangers could reach it.
+
+    Raises:
+        ConfigError: it cannot be understood, or its key or its certificate cannot be used.
+    """
+    kind = _kinds(description)[-1]
+    if kind == "systemd":  # what it is is known to the service alone
+        return False
+    _endpoint(description, where, reactor)
+    named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
+    interface = re.sub(r"\\(.)", r"\1", named[1]) if named else ""
+    try:
+        loopback = ipaddress.ip_address(interface).is_loopback
+    except ValueError:
+        loopback = interface == "localhost"
+    return kind in {"tcp", "tcp6"} and not loopback
 
 
 def let_go(listeners: Sequence[Listener]) -> None:

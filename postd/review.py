@@ -16,6 +16,21 @@ def rules_of(settings: Settings) -> dict[str, tuple[str, ...]]:
     return {"read": settings.api.read, "write": settings.api.write, **pages}
 
 
+def exposure_problem(settings: Settings) -> str | None:
+    """Return why there must be no listener that strangers can reach and read along, None if there may (contract 7)."""
+    if "open" in settings.api.write and "open-writes" not in settings.insecure:
+        return (
+            "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
+            'or add insecure = ["open-writes"] to the settings file'
+        )
+    if settings.users and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
+        return (
+            "passwords would travel in plain text; listen on loopback, unix: or ssl:, name the proxies that do TLS in "
+            'trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file'
+        )
+    return None
+
+
 def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
     """Return a sentence for each thing that cannot work.
 

@@ -18,7 +18,7 @@ from postd.listeners import Listener, bind, let_go
 from postd.logins import Logins
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
-from postd.review import rules_of
+from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
 from postd.web.front.channel import PostdSite
 from postd.web.site import ProtectedPage, make_root
@@ -134,19 +134,7 @@ def _prepare(store: Store, where: str) -> None:
 
 def _refuse_exposure(listeners: Sequence[Listener], settings: Settings, where: str) -> None:
     """Keep strangers from writing, and passwords from travelling in plain text (contract 7)."""
-    exposed = [listener for listener in listeners if listener.exposed]
-    if not exposed:
-        return
-    place = f"{where}: {exposed[0].description}"
-    if "open" in settings.api.write and "open-writes" not in settings.insecure:
-        raise ConfigError(
-            place,
-            "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
-            'or add insecure = ["open-writes"] to the settings file',
-        )
-    if settings.users and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
-        raise ConfigError(
-            place,
-            "passwords would travel in plain text; listen on loopback, unix: or ssl:, name the proxies that do TLS in "
-            'trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file',
-        )
+    for listener in listeners:
+        problem = exposure_problem(settings) if listener.exposed else None
+        if problem is not None:
+            raise ConfigError(f"{where}: {listener.description}", problem)

@@ -22,7 +22,19 @@ MAY_IMPORT = {
     "logins": {"auth", "config", "errors", "reactor", "review", "store", "web"},
     "service": {"config", "errors", "listeners", "logins", "protocol", "reactor", "review", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},
-    "cli": {"__init__", "auth", "cli", "config", "errors", "model", "protocol", "reactor", "review", "store"},
+    "cli": {
+        "__init__",
+        "auth",
+        "cli",
+        "config",
+        "errors",
+        "listeners",
+        "model",
+        "protocol",
+        "reactor",
+        "review",
+        "store",
+    },
 }
 WITHOUT_TWISTED = {"__init__", "errors", "model", "protocol", "config", "review"}
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -11,8 +12,10 @@ from postd.cli.shared import printable, with_settings
 from postd.cli.storing import try_store
 from postd.config import LoadedSettings, Settings, check_folders
 from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.listeners import check_endpoint
 from postd.protocol.password import weakness
-from postd.review import find_problems
+from postd.reactor import IReactor
+from postd.review import exposure_problem, find_problems
 
 
 @click.command()
@@ -34,12 +37,29 @@ _Lines = Iterator[tuple[bool, str]]
 
 
 def _check_settings(loaded: LoadedSettings) -> _Lines:
+    problems = list(_settings_problems(loaded))
+    yield from ((False, problem) for problem in problems)
+    if not problems:
+        yield True, ""
+
+
+def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
+    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+
     try:
         check_folders(loaded)
     except ConfigError as error:
-        yield False, str(error)
-    else:
-        yield True, ""
+        yield str(error)
+    where = loaded.where["listen"]
+    for description in loaded.settings.listen:
+        try:
+            exposed = check_endpoint(description, where=where, reactor=cast("IReactor", reactor))
+        except ConfigError as error:
+            yield str(error)
+        else:
+            problem = exposure_problem(loaded.settings) if exposed else None
+            if problem is not None:
+                yield f"{where}: {description}: {problem}"
 
 
 def _check_users(settings: Settings) -> _Lines:

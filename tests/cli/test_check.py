@@ -119,6 +119,29 @@ def test_settings_that_cannot_be_used(folder: Path) -> None:
     assert error.startswith("postd: postd.toml: realms: unknown key (did you mean 'realm'?)")
 
 
+def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
+    for listen, more, words in (
+        ("bogus", "", "'bogus' is not an endpoint such as"),
+        ("ssl:443:privateKey=none.pem:certKey=none.pem", "", "none.pem: No such file or directory"),
+        ("tcp:8080", "", "tcp:8080: anyone who reaches this address could write"),
+        ("tcp6:8080:interface=\\\\:\\\\:", "", "anyone who reaches this address could write"),
+        ("haproxy:tcp:80", 'users = "u"\ninsecure = ["open-writes"]\n', "passwords would travel in plain text"),
+    ):
+        (folder / "postd.toml").write_text(f'listen = ["{listen}"]\n{more}')
+        status, lines, _ = check("-c", "postd.toml")
+        assert status == 1
+        assert lines[0].startswith("settings: postd.toml: listen: ")
+        assert words in lines[0]
+    for listen in (
+        "tcp:8080:interface=127.0.0.1",
+        "tcp6:1:interface=\\\\:\\\\:1",
+        "unix:a.sock",
+        "systemd:domain=INET:index=0",
+    ):
+        (folder / "postd.toml").write_text(f'listen = ["{listen}"]')
+        assert check("-c", "postd.toml")[1][0] == "settings: ok"
+
+
 def test_a_store_that_cannot_be_used(folder: Path) -> None:
     for url, words in (
         ("memory:", "memory: is known to the process of the server alone"),
