@@ -5,6 +5,11 @@
 """
 
 
+def printable(text: str) -> str:
+    """Return somebody's text with nothing in it that a terminal would obey."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
 class PostdError(Exception):
     """The root of the tree; never raised itself."""
 
@@ -23,9 +28,8 @@ class ConfigError(PostdError):
         self.why = why
 
     def __str__(self) -> str:
-        line = " ".join(f"{self.where}: {self.why}".split())
-        # Names of keys and files are somebody's input; a terminal would obey what is not printable.
-        return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in line)
+        # Names of keys and files are somebody's input.
+        return printable(" ".join(f"{self.where}: {self.why}".split()))
 
 
 class InvalidTextError(PostdError):

@@ -70,7 +70,7 @@ class Logins:
             store, self._users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
         )
         clients = Clients(settings.trusted_proxies, settings.public_url)
-        self._algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
+        algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         checkers = (
             DigestChecker(self._users, nonces, throttle, realm=settings.realm),
             PasswordChecker(self._users, self._verifier, throttle, store=store),
@@ -80,7 +80,7 @@ class Logins:
             portal=Portal(Realm(), checkers),
             # The order of the challenges (contract 4): clients that know only one look at the first or the last.
             factories=(
-                DigestCredentialFactory(settings.realm, self._algorithms, nonces, clients),
+                DigestCredentialFactory(settings.realm, algorithms, nonces, clients),
                 BasicCredentialFactory(settings.realm, clients),
             ),
             sessions=sessions,

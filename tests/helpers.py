@@ -61,8 +61,8 @@ def locked(path: Path, how: str) -> Iterator[None]:
         connection.execute("COMMIT")
 
 
-class InlineThread(WriterThread):
-    """A writer's thread that is no thread: all is done at once, where it is asked for."""
+class _Inline:
+    """What is no thread: all is done at once, where it is asked for."""
 
     def start(self) -> None:
         pass
@@ -72,6 +72,10 @@ class InlineThread(WriterThread):
 
     def stop(self) -> None:
         pass
+
+
+class InlineThread(_Inline, WriterThread):
+    """The writer's thread that is none."""
 
 
 class Answer(Struct):
@@ -112,17 +116,8 @@ def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
     return channel
 
 
-class InlineHashThreads(HashThreads):
+class InlineHashThreads(_Inline, HashThreads):
     """As `InlineThread`, for passwords."""
-
-    def start(self) -> None:
-        pass
-
-    def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
-        return maybeDeferred(function, *args)
-
-    def stop(self) -> None:
-        pass
 
 
 class InMemoryApi:

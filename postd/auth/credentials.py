@@ -82,8 +82,8 @@ class Refused(UnauthorizedLogin):
         self.username = username
 
 
-def log_refusal(scheme: str, refusal: Refused, address: str) -> None:
-    """Tell the log why credentials were not good, which the client is not told."""
+def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
+    """Tell the log why credentials were not good, which the client is not told; return what is to be raised."""
     _log.info(
         "login refused: {scheme} {user!r} from {address}: {why}",
         scheme=scheme,
@@ -91,6 +91,7 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> None:
         address=address,
         why=refusal.why,
     )
+    return refusal
 
 
 def to_the_end(work: Coroutine[Any, Any, T]) -> Deferred[T]:

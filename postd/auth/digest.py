@@ -95,7 +95,7 @@ class DigestChecker:
     async def _check(self, credentials: DigestCredentials) -> bytes:
         sent = credentials.response
         if len(sent.username) > NAME_MAX_BYTES:
-            raise self._refused(credentials, "longer than any name")
+            raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)
         name = normalize(sent.username)
         attempt = attempt_of(name, credentials.address)
         had_failures = await self._throttle.check(attempt)
@@ -106,21 +106,15 @@ class DigestChecker:
         right = sent.response.isascii() and hmac.compare_digest(wanted, sent.response.lower())
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
-            refusal = self._refused(credentials, why)
+            refusal = log_refusal("digest", Refused(why, sent.username), credentials.address)
             # Counted even if the client goes away meanwhile. All else that a response waits for may be cancelled.
             await to_the_end(self._throttle.note_failure(attempt))
             raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         if not await self._nonces.use(sent.nonce, int(sent.nc, 16)):
             stale = StaleNonceError("nonce not ours, expired, or used with this count", sent.username)
-            log_refusal("digest", stale, credentials.address)
-            raise stale
+            raise log_refusal("digest", stale, credentials.address)
         if had_failures:
             await self._throttle.forget(attempt)
         credentials.accepted(response_hash(sent, ha1, ""))
         return name.encode()
-
-    def _refused(self, credentials: DigestCredentials, why: str) -> Refused:
-        refusal = Refused(why, credentials.response.username)
-        log_refusal("digest", refusal, credentials.address)
-        return refusal

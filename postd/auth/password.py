@@ -188,7 +188,7 @@ class PasswordChecker:
 
     async def _check(self, credentials: PasswordCredentials) -> bytes:
         if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
-            raise self._refused(credentials, "longer than any name or password")  # to normalize it may take a second
+            raise _refused(credentials, "longer than any name or password")  # to normalize it may take a second
         name, password = normalize(credentials.username), normalize(credentials.password)
         account = self._users.get(name)
         if account:
@@ -205,16 +205,15 @@ class PasswordChecker:
         )
         if account is None or not right:
             await self._throttle.note_failure(attempt)
-            raise self._refused(credentials, "wrong password" if account else "no such user")
+            raise _refused(credentials, "wrong password" if account else "no such user")
         if had_failures:
             await self._throttle.forget(attempt)
         # Last: nothing waits between this and the session that it begins.
         now = self._users.get(name)
         if now is None or now.password_hash != stored:
-            raise self._refused(credentials, "the password was changed meanwhile")
+            raise _refused(credentials, "the password was changed meanwhile")
         return name.encode()
 
-    def _refused(self, credentials: PasswordCredentials, why: str) -> Refused:
-        refusal = Refused(why, credentials.username)
-        log_refusal(credentials.scheme, refusal, credentials.address)
-        return refusal
+
+def _refused(credentials: PasswordCredentials, why: str) -> Refused:
+    return log_refusal(credentials.scheme, Refused(why, credentials.username), credentials.address)

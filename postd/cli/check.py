@@ -8,10 +8,10 @@ from typing import cast
 import click
 
 from postd.auth.userfile import Account, decode_users, read_user_file
-from postd.cli.shared import printable, with_settings
+from postd.cli.shared import counted, with_settings
 from postd.cli.storing import try_store
 from postd.config import LoadedSettings, Settings, check_folders
-from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError, printable
 from postd.listeners import check_endpoint
 from postd.protocol.password import weakness
 from postd.reactor import IReactor
@@ -78,10 +78,7 @@ def _check_users(settings: Settings) -> _Lines:
     for problem in problems:
         yield False, problem
     if not problems:
-        count = (
-            "1 user" if accounts and len(accounts) == 1 else f"{len(accounts)} users" if accounts else "none are set"
-        )
-        yield True, count
+        yield True, counted(len(accounts), "user") if accounts else "none are set"
 
 
 def _check_store(loaded: LoadedSettings) -> _Lines:

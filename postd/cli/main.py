@@ -9,9 +9,8 @@ import click
 from postd import __version__
 from postd.cli.check import check
 from postd.cli.session import session
-from postd.cli.shared import printable
 from postd.cli.user import user
-from postd.errors import PostdError
+from postd.errors import PostdError, printable
 
 _INTERRUPTED = 130
 """What a shell reports of a program that SIGINT ended."""

@@ -8,9 +8,10 @@ import click
 
 from postd.auth.userfile import check_name, decode_users, read_user_file
 from postd.auth.users import fingerprint_of
-from postd.cli.shared import printable, with_settings
+from postd.cli.shared import counted, table, with_settings
 from postd.cli.storing import use_store
 from postd.config import LoadedSettings
+from postd.errors import printable
 from postd.model import Session
 from postd.store import Store
 
@@ -35,16 +36,12 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
         for one in use_store(loaded, work)
         if one.expires > now and (fingerprints is None or fingerprints.get(one.username) == one.fingerprint)
     ]
-    rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")] if live else []
+    rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     rows += [
         (printable(one.username), _time(one.created), _time(one.seen), _time(one.expires), _time(one.ends))
         for one in live
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if not live:
-        click.echo("no sessions")
+    click.echo("\n".join(table(rows)) if live else "no sessions")
 
 
 @session.command("revoke")
@@ -66,7 +63,7 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
         return await store.delete_sessions_of({name: None})
 
     ended = use_store(loaded, work)
-    click.echo(f"{ended} session{'' if ended == 1 else 's'} ended")
+    click.echo(f"{counted(ended, 'session')} ended")
 
 
 def _fingerprints(path: str) -> dict[str, bytes] | None:

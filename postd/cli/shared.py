@@ -1,7 +1,7 @@
 """What the commands share."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def printable(text: str) -> str:
-    """Return somebody's text with nothing in it that a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, its columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: `1 user`, `2 users`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

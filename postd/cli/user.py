@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from postd.auth.useredit import Edited, edit_user_file
+from postd.auth.useredit import edit_user_file
 from postd.auth.userfile import (
     Account,
     check_name,
@@ -18,9 +18,9 @@ from postd.auth.userfile import (
     remove_account,
     set_account,
 )
-from postd.cli.shared import printable, with_settings
+from postd.cli.shared import counted, table, with_settings
 from postd.config import LoadedSettings, Settings
-from postd.errors import ConfigError
+from postd.errors import ConfigError, printable
 from postd.protocol.digest import HASHES
 from postd.protocol.password import PASSWORD_MAX_CHARS, check_password, hash_kind, normalize, weakness
 
@@ -70,9 +70,7 @@ def remove_user(*, loaded: LoadedSettings, name: str) -> None:
         _check_present(name, accounts)
         return remove_account(content, name)
 
-    edited = edit_user_file(file, remove)
-    click.echo(f"{printable(name)}: removed")
-    _tell_of_file(file, edited)
+    _edit(file, remove, f"{printable(name)}: removed")
 
 
 @user.command("list")
@@ -84,11 +82,8 @@ def list_users(*, loaded: LoadedSettings) -> None:
     content = read_user_file(file)
     accounts = decode_users(content or b"", str(file)).values()
     rows = [(printable(account.name), _hash_words(account), _digest_words(account, settings)) for account in accounts]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     missing = "" if content is not None else f"; {printable(str(file))} is not there yet"
-    count = "1 user" if len(rows) == 1 else f"{len(rows)} users"
-    click.echo("\n".join([f'{count}, realm "{settings.realm}"{missing}', *lines]))
+    click.echo("\n".join([f'{counted(len(rows), "user")}, realm "{settings.realm}"{missing}', *table(rows)]))
 
 
 def _hash_words(account: Account) -> str:
@@ -132,9 +127,7 @@ def _set_password(
         check(name, accounts)
         return set_account(content, account)
 
-    edited = edit_user_file(file, change)
-    click.echo(f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
-    _tell_of_file(file, edited)
+    _edit(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
 
 
 def _user_file(settings: Settings) -> Path:
@@ -181,7 +174,9 @@ def _ask_password(name: str) -> str:
     return password
 
 
-def _tell_of_file(file: Path, edited: Edited) -> None:
+def _edit(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:
+    edited = edit_user_file(file, change)
+    click.echo(done)
     if edited.created:
         click.echo(f"{printable(str(file))}: made, with mode 0600")
     if edited.was_mode is not None:

@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.guard import HTTPAuthSessionWrapper
-from twisted.web.resource import IResource, getChildForRequest
+from twisted.web.resource import IResource, Resource, getChildForRequest
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
@@ -41,7 +41,6 @@ from postd.web.errors import Problem, encode_problem, is_api
 from postd.web.front.answering import Answer, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
-
 
 _log = Logger()
 
@@ -229,13 +228,13 @@ async def _answer_with_form(request: Any) -> bytes:
     return encode_redirect(request, b"/")
 
 
-@implementer(IResource)
-class _Waiting:
+class _Waiting(Resource):
     """Stands for a resource until the login is decided."""
 
     isLeaf = True
 
     def __init__(self, login: Deferred[IResource]) -> None:
+        super().__init__()
         self._login = login
 
     def render(self, request: Any) -> Any:
@@ -252,9 +251,3 @@ class _Waiting:
 
         self._login.addCallback(show).addErrback(fail)
         return NOT_DONE_YET
-
-    def getChildWithDefault(self, name: bytes, request: Any) -> IResource:
-        raise NotImplementedError  # a leaf has none
-
-    def putChild(self, path: bytes, child: IResource) -> None:
-        raise NotImplementedError

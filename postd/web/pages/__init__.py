@@ -33,13 +33,14 @@ SECURITY_POLICY = b"; ".join(
 
 def make_login_page(site_name: str) -> bytes:
     """Return the page with the form of spec, "Login form"; UTF-8."""
-    return _fill("login.html", site_name)
+    return _fill("Sign in", "login.html", site_name)
 
 
 def make_logout_page(site_name: str) -> bytes:
     """Return the page whose one button signs out; UTF-8."""
-    return _fill("logout.html", site_name)
+    return _fill("Sign out", "logout.html", site_name)
 
 
-def _fill(name: str, site_name: str) -> bytes:
-    return Template(_read(name)).substitute(site_name=escape(site_name), style=_STYLE).encode()
+def _fill(title: str, content: str, site_name: str) -> bytes:
+    parts = {"title": title, "content": _read(content), "site_name": escape(site_name), "style": _STYLE}
+    return Template(_read("page.html")).substitute(parts).encode()
