@@ -8,7 +8,6 @@ import hashlib
 import os
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -16,11 +15,11 @@ from typing import TypeVar
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
-from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
+from postd.auth.once import Remembered, UnderWay
 from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
@@ -85,8 +84,8 @@ class PasswordVerifier:
         self._now = now
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
-        self._right: OrderedDict[bytes, float] = OrderedDict()
-        self._under_way: dict[tuple[bytes, str], list[Deferred[bool]]] = {}
+        self._right = Remembered[bytes, str](REMEMBERED_MAX)
+        self._under_way = UnderWay[tuple[bytes, str], bool]()
 
     async def verify(
         self,
@@ -108,27 +107,15 @@ class PasswordVerifier:
             LoginsBusyError: `QUEUE_MAX` passwords are waiting.
         """
         key = self._digest(credentials, stored)
-        if self._right.get(key, 0) > self._now():
+        if self._right.get(key, self._now()):
             return True
         question = (key, credentials.address)
-        waiting = self._under_way.get(question)
-        answer: Deferred[bool] = Deferred()
-        if waiting is not None:
-            waiting.append(answer)
-            return await answer
-        if len(self._slots.waiting) >= QUEUE_MAX:
+        if question not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
-        self._under_way[question] = [answer]
-        asking = Deferred.fromCoroutine(self._ask(credentials.password, stored, let_pass))
-
-        def tell(result: bool | Failure) -> None:  # noqa: FBT001 - a Deferred's
-            for waiter in self._under_way.pop(question):
-                waiter.callback(result)
-
-        if remember:
-            asking.addCallback(self._remember, key)
-        asking.addBoth(tell)
-        return await answer
+        right = await self._under_way.join(question, lambda: self._ask(credentials.password, stored, let_pass))
+        if right and remember:
+            self._right.put(key, stored, self._now() + REMEMBERED_S)
+        return right
 
     async def _ask(self, password: str, stored: str, let_pass: Callable[[], Awaitable[object]]) -> bool:
         await self._slots.acquire()
@@ -148,17 +135,9 @@ class PasswordVerifier:
         message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
         return hashlib.blake2b(message, key=self._key, digest_size=32).digest()  # a MAC when it has a key (RFC 7693)
 
-    def _remember(self, right: bool, key: bytes) -> bool:  # noqa: FBT001 - a result
-        if right:
-            self._right.pop(key, None)  # to the end of the line
-            self._right[key] = self._now() + REMEMBERED_S
-            if len(self._right) > REMEMBERED_MAX:
-                self._right.popitem(last=False)
-        return right
-
     def forget_all(self) -> None:
         """Forget all right passwords."""
-        self._right.clear()
+        self._right.forget_all()
 
 
 @implementer(ICredentialsChecker)
