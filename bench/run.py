@@ -25,13 +25,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median, quantiles
 from urllib.parse import urlencode
+
+from joserfc import jwt
+from joserfc.jwk import RSAKey
 
 from postd.auth.userfile import make_account, set_account
 from postd.protocol.password import hash_password, verify_password
@@ -54,6 +57,8 @@ DIGESTS_PER_SECOND, SIGNINS_PER_SECOND = 25_000, 500
 """More than one core answers. A run that comes this far fails."""
 WARM_UP_SIGNINS = 10
 
+AUDIENCE, TOKEN_LIFETIME_S = "https://posts.example", 3600
+
 LIBRARIES = (
     "postd",
     "Twisted",
@@ -66,6 +71,8 @@ LIBRARIES = (
     "flask-httpauth",
     "gunicorn",
     "argon2-cffi",
+    "joserfc",
+    "PyJWT",
 )
 
 
@@ -166,6 +173,10 @@ def baseline_command(port: int) -> list[str]:
     return [sys.executable, str(HERE / "peers" / "one_write.py"), str(port), POSTD.file]
 
 
+def issuer_command(port: int) -> list[str]:
+    return [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+
+
 POSTD = Server("postd", postd_command, "postd.db")
 FASTAPI = Server("fastapi", partial(fastapi_command, "fastapi_posts"), "posts.db")
 FLASK = Server("flask", partial(flask_command, "flask_posts"), "posts.db")
@@ -181,6 +192,18 @@ POSTD_PROTECTED = Server("postd", postd_command, POSTD.file, PROTECTED_SETTINGS)
 POSTD_WITH_USERS = Server("postd", postd_command, POSTD.file, 'users = "users"')
 FASTAPI_BASIC = Server("fastapi", partial(fastapi_command, "fastapi_basic"), FASTAPI.file)
 FLASK_BASIC = Server("flask", partial(flask_command, "flask_basic"), FLASK.file)
+
+BEARER_SETTINGS = f"""
+[api]
+read = ["bearer"]
+[[bearer]]
+issuer = "{{issuer}}"
+audience = "{AUDIENCE}"
+"""
+POSTD_BEARER = Server("postd", postd_command, POSTD.file, BEARER_SETTINGS)
+FASTAPI_BEARER = Server("fastapi", partial(fastapi_command, "fastapi_bearer"), FASTAPI.file)
+ISSUER = Server("issuer", issuer_command, "")
+"""The files of its folder, among them the two documents of `write_issuer`."""
 
 
 @contextmanager
@@ -432,9 +455,14 @@ def md5(text: str) -> str:
     return hashlib.md5(text.encode()).hexdigest()
 
 
+def measure_known(login: Login, server: Server, folder: Path, seconds: int) -> dict[str, float]:
+    """Measure what `measure_logged_in` does, for a user of the user file."""
+    (folder / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))
+    return measure_logged_in(login, server, folder, seconds)
+
+
 def measure_logged_in(login: Login, server: Server, folder: Path, seconds: int) -> dict[str, float]:
     """Measure what `measure_get20` does, with a login in each request."""
-    (folder / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))
     with running(server, folder) as address:
         if ask(address.port, "GET", "/post").status != HTTPStatus.UNAUTHORIZED:
             raise BenchError(f"{server.name}: GET /post is open to everybody")
@@ -450,6 +478,30 @@ def load_logged_in(server: Server, login: Login, port: int, folder: Path, second
     table = folder / "fields"
     table.write_text("\n".join(fields))
     return load(server, port, seconds, ["-s", str(HERE / "fields.lua")], [str(table)])
+
+
+def measure_bearer(server: Server, folder: Path, seconds: int) -> dict[str, float]:
+    """Measure what `measure_logged_in` does, for the bearer of an access token, whose issuer is in the settings."""
+    documents = folder / "issuer.files"
+    documents.mkdir()
+    with running(ISSUER, documents) as address:
+        issuer = f"http://127.0.0.1:{address.port}"
+        token = write_issuer(documents, issuer)
+        (folder / "issuer").write_text(issuer)
+        trusting = replace(server, settings=server.settings.format(issuer=issuer))
+        return measure_logged_in(lambda _port, _count: [f"Authorization: Bearer {token}"], trusting, folder, seconds)
+
+
+def write_issuer(folder: Path, issuer: str) -> str:
+    """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return an access token of it."""
+    key = RSAKey.generate_key(2048, {"use": "sig", "alg": "RS256"}, auto_kid=True)
+    (folder / "jwks").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    (folder / ".well-known").mkdir()
+    metadata = json.dumps({"issuer": issuer, "jwks_uri": f"{issuer}/jwks"})
+    (folder / ".well-known" / "openid-configuration").write_text(metadata)
+    now = int(time.time())
+    claims = {"iss": issuer, "aud": AUDIENCE, "sub": USER, "iat": now, "exp": now + TOKEN_LIFETIME_S}
+    return jwt.encode({"typ": "at+jwt", "alg": "RS256", "kid": key.kid}, claims, key)
 
 
 def measure_signin(folder: Path, seconds: int) -> dict[str, float]:
@@ -518,11 +570,19 @@ def percentile_99(values: Sequence[float]) -> float:
 LOGINS = Row(
     {
         "open": partial(measure_get20, POSTD),
-        "basic": partial(measure_logged_in, basic_fields, POSTD_PROTECTED),
-        "digest": partial(measure_logged_in, digest_fields, POSTD_PROTECTED),
-        "session": partial(measure_logged_in, session_fields, POSTD_PROTECTED),
+        "basic": partial(measure_known, basic_fields, POSTD_PROTECTED),
+        "digest": partial(measure_known, digest_fields, POSTD_PROTECTED),
+        "session": partial(measure_known, session_fields, POSTD_PROTECTED),
     },
     [("basic", "open"), ("digest", "open"), ("session", "open")],
+)
+BEARER = Row(
+    {
+        "open": partial(measure_get20, POSTD),
+        "postd": partial(measure_bearer, POSTD_BEARER),
+        "fastapi": partial(measure_bearer, FASTAPI_BEARER),
+    },
+    [("postd", "open"), ("postd", "fastapi")],
 )
 SIGNIN = Row(
     {"postd": measure_signin, "argon2": measure_hash, "no logins": measure_without_signins},
@@ -532,9 +592,10 @@ SIGNIN = Row(
 ROWS = {
     "get20": side_by_side(measure_get20, POSTD, FASTAPI, FLASK),
     "post": side_by_side(measure_post, POSTD, FASTAPI, FLASK),
-    "basic": side_by_side(partial(measure_logged_in, basic_fields), POSTD_PROTECTED, FASTAPI_BASIC, FLASK_BASIC),
+    "basic": side_by_side(partial(measure_known, basic_fields), POSTD_PROTECTED, FASTAPI_BASIC, FLASK_BASIC),
     "list100k": side_by_side(measure_list100k, POSTD, BASELINE, prepare=fill_long_list),
     "logins": LOGINS,
+    "bearer": BEARER,
     "signin": SIGNIN,
 }
 

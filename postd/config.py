@@ -16,7 +16,11 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from postd.errors import ConfigError
+from postd.protocol import jwt
+from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
+from postd.protocol.discovery import check_issuer, check_url
+from postd.protocol.jwt import Algorithm, Scalar
 
 
 class ByteCount(int):
@@ -33,12 +37,21 @@ class Seconds(float):
     """A duration, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
 
     __slots__ = ()
+    LEAST = 0.001
     WANTED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
 
     @classmethod
     def decode(cls, value: str) -> Self:
         units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-        return cls(_decode_quantity(value, units, 0.001, 3650 * 86400, cls.WANTED))
+        return cls(_decode_quantity(value, units, cls.LEAST, 3650 * 86400, cls.WANTED))
+
+
+class Leeway(Seconds):
+    """A duration that may be none."""
+
+    __slots__ = ()
+    LEAST = 0.0
+    WANTED = 'a duration of at most 3650d, such as "30s" or "0s"'
 
 
 def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
@@ -102,10 +115,41 @@ class PagePath(str):
         return cls(value)
 
 
+class IssuerUrl(str):
+    """An issuer's identifier, as `iss` has it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_issuer(value))
+
+
+class AskedUrl(str):
+    """The URL of something at an issuer, or nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_url(value) if value else "")
+
+
+class ScopeText(str):
+    """Words of a scope, or none."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        decode_scope(value)
+        return cls(value)
+
+
 OUR_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
 """What no page's path may begin with; some of it is served by later versions only."""
 
-Scheme = Literal["basic", "digest", "session"]
+Scheme = Literal["basic", "digest", "session", "bearer"]
 """How a client may say who it is."""
 
 Rule = Annotated[tuple[Literal["open"] | Scheme, ...], Meta(min_length=1)]
@@ -149,6 +193,39 @@ class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     nonce_lifetime_s: Seconds = field(default=Seconds(5 * 60), name="nonce_lifetime")
 
 
+Word = Annotated[str, Meta(min_length=1)]
+
+
+class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[bearer]]`: an issuer of access tokens, and which of them are accepted (`postd.protocol.jwt.TokenPolicy`)."""
+
+    issuer: IssuerUrl
+    audience: str | Annotated[tuple[Word, ...], Meta(min_length=1)]
+    jwks_uri: AskedUrl = AskedUrl("")
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = jwt.ALGORITHMS
+    token_types: Annotated[tuple[Word, ...], Meta(min_length=1)] = jwt.TOKEN_TYPES
+    scope_claims: tuple[Word, ...] = jwt.SCOPE_CLAIMS
+    read_scope: ScopeText = ScopeText("")
+    write_scope: ScopeText = ScopeText("")
+    user_claim: Word = jwt.USER_CLAIM
+    required_claims: dict[str, Scalar | Annotated[tuple[Scalar, ...], Meta(min_length=1)]] = {}
+    leeway_s: Leeway = field(default=Leeway(jwt.LEEWAY_S), name="leeway")
+    ca_file: str = ""
+    introspection_endpoint: AskedUrl = AskedUrl("")
+    client_id: str = ""
+    client_secret_file: str = ""
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        if isinstance(self.audience, str):
+            return (self.audience,) if self.audience else ()
+        return self.audience
+
+    @property
+    def accepted_claims(self) -> dict[str, tuple[Scalar, ...]]:
+        return {name: value if isinstance(value, tuple) else (value,) for name, value in self.required_claims.items()}
+
+
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
@@ -177,6 +254,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     )
     session: SessionSettings = field(default_factory=SessionSettings)
     digest: DigestSettings = field(default_factory=DigestSettings)
+    bearer: tuple[BearerSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
 
@@ -276,7 +354,22 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
     for number, path in enumerate(paths):
         if path in paths[:number]:
             raise ConfigError(f"{name}: page[{number}].path", f"{path} is the path of another page already")
+    for number, issuer in enumerate(settings.bearer):
+        key, why = _contradiction(issuer, settings.bearer[:number])
+        if why:
+            raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
+
+
+def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:
+    """Return what of an issuer's settings does not go with the others, and why; nothing, if all does."""
+    if any(issuer.issuer == other.issuer for other in others):
+        return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
+    if not issuer.audiences and not issuer.required_claims:
+        return "audience", 'may be "" only with required_claims: else a token for anybody would be good'
+    if issuer.client_secret_file and not issuer.client_id:
+        return "client_secret_file", "needs a client_id"
+    return "", ""
 
 
 def decode_text(kind: Any, value: object) -> object:
@@ -306,6 +399,13 @@ _WANTED = {
     "session.secure": '"auto", "always" or "never"',
     "digest": "a table, [digest]",
     "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
+    "bearer": "tables, each under [[bearer]], with issuer and audience",
+    "bearer.issuer": "the URL that the tokens have as iss, to the byte",
+    "bearer.audience": 'a string, a list of strings, or "" together with required_claims',
+    "bearer.algorithms": f"a list of one or more of {', '.join(get_args(Algorithm))}; none is symmetric",
+    "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
+    "bearer.scope_claims": "a list of names of claims",
+    "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
     "throttle": "a table, [throttle]",
     "throttle.failures": "a whole number from 1 to 1000000",
     "throttle.address_failures": "a whole number from 1 to 1000000",
@@ -323,6 +423,11 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
         made["page"] = [
             {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
         ]
+    if "bearer" in values:
+        made["bearer"] = [
+            {**issuer, **{key: str(folder / issuer[key]) for key in _ISSUER_FILES if issuer.get(key)}}
+            for issuer in values["bearer"]
+        ]
     kind, _, path = str(values.get("store", "")).partition(":")
     if kind == "sqlite" and path not in {"", ":memory:"}:
         made["store"] = f"sqlite:{folder / path}"
@@ -330,6 +435,8 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
         made["listen"] = [absolute_endpoint(description, folder) for description in values["listen"]]
     return made
 
+
+_ISSUER_FILES = ("ca_file", "client_secret_file")
 
 _PATHS: Mapping[str, Sequence[str]] = {
     "unix": ("address",),

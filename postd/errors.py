@@ -102,3 +102,11 @@ class TooManyFailuresError(PostdError):
 
 class LoginsBusyError(PostdError):
     """A password cannot be verified now: as many as we take on are waiting, or there is not the memory for it."""
+
+
+class IssuerUnavailableError(PostdError):
+    """An issuer of tokens has to be asked, and does not answer now."""
+
+    def __init__(self, issuer: str) -> None:
+        super().__init__(issuer)
+        self.issuer = issuer

@@ -8,6 +8,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from postd.auth.bearer import BearerChecker
 from postd.auth.digest import DigestChecker, NonceBook
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.session import SessionChecker, Sessions
@@ -15,13 +16,17 @@ from postd.auth.throttle import Throttle
 from postd.auth.users import WATCH_EVERY_S, UserDirectory
 from postd.config import Settings
 from postd.errors import StoreUnavailableError
+from postd.issuers import make_issuer
+from postd.protocol.bearer import decode_scope
 from postd.reactor import IReactor
 from postd.review import find_problems
 from postd.store.interface import Store
 from postd.web.basic import BasicCredentialFactory
+from postd.web.bearer import BearerCredentialFactory
 from postd.web.client import Clients
 from postd.web.digest import DigestCredentialFactory
 from postd.web.guard import Realm
+from postd.web.metadata import ResourceMetadata
 from postd.web.site import Access
 
 PURGE_EVERY_S = 10
@@ -36,15 +41,22 @@ class Logins:
         store: keeps what must be remembered of logins.
         reactor: its clock and its threads.
         threads: where passwords are verified, if it is to be elsewhere than in threads of its own.
+        issuers_where: names the tables of issuers in messages.
 
     Raises:
-        ConfigError: the user file cannot be used.
+        ConfigError: the user file, or a file of an issuer's settings, cannot be used.
     """
 
     _log = Logger()
 
     def __init__(
-        self, settings: Settings, store: Store, *, reactor: IReactor, threads: HashThreads | None = None
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        reactor: IReactor,
+        threads: HashThreads | None = None,
+        issuers_where: str = "bearer",
     ) -> None:
         self._settings = settings
         self._store = store
@@ -71,27 +83,36 @@ class Logins:
         )
         clients = Clients(settings.trusted_proxies, settings.public_url)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
+        self._issuers = [
+            make_issuer(one, where=f"{issuers_where}[{number}]", reactor=reactor)
+            for number, one in enumerate(settings.bearer)
+        ]
         checkers = (
             DigestChecker(self._users, nonces, throttle, realm=settings.realm),
             PasswordChecker(self._users, self._verifier, throttle, store=store),
             SessionChecker(sessions),
+            BearerChecker(self._issuers, now=now),
         )
         self.access = Access(
             portal=Portal(Realm(), checkers),
             # The order of the challenges (contract 4): clients that know only one look at the first or the last.
             factories=(
                 DigestCredentialFactory(settings.realm, algorithms, nonces, clients),
+                BearerCredentialFactory(settings.realm, clients, with_metadata=bool(self._issuers)),
                 BasicCredentialFactory(settings.realm, clients),
             ),
             sessions=sessions,
             clients=clients,
             realm=settings.realm,
             secure=settings.session.secure,
+            metadata=_make_metadata(settings, clients),
         )
 
     def start(self) -> None:
         self._warn()
         self._threads.start()
+        for issuer in self._issuers:
+            issuer.start()
         for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
@@ -99,6 +120,8 @@ class Logins:
         for loop in self._loops:
             if loop.running:
                 loop.stop()
+        for issuer in self._issuers:
+            issuer.stop()
         self._threads.stop()
 
     def _log_failure(self, failure: Failure) -> None:
@@ -123,3 +146,12 @@ class Logins:
         """Tell the log what the settings ask for and the users cannot do."""
         for problem in find_problems(self._settings, self._users.accounts):
             self._log.warn("{problem}", problem=problem)
+
+
+def _make_metadata(settings: Settings, clients: Clients) -> ResourceMetadata | None:
+    if not settings.bearer:
+        return None
+    scopes = frozenset[str]().union(
+        *(decode_scope(scope) for issuer in settings.bearer for scope in (issuer.read_scope, issuer.write_scope))
+    )
+    return ResourceMetadata([issuer.issuer for issuer in settings.bearer], sorted(scopes), clients)

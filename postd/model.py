@@ -67,6 +67,19 @@ class Session(Struct, frozen=True):
     ends: float
 
 
+def bare_name(username: str) -> str:
+    """Return a user's name without the issuer that the owner of a token has before it."""
+    return username.partition("#")[2] if is_owner(username) else username
+
+
+def is_owner(username: str) -> bool:
+    """Tell whether a name is that of a token's owner, `ISSUER#NAME` (contract: `[[page]] users`).
+
+    An issuer is a URL and has a colon; an account's name has none, for the user file ends it there.
+    """
+    return ":" in username
+
+
 def check_text(text: str) -> str:
     """Return `text` if a post can carry it.
 

@@ -1,13 +1,15 @@
 """What settings ask for and users cannot do: told at start, when the user file changes, and by `postd check`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from postd.auth.userfile import Account
-from postd.config import Settings
+from postd.config import Page, Settings
+from postd.model import is_owner
 from postd.protocol.password import normalize
 
 _NAMES_MAX = 10
+_PASSWORD_SCHEMES = frozenset({"basic", "digest", "session"})
 
 
 def rules_of(settings: Settings) -> dict[str, tuple[str, ...]]:
@@ -23,10 +25,11 @@ def exposure_problem(settings: Settings) -> str | None:
             "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file'
         )
-    if settings.users and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
+    secrets = [what for what, given in (("passwords", settings.users), ("tokens", settings.bearer)) if given]
+    if secrets and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
         return (
-            "passwords would travel in plain text; listen on loopback, unix: or ssl:, name the proxies that do TLS in "
-            'trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file'
+            f"{' and '.join(secrets)} would travel in plain text; listen on loopback, unix: or ssl:, name the proxies "
+            'that do TLS in trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file'
         )
     return None
 
@@ -38,16 +41,55 @@ def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) ->
         settings: what is asked for.
         accounts: those of the user file, by name; None if it is not there.
     """
+    return [*rule_problems(settings), *account_problems(settings, accounts)]
+
+
+def normalize_user(name: str) -> str:
+    """Return a name of a page's `users` as it is compared: an account's is normalized, what a token says is not."""
+    return name if is_owner(name) else normalize(name)
+
+
+def rule_problems(settings: Settings) -> Iterator[str]:
+    """Return those of the settings alone, which are about tokens."""
+    issuers = {str(issuer.issuer) for issuer in settings.bearer}
+    asking = [what for what, schemes in rules_of(settings).items() if "bearer" in schemes]
+    if asking and not issuers:
+        yield f"no [[bearer]] is set: no token is accepted, which {_listed(asking)} would ask for"
+    if issuers and not asking:
+        yield 'no rule has "bearer" among its schemes: tokens are accepted nowhere'
+    for page in settings.pages:
+        for name in page.users:
+            why = _why_shut_out(name, page, issuers)
+            if why:
+                yield f"{name}, who may enter {page.path}, cannot: {why}"
+
+
+def _why_shut_out(name: str, page: Page, issuers: Collection[str]) -> str:
+    issuer, hash_sign, user = name.partition("#")
+    if not is_owner(name):
+        return "a name of the user file, and only tokens are asked for there" if set(page.schemes) == {"bearer"} else ""
+    if not hash_sign or not user:
+        return "the owner of a token is written ISSUER#NAME"
+    if "bearer" not in page.schemes:
+        return "no token is asked for there"
+    return "" if issuer in issuers else "there is no such issuer under [[bearer]]"
+
+
+def account_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
+    """Return those of the user file; `accounts` as for `find_problems`."""
     rules = rules_of(settings)
     if not settings.users:
-        asked_for = settings.pages != Settings().pages or "open" not in rules["read"] or "open" not in rules["write"]
-        return ["users is not set: nobody can sign in, and no protected page can be entered"] if asked_for else []
+        # The pages that are there by default ask nobody for users.
+        defaults = {page.path for page in Settings().pages} if settings.pages == Settings().pages else set()
+        asking = [what for what, schemes in rules.items() if what not in defaults and _PASSWORD_SCHEMES & set(schemes)]
+        what = f"users is not set: nobody can sign in with a password, which {_listed(asking)} would ask for"
+        return [what] if asking else []
     if not accounts:
         state = "there is no such user file yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: nobody can sign in"]
     problems = []
     for path, users in ((page.path, page.users) for page in settings.pages):
-        missing = [name for name in users if normalize(name) not in accounts]
+        missing = [name for name in users if not is_owner(name) and normalize(name) not in accounts]
         if missing:
             problems.append(f"{settings.users}: has no {_listed(missing)}, who may enter {path}")
     if any("digest" in schemes for schemes in rules.values()):

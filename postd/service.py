@@ -16,9 +16,8 @@ from postd.config import LoadedSettings, Settings, check_folders
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, bind, let_go
 from postd.logins import Logins
-from postd.protocol.password import normalize
 from postd.reactor import IReactor
-from postd.review import exposure_problem, rules_of
+from postd.review import exposure_problem, normalize_user, rules_of
 from postd.store import Store, open_store
 from postd.web.front.channel import PostdSite
 from postd.web.site import ProtectedPage, make_root
@@ -98,7 +97,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
     settings, where = loaded.settings, loaded.where
     check_folders(loaded)
     store = open_store(settings.store, where=where["store"], reactor=reactor)
-    logins = Logins(settings, store, reactor=reactor)
+    logins = Logins(settings, store, reactor=reactor, issuers_where=where["bearer"])
     limits = settings.limits
     root = make_tree(settings, store, logins)
     site = PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
@@ -117,7 +116,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
 def make_tree(settings: Settings, store: Store, logins: Logins) -> IResource:
     """Return the resource tree that the settings ask for."""
     pages = [
-        ProtectedPage(page.path, page.schemes, page.files, frozenset(map(normalize, page.users)))
+        ProtectedPage(page.path, page.schemes, page.files, frozenset(map(normalize_user, page.users)))
         for page in settings.pages
     ]
     return make_root(store, logins.access, read=settings.api.read, write=settings.api.write, pages=pages)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransportWithDisconnection
+from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 from twisted.web.resource import IResource
 
 from postd.auth.password import HashThreads
@@ -123,7 +123,8 @@ class InlineHashThreads(_Inline, HashThreads):
 class InMemoryApi:
     """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client.
 
-    Its clock stands at `START_S` until a test advances it; its folder is only for the user file, `users`.
+    Its clock stands at `START_S` until a test advances it, nobody answers what it asks of issuers, and its folder is
+    only for the user file, `users`.
 
     Args:
         folder: has the user file, or will.
@@ -133,7 +134,7 @@ class InMemoryApi:
     START_S = 1_800_000_000.0
 
     def __init__(self, folder: Path | None = None, settings: str = "") -> None:
-        self.clock = Clock()
+        self.clock = MemoryReactorClock()
         self.clock.rightNow = self.START_S
         reactor = cast(IReactor, self.clock)
         self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))

@@ -4,17 +4,23 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from postd.config import (
     Api,
+    AskedUrl,
+    BearerSettings,
     ByteCount,
     DigestSettings,
+    IssuerUrl,
+    Leeway,
     Limits,
     Origin,
     Page,
     PagePath,
     Realm,
+    ScopeText,
     Seconds,
     SessionSettings,
     Settings,
@@ -29,10 +35,10 @@ from postd.errors import ConfigError
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "insecure", "trusted_proxies", "public_url"),
-    *("api", "page", "session", "digest", "throttle", "limits"),
+    *("api", "page", "session", "digest", "bearer", "throttle", "limits"),
 )
 ALL_KEYS = ", ".join(KEYS)
-SCHEMES = '"basic", "digest", "session"'
+SCHEMES = '"basic", "digest", "session", "bearer"'
 SAMPLE = Path(__file__).parent.parent / "etc" / "postd.toml"
 
 
@@ -69,6 +75,7 @@ def test_the_defaults(folder: Path) -> None:
         pages=(Page(PagePath("/basic"), ("basic",), "", ()), Page(PagePath("/digest"), ("digest",), "", ())),
         session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
         digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
+        bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
         limits=Limits(max_body_bytes=ByteCount(16384), idle_s=Seconds(60)),
     )
@@ -91,12 +98,12 @@ def test_every_key(folder: Path) -> None:
         public_url = "https://Posts.example:443/"
         [api]
         read = ["open"]
-        write = ["basic", "digest", "session"]
+        write = ["basic", "digest", "session", "bearer"]
         [[page]]
         path = "/reports/2026"
         schemes = ["session", "basic"]
         files = "reports"
-        users = ["alice", "jürgen"]
+        users = ["alice", "jürgen", "https://idp.example/#bob"]
         [session]
         idle = "5m"
         lifetime = "1h"
@@ -104,6 +111,26 @@ def test_every_key(folder: Path) -> None:
         [digest]
         algorithms = ["SHA-256", "MD5"]
         nonce_lifetime = "1m"
+        [[bearer]]
+        issuer = "https://idp.example/"
+        audience = ["https://posts.example", "posts"]
+        jwks_uri = "https://keys.example/jwks?v=2"
+        algorithms = ["ES512", "Ed25519"]
+        token_types = ["application/at+jwt"]
+        scope_claims = ["roles"]
+        read_scope = "post:read"
+        write_scope = "post:read post:write"
+        user_claim = "username"
+        required_claims = {azp = "app", level = [1, 2], mfa = true}
+        leeway = "0s"
+        ca_file = "ca.pem"
+        introspection_endpoint = "http://localhost:9000/introspect"
+        client_id = "postd"
+        client_secret_file = "secret"
+        [[bearer]]
+        issuer = "http://127.0.0.1:8000"
+        audience = ""
+        required_claims = {token_use = "access"}
         [throttle]
         failures = 3
         address_failures = 4
@@ -122,10 +149,37 @@ def test_every_key(folder: Path) -> None:
         insecure=frozenset({"open-writes", "plaintext-passwords"}),
         trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
         public_url=Origin("https://posts.example"),
-        api=Api(read=("open",), write=("basic", "digest", "session")),
-        pages=(Page(PagePath("/reports/2026"), ("session", "basic"), f"{folder}/reports", ("alice", "jürgen")),),
+        api=Api(read=("open",), write=("basic", "digest", "session", "bearer")),
+        pages=(
+            Page(
+                PagePath("/reports/2026"),
+                ("session", "basic"),
+                f"{folder}/reports",
+                ("alice", "jürgen", "https://idp.example/#bob"),
+            ),
+        ),
         session=SessionSettings(idle_s=Seconds(300), lifetime_s=Seconds(3600), secure="always"),
         digest=DigestSettings(algorithms=("SHA-256", "MD5"), nonce_lifetime_s=Seconds(60)),
+        bearer=(
+            BearerSettings(
+                issuer=IssuerUrl("https://idp.example/"),
+                audience=("https://posts.example", "posts"),
+                jwks_uri=AskedUrl("https://keys.example/jwks?v=2"),
+                algorithms=("ES512", "Ed25519"),
+                token_types=("application/at+jwt",),
+                scope_claims=("roles",),
+                read_scope=ScopeText("post:read"),
+                write_scope=ScopeText("post:read post:write"),
+                user_claim="username",
+                required_claims={"azp": "app", "level": (1, 2), "mfa": True},
+                leeway_s=Leeway(0),
+                ca_file=f"{folder}/ca.pem",
+                introspection_endpoint=AskedUrl("http://localhost:9000/introspect"),
+                client_id="postd",
+                client_secret_file=f"{folder}/secret",
+            ),
+            BearerSettings(IssuerUrl("http://127.0.0.1:8000"), "", required_claims={"token_use": "access"}),
+        ),
         throttle=ThrottleSettings(failures=3, address_failures=4, account_failures=5, window_s=Seconds(3600)),
         limits=Limits(max_body_bytes=ByteCount(3 * 512 * 1024), idle_s=Seconds(0.5)),
     )
@@ -208,8 +262,8 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
             "postd.toml: public_url: 'posts.example' is not an origin, such as https://posts.example",
         ),
         (
-            'api = {read = ["bearer"]}',
-            "postd.toml: api.read[0]: Invalid enum value 'bearer'; "  # noqa: ISC004
+            'api = {read = ["oauth"]}',
+            "postd.toml: api.read[0]: Invalid enum value 'oauth'; "  # noqa: ISC004
             f'allowed: a list of one or more of "open", {SCHEMES}',
         ),
         (
@@ -266,6 +320,49 @@ def test_paths_that_no_page_can_have(folder: Path, path: str) -> None:
     assert line.startswith(f"postd.toml: page[0].path: {path!r} is ")
 
 
+ISSUER = '[[bearer]]\nissuer = "https://idp.example"\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        (ISSUER, "bearer[0]: Object missing required field `audience`; allowed: tables, each under [[bearer]], "),
+        (ISSUER + 'audience = ""', 'bearer[0].audience: may be "" only with required_claims: else '),
+        (
+            ISSUER + "audience = []",
+            "bearer[0].audience: Expected `array` of length >= 1; allowed: a string, a list of ",
+        ),
+        (ISSUER + 'audience = ["a", ""]', "bearer[0].audience[1]: Expected `str` of length >= 1; allowed: a string, "),
+        (ISSUER + 'audience = "a"\nalgorithms = ["HS256"]', "bearer[0].algorithms[0]: Invalid enum value 'HS256'; "),
+        (ISSUER + 'audience = "a"\nalgorithms = ["none"]', "bearer[0].algorithms[0]: Invalid enum value 'none'; "),
+        (
+            ISSUER + 'audience = "a"\njwks_uri = "http://idp.example"',
+            "bearer[0].jwks_uri: 'http://idp.example' is not ",
+        ),
+        (ISSUER + "audience = 'a'\nread_scope = 'a\"b'", "bearer[0].read_scope: 'a\"b' is no scope: words of "),
+        (ISSUER + "audience = 'a'\nrequired_claims = {a = []}", "bearer[0].required_claims[...]: Expected `array` of "),
+        (ISSUER + "audience = 'a'\nrequired_claims = {a = 2026-01-01}", "bearer[0].required_claims[...]: Expected `"),
+        (ISSUER + "audience = 'a'\nclient_secret_file = 's'", "bearer[0].client_secret_file: needs a client_id"),
+        (ISSUER + "audience = 'a'\naudiences = 'b'", "bearer.audiences: unknown key (did you mean 'audience'?); "),
+        (2 * (ISSUER + 'audience = "a"\n'), "bearer[1].issuer: https://idp.example has a table already; audience may "),
+        (
+            '[[bearer]]\naudience = "a"\nissuer = "http://idp.example"',
+            "bearer[0].issuer: 'http://idp.example' is not an",
+        ),
+        (
+            '[[bearer]]\naudience = "a"\nissuer = "https://a/?b"',
+            "bearer[0].issuer: 'https://a/?b' is no issuer: it has a",
+        ),
+        (
+            '[[bearer]]\naudience = "a"\nissuer = ""',
+            "bearer[0].issuer: '' is not an https URL (http is for loopback only)",
+        ),
+    ],
+)
+def test_issuers_that_cannot_be_used(folder: Path, toml: str, line: str) -> None:
+    assert refusal(folder, toml).startswith(f"postd.toml: {line}")
+
+
 def test_a_folder_that_is_not_there(folder: Path) -> None:
     (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
     with pytest.raises(ConfigError, match=rf"^postd\.toml: page\[0\]\.files: {folder}/www: there is no such folder$"):
@@ -275,7 +372,7 @@ def test_a_folder_that_is_not_there(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "later", ["workers = 2", '[api]\ncors_origins = ["*"]', "[[bearer]]", '[log]\nformat = "json"', 'hsts = "1d"']
+    "later", ["workers = 2", '[api]\ncors_origins = ["*"]', '[log]\nformat = "json"', 'hsts = "1d"']
 )
 def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, later: str) -> None:
     assert "unknown key" in refusal(folder, later)
@@ -317,10 +414,14 @@ def test_the_sample_shows_every_key_with_its_default(folder: Path) -> None:
     assert load(folder, text) == load_settings(None, {}, folder).settings
     shown = "\n".join(
         line.removeprefix("#") if "= " in line and line[1:2].isalpha() else line for line in text.splitlines()
-    ).replace("#[[page]]", "[[page]]")
-    assert load(folder, shown) == load_settings(None, {}, folder).settings
+    ).replace("#[[", "[[")
+    # An issuer there has to be named.
+    issuer = BearerSettings(IssuerUrl("https://idp.example/realms/main"), "https://posts.example")
+    defaults = load_settings(None, {}, folder).settings
+    assert load(folder, shown) == msgspec.structs.replace(defaults, bearer=(issuer,))
     table = tomllib.loads(shown)
     assert set(table) == set(KEYS)
+    assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
     for key in ("api", "session", "digest", "throttle", "limits"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)

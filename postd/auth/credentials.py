@@ -44,6 +44,14 @@ class ISessionCredentials(ICredentials):
     id_hashes: tuple[bytes, ...] = Attribute("each of them")
 
 
+class IBearerCredentials(ICredentials):
+    """An access token (Bearer)."""
+
+    token: str = Attribute("as sent")
+    writes: bool = Attribute("whether it is shown for something that changes what is stored")
+    address: str = Attribute("where it came from, for the log")
+
+
 @implementer(IPasswordCredentials)
 class PasswordCredentials(Struct, frozen=True):
     scheme: str
@@ -66,6 +74,16 @@ class DigestCredentials(Struct, frozen=True):
 @implementer(ISessionCredentials)
 class SessionCredentials(Struct, frozen=True):
     id_hashes: tuple[bytes, ...]
+
+
+@implementer(IBearerCredentials)
+class BearerCredentials(Struct, frozen=True):
+    token: str
+    writes: bool
+    address: str
+
+    def __repr__(self) -> str:
+        return f"BearerCredentials(writes={self.writes}, address={self.address!r})"
 
 
 class Refused(UnauthorizedLogin):
@@ -110,3 +128,19 @@ def to_the_end(work: Coroutine[Any, Any, T]) -> Deferred[T]:
 
 class StaleNonceError(Refused):
     """A Digest response that is right for a nonce that is not, or not any more (RFC 7616 §3.3: stale)."""
+
+
+class InvalidTokenError(Refused):
+    """An access token that is not accepted (RFC 6750 §3.1: invalid_token); one that was, if `expired`."""
+
+    def __init__(self, why: str, *, expired: bool = False) -> None:
+        super().__init__(why)
+        self.expired = expired
+
+
+class InsufficientScopeError(Refused):
+    """An access token that is good, but not for this (RFC 6750 §3.1: insufficient_scope); `scope` would be."""
+
+    def __init__(self, username: str, scope: str) -> None:
+        super().__init__("the token's scope is not enough", username)
+        self.scope = scope

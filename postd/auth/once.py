@@ -20,15 +20,16 @@ class Remembered(Generic[K, T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: OrderedDict[K, tuple[float, T]] = OrderedDict()
+        self._values: OrderedDict[K, tuple[float, float, T]] = OrderedDict()
 
     def get(self, key: K, now: float) -> T | None:
-        until, value = self._values.get(key, (0.0, None))
-        return value if now < until else None
+        since, until, value = self._values.get(key, (0.0, 0.0, None))
+        # A clock that was set back makes nothing last for longer.
+        return value if since <= now < until else None
 
-    def put(self, key: K, value: T, until: float) -> None:
+    def put(self, key: K, value: T, *, since: float, until: float) -> None:
         self._values.pop(key, None)  # to the end of the line
-        self._values[key] = until, value
+        self._values[key] = since, until, value
         if len(self._values) > self._most:
             self._values.popitem(last=False)
 

@@ -114,7 +114,8 @@ class PasswordVerifier:
             raise LoginsBusyError
         right = await self._under_way.join(question, lambda: self._ask(credentials.password, stored, let_pass))
         if right and remember:
-            self._right.put(key, stored, self._now() + REMEMBERED_S)
+            now = self._now()
+            self._right.put(key, stored, since=now, until=now + REMEMBERED_S)
         return right
 
     async def _ask(self, password: str, stored: str, let_pass: Callable[[], Awaitable[object]]) -> bool:

@@ -2,35 +2,46 @@
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import cast
 
 import click
+from twisted.internet.defer import Deferred, gatherResults
 
+from postd.auth.fetching import FetchError
+from postd.auth.jwks import FetchedKeys
 from postd.auth.userfile import Account, decode_users, read_user_file
+from postd.cli.running import global_reactor, run
 from postd.cli.shared import counted, with_settings
 from postd.cli.storing import try_store
-from postd.config import LoadedSettings, Settings, check_folders
+from postd.config import BearerSettings, LoadedSettings, Settings, check_folders
 from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError, printable
+from postd.issuers import make_issuer
 from postd.listeners import check_endpoint
 from postd.protocol.password import weakness
-from postd.reactor import IReactor
-from postd.review import exposure_problem, find_problems
+from postd.review import account_problems, exposure_problem, rule_problems
 
 
 @click.command()
 @with_settings("store", "users")
 def check(*, loaded: LoadedSettings) -> None:
-    """Check settings, user file and store: a line each, "ok" or what is wrong."""
+    """Check settings, user file, store and issuers of tokens: a line each, "ok" or what is wrong."""
     found = 0
     parts = {"settings": _check_settings(loaded), "users": _check_users(loaded.settings), "store": _check_store(loaded)}
-    for what, lines in parts.items():
+    # Issuers last: what is known without them need not wait for them.
+    for what, lines in chain(parts.items(), _check_issuers(loaded)):
         for good, words in lines:
             found += not good
             click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
     if found:
         raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
 
+
+_ISSUERS_MAX_S = 30
+"""How long issuers may take; each answer has a limit of its own."""
+
+_UNKNOWN = "postd-check"
+"""The token that an issuer is asked about, to see whether it answers us."""
 
 _Lines = Iterator[tuple[bool, str]]
 """For each line: whether all is well, and the words."""
@@ -44,16 +55,15 @@ def _check_settings(loaded: LoadedSettings) -> _Lines:
 
 
 def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
-    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
-
     try:
         check_folders(loaded)
     except ConfigError as error:
         yield str(error)
+    yield from rule_problems(loaded.settings)
     where = loaded.where["listen"]
     for description in loaded.settings.listen:
         try:
-            exposed = check_endpoint(description, where=where, reactor=cast("IReactor", reactor))
+            exposed = check_endpoint(description, where=where, reactor=global_reactor())
         except ConfigError as error:
             yield str(error)
         else:
@@ -71,7 +81,7 @@ def _check_users(settings: Settings) -> _Lines:
         except ConfigError as error:
             yield False, str(error)
             return
-    problems = find_problems(settings, accounts)
+    problems = account_problems(settings, accounts)
     for name, account in (accounts or {}).items():
         if weak := weakness(account.password_hash):
             problems.append(f"the hash of {name} is weak: {weak}; `postd user passwd` makes a better one")
@@ -96,3 +106,44 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
         yield False, str(error)
     else:
         yield True, store.description
+
+
+def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
+    """Ask all issuers at the same time; what each says comes in the order of the settings."""
+    issuers = loaded.settings.bearer
+    if not issuers:
+        return
+
+    async def ask_all() -> list[list[tuple[bool, str]]]:
+        where = loaded.where["bearer"]
+        asking = (_ask_issuer(one, f"{where}[{number}]") for number, one in enumerate(issuers))
+        return await gatherResults([Deferred.fromCoroutine(one) for one in asking])
+
+    told = run(ask_all, most_s=_ISSUERS_MAX_S)
+    for one, lines in zip(issuers, told, strict=True):
+        yield f"bearer {one.issuer}", iter(lines)
+
+
+async def _ask_issuer(settings: BearerSettings, where: str) -> list[tuple[bool, str]]:
+    lines = []
+    try:
+        issuer = make_issuer(settings, where=where, reactor=global_reactor())
+        lines.append(_judge_keys(await issuer.keys.fetch(), settings))
+        if issuer.introspector is not None:
+            await issuer.introspector.fetch(_UNKNOWN)
+            lines.append((True, f"{settings.introspection_endpoint} answers"))
+    except (ConfigError, FetchError) as error:
+        lines.append((False, str(error)))
+    return lines
+
+
+def _judge_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, str]:
+    names = [
+        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
+        for key in fetched.keys.keys
+        if (algorithms := key.algorithms & set(settings.algorithms))
+    ]
+    left_out = f"; left out: {fetched.keys.tell_left_out()}" if fetched.keys.left_out else ""
+    keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
+    found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
+    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"

@@ -17,7 +17,7 @@ class BasicCredentialFactory:
         self._challenge = f'Basic realm="{realm}"'.encode("ascii")
         self._clients = clients
 
-    async def challenges(self, _refusal: Refused | None) -> Sequence[bytes]:
+    async def challenges(self, _refusal: Refused | None, _request: Any) -> Sequence[bytes]:
         # No charset="UTF-8" (RFC 7617 §2.1): the spec gives the line literally, and clients send UTF-8 without it.
         return [self._challenge]
 

@@ -1,6 +1,7 @@
 """Who is at the other end of the connection, when there may be proxies in between (contract: `trusted_proxies`)."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,10 @@ from postd.web.errors import Problem
 UNIX = "unix"
 """What stands for the address of a client of a UNIX socket."""
 
-_SAFE_METHODS = {b"GET", b"HEAD", b"OPTIONS", b"TRACE"}
+SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+"""Methods that change nothing (RFC 9110 §9.2.1)."""
+
+_AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 class Clients:
@@ -63,6 +67,17 @@ class Clients:
             return False
         return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
 
+    def origin(self, request: Any) -> str:
+        """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""
+        if self._public_url:
+            return self._public_url
+        hosts = request.requestHeaders.getRawHeaders(b"Host", [])
+        if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
+            authority = hosts[0].decode("ascii").lower()
+        else:  # HTTP/1.0 may have none, and what is no name is not repeated
+            authority = _authority(request.getHost())
+        return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
+
     def refuse_cross_site(self, request: Any) -> None:
         """Let pass what a browser does for a page of ours, and what no browser does (contract 3).
 
@@ -81,7 +96,7 @@ class Clients:
 
     def refuse_cross_site_write(self, request: Any) -> None:
         """As `refuse_cross_site`, of methods that may change something."""
-        if request.method not in _SAFE_METHODS:
+        if request.method not in SAFE_METHODS:
             self.refuse_cross_site(request)
 
     def _is_ours(self, origin: list[bytes], host: bytes) -> bool:
@@ -110,6 +125,12 @@ class Clients:
 def _peer(request: Any) -> str:
     address = request.getClientAddress()
     return UNIX if isinstance(address, UNIXAddress) else str(address.host)
+
+
+def _authority(address: Any) -> str:
+    if isinstance(address, UNIXAddress):
+        return "localhost"
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
 def _decode_hop(hop: bytes) -> str | None:

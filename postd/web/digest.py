@@ -30,7 +30,7 @@ class DigestCredentialFactory:
         self._nonces = nonces
         self._clients = clients
 
-    async def challenges(self, refusal: Refused | None) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, _request: Any) -> Sequence[bytes]:
         nonce = await self._nonces.issue()
         stale = ", stale=true" if isinstance(refusal, StaleNonceError) else ""
         # algorithm and stale must not be quoted, realm, qop and nonce must (RFC 7616 §3.3).

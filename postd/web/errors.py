@@ -17,6 +17,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.errors import (
     InvalidTextError,
+    IssuerUnavailableError,
     LoginsBusyError,
     NoSuchPostError,
     PostChangedError,
@@ -26,6 +27,8 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_no_content, phrase
+
+_API = [[b"", segment] for segment in (b"post", b".well-known")]
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -58,7 +61,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
         self.headers = dict(headers or {})
 
 
-def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 - a table
+def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
     """Return what an error means to a client, None for one that should never have come this far."""
     match error:
         case Problem():
@@ -73,6 +76,8 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911 -
             return Problem(429, "Too many failed logins; wait a while.", headers=_retry(seconds))
         case LoginsBusyError():
             return Problem(503, "Too many logins are waiting.", headers=_retry())
+        case IssuerUnavailableError():
+            return Problem(503, "The issuer of such tokens does not answer now.", headers=_retry())
         case StoreFullError():
             return Problem(507, "There is no space left to store this; reading goes on.", headers=_retry())
         case StoreBusyError():
@@ -134,4 +139,4 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
 
 def is_api(path: bytes) -> bool:
     """Tell whether errors at this address are problem details."""
-    return [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] == [b"", b"post"]
+    return [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] in _API

@@ -33,7 +33,7 @@ from twisted.web.resource import IResource, Resource, getChildForRequest
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
-from postd.auth.credentials import Refused, log_refusal
+from postd.auth.credentials import InsufficientScopeError, Refused, log_refusal
 from postd.web.answers import encode_no_content, encode_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
@@ -52,11 +52,12 @@ class CredentialFactory(Protocol):
     def scheme(self) -> bytes:
         """The scheme's name, in lower case."""
 
-    async def challenges(self, refusal: Refused | None) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, request: Any) -> Sequence[bytes]:
         """Return the values of `WWW-Authenticate`, one for each field line.
 
         Args:
             refusal: why the credentials of the request were not good; None if it had none.
+            request: the request that is challenged.
         """
 
     def decode(self, response: bytes, request: Any) -> Any:
@@ -117,7 +118,7 @@ class Guard(HTTPAuthSessionWrapper):
         portal: logs in.
         factories: the schemes that a client may use, in the order of their challenges.
         resource: what is protected.
-        clients: tells where a request comes from.
+        clients: tells where a request comes from, if there are proxies in between.
         session_challenge: names the form (`postd.web.cookie.make_challenge`), if a session lets in, too; it is for
             programs, where no other scheme has a challenge.
         users: the only ones that may enter; all if there is none.
@@ -129,13 +130,13 @@ class Guard(HTTPAuthSessionWrapper):
         factories: Sequence[CredentialFactory],
         resource: IResource,
         *,
-        clients: Clients,
+        clients: Clients | None = None,
         session_challenge: bytes | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(portal, factories)
         self._resource = resource
-        self._clients = clients
+        self._clients = clients or Clients()
         self._session_challenge = session_challenge
         self._users = users
 
@@ -189,18 +190,31 @@ class Guard(HTTPAuthSessionWrapper):
 
     def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
+        if isinstance(refusal, InsufficientScopeError):
+            return Answer(lambda asked: self._answer_403(refusal, asked))
         if self._credentialFactories or is_api(request.path):
             return Answer(lambda asked: self._answer_401(refusal, asked))
         return Answer(_answer_with_form)
 
     async def _answer_401(self, refusal: Refused | None, request: Any) -> bytes:
-        for factory in self._credentialFactories:
-            for challenge in await factory.challenges(refusal):
-                request.responseHeaders.addRawHeader(b"WWW-Authenticate", challenge)
+        await _add_challenges(self._credentialFactories, refusal, request)
         if not self._credentialFactories:
             request.setHeader(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
         return encode_problem(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
+
+    async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> bytes:
+        request.username = refusal.username
+        # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
+        bearer = [factory for factory in self._credentialFactories if factory.scheme == b"bearer"]
+        await _add_challenges(bearer, refusal, request)
+        return encode_problem(request, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
+
+
+async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Any) -> None:
+    for factory in factories:
+        for challenge in await factory.challenges(refusal, request):
+            request.responseHeaders.addRawHeader(b"WWW-Authenticate", challenge)
 
 
 def _split_scheme(value: bytes) -> tuple[bytes, bytes]:

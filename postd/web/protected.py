@@ -15,6 +15,7 @@ from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File
 from werkzeug.exceptions import NotFound
 
+from postd.model import bare_name
 from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
 from postd.web.errors import Problem
 from postd.web.front.answering import Answer, error_page
@@ -43,7 +44,7 @@ async def show_name(request: Any) -> bytes:
     if request.postpath:
         raise NotFound
     check_method(request)
-    body = f"Success: {request.username}\n".encode()
+    body = f"Success: {bare_name(request.username)}\n".encode()
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
     return encode_answer(request, HTTPStatus.OK, TEXT, body, headers)
 

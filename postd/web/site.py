@@ -6,6 +6,7 @@
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
 | `/home` | `protected.show_name` | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
+| `/.well-known/oauth-protected-resource` | `metadata.ResourceMetadata`, if there are issuers of tokens | |
 | anything else | 404 | |
 """
 
@@ -25,6 +26,7 @@ from postd.web.front.answering import Answer, error_page
 from postd.web.front.router import Router
 from postd.web.guard import CredentialFactory, Guard
 from postd.web.login import LoginPages
+from postd.web.metadata import ResourceMetadata
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
 
@@ -41,6 +43,7 @@ class Access(Struct, frozen=True):
         clients: tells where a request comes from.
         realm: the protection realm's text.
         secure: when the session's cookie is marked as secure (`login.LoginPages`).
+        metadata: tells who issues tokens, if anybody does.
     """
 
     portal: Portal
@@ -49,6 +52,7 @@ class Access(Struct, frozen=True):
     clients: Clients
     realm: str
     secure: str
+    metadata: ResourceMetadata | None = None
 
 
 class ProtectedPage(Struct, frozen=True):
@@ -129,4 +133,6 @@ def make_root(
     forms = Router(login_pages.app)
     for segment in (b"", b"login", b"logout"):
         root.putChild(segment, forms)
+    if access.metadata is not None:
+        root.putChild(b".well-known", Router(access.metadata.app))
     return root

@@ -16,52 +16,57 @@ from tests.helpers import result_of
 class RememberedTests:
     def test_a_value_is_known_until_its_time_has_come(self) -> None:
         known = Remembered[str, int](10)
-        known.put("a", 1, 100.0)
+        known.put("a", 1, since=0.0, until=100.0)
         assert [known.get("a", now) for now in (0, 99.9, 100, 101)] == [1, 1, None, None]
+
+    def test_a_clock_that_was_set_back_makes_nothing_last_for_longer(self) -> None:
+        known = Remembered[str, int](10)
+        known.put("a", 1, since=50.0, until=100.0)
+        assert [known.get("a", now) for now in (49.9, 50, 99)] == [None, 1, 1]
 
     def test_what_was_never_there_is_not_known(self) -> None:
         known = Remembered[str, int](10)
-        known.put("a", 1, 100.0)
+        known.put("a", 1, since=0.0, until=100.0)
         for now in (-1.0, 0.0, 50.0):
             assert known.get("b", now) is None
 
     def test_a_new_value_takes_the_place_of_the_old_one(self) -> None:
         known = Remembered[str, int](10)
-        known.put("a", 1, 100.0)
-        known.put("a", 2, 50.0)
+        known.put("a", 1, since=0.0, until=100.0)
+        known.put("a", 2, since=0.0, until=50.0)
         assert (known.get("a", 49), known.get("a", 50)) == (2, None)
 
     def test_of_too_many_the_oldest_goes(self) -> None:
         known = Remembered[str, int](2)
         for number, key in enumerate("abc"):
-            known.put(key, number, 100.0)
+            known.put(key, number, since=0.0, until=100.0)
         assert [known.get(key, 0) for key in "abc"] == [None, 1, 2]
 
     def test_what_was_told_anew_is_not_old(self) -> None:
         known = Remembered[str, int](2)
         for key in ("a", "b", "a", "c"):
-            known.put(key, 1, 100.0)
+            known.put(key, 1, since=0.0, until=100.0)
         assert [known.get(key, 0) for key in "abc"] == [1, None, 1]
 
     def test_the_same_again_takes_no_more_room(self) -> None:
         known = Remembered[str, int](2)
         for key in ("a", "b", "b", "b"):
-            known.put(key, 1, 100.0)
+            known.put(key, 1, since=0.0, until=100.0)
         assert [known.get(key, 0) for key in "ab"] == [1, 1]
 
     def test_values_may_be_false(self) -> None:
         known = Remembered[str, object](10)
         for value in (0, "", False, ()):
-            known.put("a", value, 100.0)
+            known.put("a", value, since=0.0, until=100.0)
             assert known.get("a", 0) == value
 
     def test_all_can_be_forgotten(self) -> None:
         known = Remembered[str, int](2)
-        known.put("a", 1, 100.0)
-        known.put("b", 1, 100.0)
+        known.put("a", 1, since=0.0, until=100.0)
+        known.put("b", 1, since=0.0, until=100.0)
         known.forget_all()
         assert [known.get(key, 0) for key in "ab"] == [None, None]
-        known.put("a", 2, 100.0)
+        known.put("a", 2, since=0.0, until=100.0)
         assert known.get("a", 0) == 2
 
     @given(
@@ -73,7 +78,7 @@ class RememberedTests:
         known = Remembered[str, int](most)
         told: dict[str, tuple[int, int]] = {}
         for key, value, until in puts:
-            known.put(key, value, until)
+            known.put(key, value, since=0.0, until=until)
             told.pop(key, None)
             told[key] = value, until
         last = dict(list(told.items())[-most:])

@@ -105,7 +105,7 @@ def test_rules_without_a_user_file(folder: Path) -> None:
     (folder / "postd.toml").write_text('[api]\nwrite = ["basic"]\n')
     status, lines, _ = check("-c", "postd.toml")
     assert status == 1
-    assert lines[1] == "users: users is not set: nobody can sign in, and no protected page can be entered"
+    assert lines[1] == "users: users is not set: nobody can sign in with a password, which write would ask for"
 
 
 def test_settings_that_cannot_be_used(folder: Path) -> None:

@@ -16,7 +16,7 @@ def test_it_prints_its_tables() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    rows = ("get20", "post", "basic", "list100k", "logins", "signin")
-    ratios = ("postd/fastapi", "postd/flask", "postd/baseline", "digest/open", "postd/argon2")
+    rows = ("get20", "post", "basic", "list100k", "logins", "bearer", "signin")
+    ratios = ("postd/fastapi", "postd/flask", "postd/baseline", "digest/open", "postd/open", "postd/argon2")
     for word in (*rows, *ratios):
         assert word in result.stdout

@@ -59,14 +59,14 @@ def running(command: str, folder: Path) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGTERM)
 
 
-def answers() -> bool:
+def answers(url: str = "http://127.0.0.1:8080/post", status: int = 200) -> bool:
     try:
-        return httpx.get("http://127.0.0.1:8080/post").status_code == 200
+        return httpx.get(url).status_code == status
     except httpx.TransportError:
         return False
 
 
-def check_steps(heading: str, folder: Path) -> None:
+def check_steps(heading: str, folder: Path, *, least: int = 10) -> None:
     """Run the commands below a heading; each prints what stands below it."""
     text = re.split(r"^## ", README, flags=re.MULTILINE)
     (section,) = [part for part in text if part.startswith(heading)]
@@ -75,7 +75,7 @@ def check_steps(heading: str, folder: Path) -> None:
         for block in re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
         for step in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
-    assert len(steps) > 10
+    assert len(steps) > least
     for command, shown in steps:
         run = subprocess.run(
             ["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=30, check=False
@@ -102,7 +102,7 @@ def test_who_may_come_in(clone: Path) -> None:
         check=False,
     )
     assert run.stdout.startswith('alice: added; Digest works in the realm "postd"\n'), run.stderr
-    (program,) = [block for language, block in BLOCKS if language == "python"]
+    (program,) = [block for language, block in BLOCKS if language == "python" and "treq" in block]
     with running(serve, clone):
         check_steps("Who may come in", clone)
         printed = subprocess.run(
@@ -111,10 +111,53 @@ def test_who_may_come_in(clone: Path) -> None:
         assert printed.stdout == "Success: alice\n" * 2
 
 
+def test_access_tokens(clone: Path) -> None:
+    """After the first block; the issuer is up before the server asks it."""
+    (issuer,) = [block for _, block in BLOCKS if block.startswith(".venv/bin/python etc/")]
+    (serve,) = [block for _, block in BLOCKS if block.startswith("cat > tokens.toml")]
+    with subprocess.Popen(["bash", "-c", f"exec {issuer}"], cwd=clone, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not (clone / "token").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            with running(serve, clone):
+                check_steps("Access tokens", clone, least=5)
+            check_library(clone)
+        finally:
+            process.terminate()
+
+
+def check_library(folder: Path) -> None:
+    """Run the lines that protect any application, with an issuer that is there."""
+    (lines,) = [block for language, block in BLOCKS if language == "python" and "BearerChecker" in block]
+    assert lines.count("\n") < 15 + lines.count("import")
+    for shown, ours in (
+        ("https://idp.example", "http://127.0.0.1:9000"),
+        ("https://api.example", "https://posts.example"),
+        ('"read"', '"post:read"'),
+        ('"write"', '"post:write"'),
+    ):
+        assert shown in lines
+        lines = lines.replace(shown, ours)
+    before = "from twisted.web.static import Data\nresource = Data(b'yours', 'text/plain')\nresource.isLeaf = True\n"
+    python = str(folder / ".venv" / "bin" / "python")
+    with subprocess.Popen([python, "-c", f"{before}{lines}reactor.run()"], cwd=folder) as process:
+        try:
+            url, deadline = "http://127.0.0.1:8000/", time.monotonic() + 30
+            while not answers(url, 401):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            token = (folder / "token").read_text()
+            assert httpx.get(url, headers={"Authorization": f"Bearer {token}"}).text == "yours"
+        finally:
+            process.terminate()
+
+
 def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
     (settings,) = [block for language, block in BLOCKS if language == "toml"]
     (tmp_path / "postd.toml").write_text(settings)
-    assert load_settings("postd.toml", {}, tmp_path).settings.api.write == ("basic", "digest", "session")
+    assert load_settings("postd.toml", {}, tmp_path).settings.api.write == ("basic", "digest", "session", "bearer")
 
 
 def test_the_links_lead_somewhere() -> None:

@@ -1,0 +1,62 @@
+"""An issuer of access tokens, to try postd with where no provider is at hand. It asks nobody for a password.
+
+    python etc/try_issuer.py ["SCOPE ..."]
+
+It makes a key and a token that lasts an hour, writes the token to the file `token`, and shows its public key on
+http://127.0.0.1:9000 until it is interrupted. The settings that go with it are in README.md.
+"""
+
+import json
+import secrets
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+ISSUER = "http://127.0.0.1:9000"
+AUDIENCE = "https://posts.example"
+LIFETIME_S = 3600
+
+KEY_ID = secrets.token_hex(4)  # a key of its own at each start, and a name of its own for it
+KEY = RSAKey.generate_key(2048, {"kid": KEY_ID, "use": "sig"})
+DOCUMENTS = {
+    "/.well-known/openid-configuration": {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/jwks"},
+    "/jwks": {"keys": [KEY.as_dict(private=False)]},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Shows the documents."""
+
+    def do_GET(self) -> None:
+        document = DOCUMENTS.get(self.path)
+        body = json.dumps(document or {"error": "not found"}).encode()
+        self.send_response(200 if document else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def make_token(scope: str) -> str:
+    now = int(time.time())
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": scope, "iat": now, "exp": now + LIFETIME_S}
+    return jwt.encode({"alg": "RS256", "kid": KEY_ID, "typ": "at+jwt"}, claims, KEY)
+
+
+def main() -> None:
+    with HTTPServer(("127.0.0.1", 9000), Handler) as server:
+        Path("token").write_text(make_token(" ".join(sys.argv[1:]) or "post:read post:write"))
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except OSError as error:
+        sys.exit(f"127.0.0.1:9000: {error.strerror}")
+    except KeyboardInterrupt:
+        pass

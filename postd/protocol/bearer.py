@@ -1,0 +1,33 @@
+"""Bearer tokens and scopes as they are written in HTTP fields (RFC 6750; RFC 6749 §3.3)."""
+
+import re
+
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+
+
+class BearerSyntaxError(ValueError):
+    """Bearer credentials that are none; `str()` of it says why, for the log."""
+
+
+def decode_token(response: bytes) -> str:
+    """Return the token in what follows the scheme's name: one `b64token` (RFC 6750 §2.1).
+
+    Raises:
+        BearerSyntaxError: it is something else, or more than one.
+    """
+    if not _TOKEN.fullmatch(response):
+        raise BearerSyntaxError("not one token" if response else "no token")
+    return response.decode("ascii")
+
+
+def decode_scope(text: str) -> frozenset[str]:
+    """Return the words of a scope (RFC 6749 §3.3). Only those characters are in them that a challenge can quote.
+
+    Raises:
+        ValueError: there are other characters, or other separators than one space.
+    """
+    words = text.split(" ") if text else []
+    if not all(map(_SCOPE.fullmatch, words)):
+        raise ValueError(f'{text!r} is no scope: words of printable ASCII without " and \\, a space between them')
+    return frozenset(words)

@@ -1,0 +1,49 @@
+"""Bearer: between `Authorization` and an access token (RFC 6750; spec: Bearer)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
+from postd.protocol.bearer import BearerSyntaxError, decode_token
+from postd.web.client import SAFE_METHODS, Clients
+
+METADATA_PATH = "/.well-known/oauth-protected-resource"
+
+
+class BearerCredentialFactory:
+    """`postd.web.guard.CredentialFactory` of Bearer.
+
+    A token counts only in `Authorization`: neither `?access_token=` nor one in a form is looked at (RFC 9700 §4.3.2).
+
+    Args:
+        realm: the protection realm's text.
+        clients: tells where a request comes from, if there are proxies in between.
+        with_metadata: whether challenges say where to read who issues tokens (RFC 9728 §5.1).
+    """
+
+    scheme = b"bearer"
+
+    def __init__(self, realm: str, clients: Clients | None = None, *, with_metadata: bool = False) -> None:
+        self._realm = realm
+        self._clients = clients or Clients()
+        self._with_metadata = with_metadata
+
+    async def challenges(self, refusal: Refused | None, request: Any) -> Sequence[bytes]:
+        parameters = {"realm": self._realm}
+        # Without a token there is no error code (RFC 6750 §3.1), and other credentials are not this scheme's.
+        if isinstance(refusal, InvalidTokenError):
+            why = "The access token expired" if refusal.expired else "The access token is invalid"
+            parameters |= {"error": "invalid_token", "error_description": why}
+        elif isinstance(refusal, InsufficientScopeError):
+            parameters |= {"error": "insufficient_scope", "scope": refusal.scope}
+        if self._with_metadata:
+            parameters["resource_metadata"] = self._clients.origin(request) + METADATA_PATH
+        return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
+
+    def decode(self, response: bytes, request: Any) -> BearerCredentials:
+        try:
+            token = decode_token(response)
+        except BearerSyntaxError as error:
+            raise InvalidTokenError(f"malformed: {error}") from None
+        # What a token must be good for hangs on the method alone (contract: read_scope, write_scope).
+        return BearerCredentials(token, request.method not in SAFE_METHODS, self._clients.address(request))

@@ -1,0 +1,469 @@
+"""Access tokens, as a portal has them checked: of several issuers, with scopes, and opaque ones.
+
+The issuers are real; what is wrong with single tokens is looked at where it is looked for, in `tests/protocol`.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+from pytest_twisted import async_yield_fixture, ensureDeferred
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.credentials import ICredentials
+from twisted.cred.error import UnauthorizedLogin
+from twisted.cred.portal import Portal
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
+from zope.interface.verify import verifyClass, verifyObject
+
+from postd.auth import bearer
+from postd.auth.bearer import BearerChecker
+from postd.auth.bearer import Issuer as Trusted
+from postd.auth.credentials import (
+    BearerCredentials,
+    IBearerCredentials,
+    InsufficientScopeError,
+    InvalidTokenError,
+)
+from postd.errors import IssuerUnavailableError
+from postd.protocol.jwt import LEEWAY_S, TokenPolicy
+from postd.reactor import IReactor
+from postd.web.guard import IUser, Realm, User
+from tests.auth.test_jwks import Network
+from tests.helpers import result_of
+from tests.issuer import INTROSPECTION, Issuer, Key, Mint, Reply
+
+AUDIENCE = "https://api.example"
+HERE = "192.0.2.1"
+KEY = Key.make("ES256", "the-key")
+OPAQUE = "an-opaque-token"
+START_S = 1_800_000_000.0
+
+
+class Issuers:
+    """Issuers that are there, and how they are trusted."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.trusted: list[Trusted] = []
+
+    def add(self, **settings: Any) -> Issuer:
+        """Let there be another one; all have the same key."""
+        issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
+        self.trust(issuer, **settings)
+        return issuer
+
+    def add_absent(self, **settings: Any) -> Issuer:
+        """Let there be one that is not up."""
+        issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
+        issuer.stop()
+        self.trust(issuer, **settings)
+        return issuer
+
+    def add_asked(self, **settings: Any) -> Issuer:
+        """Let there be one that is asked about opaque tokens."""
+        issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
+        self.trust(issuer, introspection_endpoint=issuer.origin + INTROSPECTION, **settings)
+        return issuer
+
+    def add_asked_in_vain(self) -> Issuer:
+        """Let there be one that has its keys, and does not answer when it is asked about opaque tokens."""
+        issuer = self.add_asked()
+        issuer.replies[INTROSPECTION] = Reply(b"", 500)
+        return issuer
+
+    def trust(self, issuer: Issuer, **settings: Any) -> None:
+        policy = TokenPolicy(issuer.issuer, frozenset({AUDIENCE}))
+        trusted = Trusted(policy, reactor=cast(IReactor, global_reactor), **settings)
+        self.trusted.append(trusted)
+        trusted.start()
+
+    def checker(self) -> BearerChecker:
+        return BearerChecker(self.trusted)
+
+    def check(self, token: str, *, writes: bool = False) -> Deferred[str]:
+        """Show a token; it comes to whose it is."""
+        return check(self.checker(), token, writes=writes)
+
+
+def check(checker: BearerChecker, token: str, *, writes: bool = False) -> Deferred[str]:
+    checking = checker.requestAvatarId(BearerCredentials(token, writes, HERE))
+    return checking.addCallback(lambda owner: bytes(owner).decode())
+
+
+@async_yield_fixture
+async def issuers() -> AsyncIterator[Issuers]:
+    with ExitStack() as stack:
+        issuers = Issuers(stack)
+        yield issuers
+        for trusted in issuers.trusted:
+            trusted.stop()
+        await deferToThread(stack.close)  # connections may have to be ended here before they end there
+
+
+async def refusal_of(checking: Deferred[str]) -> InvalidTokenError:
+    with pytest.raises(InvalidTokenError) as caught:
+        await checking
+    return caught.value
+
+
+class CheckerTests:
+    def test_interfaces(self) -> None:
+        verifyObject(ICredentialsChecker, BearerChecker([]))
+        credentials = BearerCredentials("a", writes=False, address=HERE)
+        verifyObject(IBearerCredentials, credentials)
+        verifyClass(ICredentials, BearerCredentials)
+        assert BearerChecker.credentialInterfaces == (IBearerCredentials,)
+
+    def test_credentials_do_not_show_the_token(self) -> None:
+        assert OPAQUE not in repr(BearerCredentials(OPAQUE, writes=False, address=HERE))
+
+    def test_nobody_is_trusted(self) -> None:
+        mint = Mint("https://idp.example", AUDIENCE, KEY)
+        for token in (mint.token(), OPAQUE):
+            with pytest.raises(InvalidTokenError):
+                result_of(check(BearerChecker([]), token))
+
+    @ensureDeferred
+    async def test_by_way_of_a_portal(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        portal = Portal(Realm(), [issuers.checker()])
+        _, user, _ = await portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), None, IUser)
+        assert user == User(f"{issuer.issuer}#alice")
+        with pytest.raises(UnauthorizedLogin):
+            await portal.login(BearerCredentials("made-up", writes=False, address=HERE), None, IUser)
+
+
+class IssuerTests:
+    """A token is its issuer's, and of nobody else."""
+
+    @ensureDeferred
+    async def test_the_right_one_is_chosen(self, issuers: Issuers) -> None:
+        first, second = issuers.add(), issuers.add()
+        for issuer in (second, first):
+            assert await issuers.check(issuer.token(sub="Zoë")) == f"{issuer.issuer}#Zoë"
+
+    @ensureDeferred
+    async def test_one_does_not_speak_for_another(self, issuers: Issuers) -> None:
+        first, second = issuers.add(), issuers.add()
+        second.keys = [Key.make("ES256", "another")]
+        forged = first.token(second.keys[0])
+        assert "no key" in (await refusal_of(issuers.check(forged))).why
+        named = first.token(Key.make("ES256", KEY.kid))
+        assert (await refusal_of(issuers.check(named))).why.endswith("its signature is wrong")
+
+    @ensureDeferred
+    async def test_one_that_is_not_trusted(self, issuers: Issuers) -> None:
+        known = issuers.add()
+        with Issuer(AUDIENCE, KEY) as stranger:
+            for iss in (stranger.issuer, known.issuer + "/", known.issuer.upper()):
+                await refusal_of(issuers.check(known.token(iss=iss)))
+            assert stranger.asked == []
+
+    @ensureDeferred
+    async def test_one_that_is_away_is_in_nobodys_way(self, issuers: Issuers) -> None:
+        away, there = issuers.add_absent(), issuers.add()
+        assert await issuers.check(there.token()) == f"{there.issuer}#alice"
+        with pytest.raises(IssuerUnavailableError) as caught:
+            await issuers.check(away.token())
+        assert caught.value.issuer == away.issuer
+
+    @ensureDeferred
+    async def test_what_is_not_accepted_anyway_needs_no_keys(self, issuers: Issuers) -> None:
+        """It is refused while the issuer is away: to come again later would be of no use."""
+        away = issuers.add_absent()
+        for header in ({"alg": "none"}, {"alg": "HS256"}, {"typ": "secevent+jwt"}, {"crit": ["exp"]}):
+            await refusal_of(issuers.check(away.token(header=header)))
+
+    @ensureDeferred
+    async def test_expired(self, issuers: Issuers) -> None:
+        """That is told only of what was good once."""
+        issuer = issuers.add()
+        past = int(time.time() - LEEWAY_S - 1)
+        assert (await refusal_of(issuers.check(issuer.token(exp=past)))).expired
+        for token in (
+            issuer.token(Key.make("ES256", KEY.kid), exp=past),
+            issuer.token(exp=past, aud="https://elsewhere.example"),
+            issuer.token(exp="never"),
+        ):
+            assert not (await refusal_of(issuers.check(token))).expired
+
+
+class ScopeTests:
+    def test_what_is_no_scope_is_refused_at_once(self, issuers: Issuers) -> None:
+        with pytest.raises(ValueError, match="is no scope"):
+            issuers.add_absent(read_scope='a"b')
+
+    @ensureDeferred
+    @pytest.mark.parametrize(
+        ("scope", "reads", "writes"),
+        [
+            ("posts:read posts:write", True, True),
+            ("posts:read", True, False),
+            ("posts:write", False, True),
+            ("posts:rea posts:READ posts posts:read-all", False, False),
+            ("", False, False),
+        ],
+    )
+    async def test_for_reading_and_for_writing(
+        self, issuers: Issuers, scope: str, *, reads: bool, writes: bool
+    ) -> None:
+        issuer = issuers.add(read_scope="posts:read", write_scope="posts:write")
+        checker = issuers.checker()
+        for writing, good, word in ((False, reads, "posts:read"), (True, writes, "posts:write")):
+            checking = check(checker, issuer.token(scope=scope), writes=writing)
+            if good:
+                assert await checking == f"{issuer.issuer}#alice"
+                continue
+            with pytest.raises(InsufficientScopeError) as caught:
+                await checking
+            assert (caught.value.scope, caught.value.username) == (word, f"{issuer.issuer}#alice")
+
+    @ensureDeferred
+    async def test_of_several_words_all_are_needed(self, issuers: Issuers) -> None:
+        issuer = issuers.add(read_scope="a b")
+        assert await issuers.check(issuer.token(scope=["b", "c", "a"]))
+        with pytest.raises(InsufficientScopeError) as caught:
+            await issuers.check(issuer.token(scope="a c"))
+        assert caught.value.scope == "a b"
+
+    @ensureDeferred
+    async def test_none_is_needed(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        for writes in (False, True):
+            assert await issuers.check(issuer.token(), writes=writes)
+
+    @ensureDeferred
+    async def test_each_issuer_has_words_of_its_own(self, issuers: Issuers) -> None:
+        first, second = issuers.add(read_scope="a"), issuers.add(read_scope="b")
+        assert await issuers.check(second.token(scope="b"))
+        with pytest.raises(InsufficientScopeError):
+            await issuers.check(first.token(scope="b"))
+
+    @ensureDeferred
+    async def test_of_opaque_tokens(self, issuers: Issuers) -> None:
+        issuer = issuers.add_asked(write_scope="a")
+        issuer.active[OPAQUE] = issuer.claims(scope="b")
+        assert await issuers.check(OPAQUE) == f"{issuer.issuer}#alice"
+        with pytest.raises(InsufficientScopeError):
+            await issuers.check(OPAQUE, writes=True)
+
+
+class OpaqueTests:
+    @ensureDeferred
+    async def test_nobody_is_asked(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        issuer.active[OPAQUE] = issuer.claims()
+        assert "opaque" in (await refusal_of(issuers.check(OPAQUE))).why
+        assert issuer.count(INTROSPECTION) == 0
+
+    @ensureDeferred
+    async def test_the_first_accepts_it(self, issuers: Issuers) -> None:
+        first, second = issuers.add_asked(), issuers.add_asked()
+        first.active[OPAQUE] = first.claims()
+        assert await issuers.check(OPAQUE) == f"{first.issuer}#alice"
+        assert second.count(INTROSPECTION) == 0
+
+    @ensureDeferred
+    async def test_the_first_refuses_it_and_the_second_accepts_it(self, issuers: Issuers) -> None:
+        first, second = issuers.add_asked(), issuers.add_asked()
+        second.active[OPAQUE] = second.claims(sub="bob")
+        assert await issuers.check(OPAQUE) == f"{second.issuer}#bob"
+        assert first.count(INTROSPECTION) == 1
+
+    @ensureDeferred
+    async def test_the_first_is_away_and_the_second_accepts_it(self, issuers: Issuers) -> None:
+        issuers.add_asked_in_vain()
+        second = issuers.add_asked()
+        second.active[OPAQUE] = second.claims()
+        assert await issuers.check(OPAQUE) == f"{second.issuer}#alice"
+
+    @ensureDeferred
+    @pytest.mark.parametrize("away_first", [True, False])
+    async def test_one_is_away_and_the_other_refuses_it(self, issuers: Issuers, *, away_first: bool) -> None:
+        """It may be of the one that is away."""
+        away = issuers.add_asked_in_vain() if away_first else None
+        issuers.add_asked()
+        away = away or issuers.add_asked_in_vain()
+        with pytest.raises(IssuerUnavailableError) as caught:
+            await issuers.check(OPAQUE)
+        assert caught.value.issuer == away.issuer
+
+    @ensureDeferred
+    async def test_both_refuse_it(self, issuers: Issuers) -> None:
+        issuers.add_asked()
+        issuers.add_asked()
+        refusal = await refusal_of(issuers.check(OPAQUE))
+        assert (refusal.why.endswith("not active"), refusal.expired) == (True, False)
+
+    @ensureDeferred
+    async def test_one_that_is_not_asked_says_nothing(self, issuers: Issuers) -> None:
+        """The reason is that of the one that was asked, wherever it stands."""
+        issuers.add_asked()
+        issuers.add()
+        assert (await refusal_of(issuers.check(OPAQUE))).why.endswith("not active")
+
+    @ensureDeferred
+    async def test_one_says_that_it_has_expired(self, issuers: Issuers) -> None:
+        """Its owner is told so, whoever else has never heard of it."""
+        first = issuers.add_asked()
+        issuers.add_asked()
+        first.active[OPAQUE] = first.claims(exp=int(time.time() - LEEWAY_S - 1))
+        assert (await refusal_of(issuers.check(OPAQUE))).expired
+
+    @ensureDeferred
+    async def test_a_jwt_is_never_sent_away(self, issuers: Issuers) -> None:
+        """Good or not: to whom it belongs stands in it, and nobody else is to have it."""
+        first, second = issuers.add_asked(), issuers.add_asked()
+        await issuers.check(first.token())
+        good = first.token()
+        for token in (
+            first.token(iss="https://elsewhere.example"),
+            first.token(exp=1),
+            first.token(header={"alg": "none"}),
+            first.token(Key.make("ES256", KEY.kid)),
+            good + "AAAA",
+            good.rpartition(".")[0] + ".",
+        ):
+            await refusal_of(issuers.check(token))
+        assert (first.count(INTROSPECTION), second.count(INTROSPECTION)) == (0, 0)
+
+    @ensureDeferred
+    async def test_an_encrypted_token_is_not_opaque(self, issuers: Issuers) -> None:
+        """It is a kind of JWT, which we cannot read (auth.md, B19)."""
+        issuer = issuers.add_asked()
+        encrypted = "eyJhbGciOiJkaXIifQ..a.b.c"
+        issuer.active[encrypted] = issuer.claims()
+        assert "encrypted" in (await refusal_of(issuers.check(encrypted))).why
+        assert issuer.count(INTROSPECTION) == 0
+
+
+class RememberedTests:
+    """A token whose signature was right is remembered, and no better for it."""
+
+    def test_until_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock, network = Clock(), Network()
+        clock.rightNow = START_S
+        monkeypatch.setattr(bearer, "Fetcher", lambda *_, **__: network)
+        policy = TokenPolicy("https://idp.example", frozenset({AUDIENCE}))
+        mint = Mint(policy.issuer, AUDIENCE, KEY, now=clock.seconds)
+        trusted = Trusted(policy, reactor=cast(IReactor, clock), jwks_uri="https://idp.example/keys")
+        trusted.start()
+        network.next("https://idp.example/keys").answer(mint.key_set())
+        checker = BearerChecker([trusted], now=clock.seconds)
+        token = mint.token(exp=START_S + 5)
+        assert result_of(check(checker, token)) == "https://idp.example#alice"
+        clock.advance(5 + LEEWAY_S - 0.001)
+        assert result_of(check(checker, token)) == "https://idp.example#alice"
+        clock.advance(0.001)
+        with pytest.raises(InvalidTokenError) as caught:
+            result_of(check(checker, token))
+        assert caught.value.expired
+
+    @ensureDeferred
+    async def test_until_its_key_is_gone(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        checker = issuers.checker()
+        token = issuer.token()
+        assert await check(checker, token)
+        new = Key.make("ES256", "new")
+        issuer.keys = [new]
+        assert await check(checker, issuer.token(new))  # has the keys fetched
+        await refusal_of(check(checker, token))
+
+    @ensureDeferred
+    async def test_a_part_of_it_is_not_enough(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        checker = issuers.checker()
+        signed, _, signature = issuer.token().rpartition(".")
+        _, _, other = issuer.token(sub="bob").rpartition(".")
+        assert await check(checker, f"{signed}.{signature}")
+        for forged in (f"{signed}.{other}", f"{signed}.", f"{signed}.{signature}A"):
+            await refusal_of(check(checker, forged))
+
+    @ensureDeferred
+    async def test_its_scope_is_looked_at_each_time(self, issuers: Issuers) -> None:
+        issuer = issuers.add(write_scope="a")
+        checker = issuers.checker()
+        token = issuer.token()
+        for _ in range(2):
+            assert await check(checker, token)
+            with pytest.raises(InsufficientScopeError):
+                await check(checker, token, writes=True)
+
+    @ensureDeferred
+    async def test_an_opaque_one_is_for_the_issuer_to_remember(
+        self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        issuer = issuers.add_asked()
+        issuer.active[OPAQUE] = issuer.claims()
+        checker = issuers.checker()
+        assert await check(checker, OPAQUE)
+        monkeypatch.setattr(issuers.trusted[0], "introspector", None)
+        await refusal_of(check(checker, OPAQUE))
+
+    @ensureDeferred
+    async def test_not_all_of_them(self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bearer, "REMEMBERED_MAX", 2)
+        issuer = issuers.add()
+        checker = issuers.checker()
+        tokens = [issuer.token(sub=f"user-{number}") for number in range(5)]
+        for token, number in zip(tokens * 2, [*range(5)] * 2, strict=True):
+            assert await check(checker, token) == f"{issuer.issuer}#user-{number}"
+
+
+class LogTests:
+    @ensureDeferred
+    async def test_refusals_are_told_without_the_token(self, issuers: Issuers) -> None:
+        """A line each, that says from where and why."""
+        issuer = issuers.add_asked()
+        await issuers.check(issuer.token())
+        stranger = Key.make("ES256", "named-by-a-token")
+        tokens = [
+            OPAQUE,
+            issuer.token(sub="somebody", exp=1),
+            issuer.token(sub="somebody", aud="https://somewhere.example"),
+            issuer.token(sub="somebody", iss="https://somewhere.example"),
+            issuer.token(sub="somebody", header={"typ": "named-by-a-token"}),
+            issuer.token(stranger, sub="somebody"),
+        ]
+        with capturedLogs() as events:
+            for token in tokens:
+                await refusal_of(issuers.check(token))
+        lines = [formatEvent(event) for event in events]
+        beginning = f"login refused: bearer None from {HERE}: "
+        assert [line for line in lines if not line.startswith(beginning)] == []
+        assert len(lines) == len(tokens)
+        shown = repr(events)
+        secrets = [
+            OPAQUE,
+            "somebody",
+            "somewhere",
+            "named-by-a-token",
+            *(part for one in tokens for part in one.split(".")),
+        ]
+        assert [secret for secret in secrets if secret in shown] == []
+
+    @ensureDeferred
+    async def test_a_missing_scope_is_told_with_the_owner(self, issuers: Issuers) -> None:
+        issuer = issuers.add(read_scope="a")
+        with capturedLogs() as events:
+            for _ in range(2):
+                with pytest.raises(InsufficientScopeError):
+                    await issuers.check(issuer.token())
+        lines = [line for line in map(formatEvent, events) if line.startswith("login refused")]
+        owner = f"{issuer.issuer}#alice"
+        assert lines == [f"login refused: bearer {owner!r} from {HERE}: the token's scope is not enough"] * 2
+
+    @ensureDeferred
+    async def test_a_good_token_is_not_told(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        await issuers.check(issuer.token())
+        with capturedLogs() as events:
+            await issuers.check(issuer.token())
+        assert events == []

@@ -1,0 +1,853 @@
+"""The keys of an issuer: when it is asked for them, and what they are good for while it cannot be."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.auth.jwks import (
+    DISCOVERY_S,
+    OLD_S,
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    UNKNOWN_KEY_S,
+    WAIT_MAX_S,
+    KeySource,
+)
+from postd.errors import IssuerUnavailableError
+from postd.protocol.discovery import FRESH_MAX_S, FRESH_MIN_S, FRESH_S
+from postd.protocol.jwt import decode_jwt
+from postd.reactor import IReactor
+from tests.helpers import result_of
+from tests.issuer import ABSENT, Key, Mint
+
+ISSUER = "https://idp.example/realms/main"
+OPENID = "https://idp.example/realms/main/.well-known/openid-configuration"
+OAUTH = "https://idp.example/.well-known/oauth-authorization-server/realms/main"
+JWKS = "https://idp.example/keys"
+MOVED = "https://idp.example/moved"
+
+ONE, TWO, THREE = (Key.make("ES256", kid) for kid in ("one", "two", "three"))
+MINT = Mint(ISSUER, "https://api.example", ONE, TWO, THREE)
+
+JITTER = (0.8, 1.2)
+AHEAD = (0.8, 0.95)
+
+UNREACHABLE = FetchError("nobody is there")
+UNUSABLE = UnusableError("it answers 404")
+
+
+class Question:
+    """What somebody has asked, which waits for a test to answer it."""
+
+    def __init__(self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None) -> None:
+        self.url = url
+        self.form = dict(form)
+        self.auth = auth
+        self.given_up = False
+        self.waiting: Deferred[Fetched] = Deferred(self._give_up)
+
+    def _give_up(self, _: Deferred[Fetched]) -> None:
+        self.given_up = True
+
+    @property
+    def open(self) -> bool:
+        return not self.waiting.called
+
+    def answer(self, document: Any, *cache_control: str, age: str = "0", status: int = 200) -> None:
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
+        self.waiting.callback(Fetched(content, cache_control, age, status))
+
+    def fail(self, error: FetchError = UNREACHABLE) -> None:
+        self.waiting.errback(error)
+
+
+class Network:
+    """Stands in for a `Fetcher`, and asks nobody."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    def get(self, url: str) -> Deferred[Fetched]:
+        return self._ask(Question(url, {}, None))
+
+    def post(self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None) -> Deferred[Fetched]:
+        return self._ask(Question(url, form, auth))
+
+    def _ask(self, question: Question) -> Deferred[Fetched]:
+        self.asked.append(question)
+        return question.waiting
+
+    @property
+    def open(self) -> list[Question]:
+        return [question for question in self.asked if question.open]
+
+    def next(self, url: str) -> Question:
+        """Return the one question that is open; it is put to this address."""
+        (question,) = self.open
+        assert question.url == url
+        return question
+
+
+def key_set(*keys: Key) -> dict[str, Any]:
+    return {"keys": [key.jwk() for key in keys]}
+
+
+def metadata(jwks_uri: str = JWKS, **changes: Any) -> dict[str, Any]:
+    return {"issuer": ISSUER, "jwks_uri": jwks_uri, **changes}
+
+
+class World:
+    """A key source, and all that it knows of: a clock, and a network."""
+
+    START_S = 1_800_000_000.0
+
+    def __init__(self, jwks_uri: str = JWKS) -> None:
+        self.clock = Clock()
+        self.clock.rightNow = self.START_S
+        self.network = Network()
+        fetcher = cast(Fetcher, self.network)
+        self.source = KeySource(ISSUER, fetcher, reactor=cast(IReactor, self.clock), jwks_uri=jwks_uri)
+
+    def start(self, *keys: Key, cache_control: Sequence[str] = ()) -> None:
+        """Start it, with these keys to be had."""
+        self.source.start()
+        self.serve(*keys, cache_control=cache_control)
+
+    def serve(self, *keys: Key, cache_control: Sequence[str] = ()) -> None:
+        self.network.next(JWKS).answer(key_set(*keys), *cache_control)
+
+    def fail(self, error: FetchError = UNREACHABLE) -> None:
+        self.network.next(JWKS).fail(error)
+
+    def find(self, key: Key, **header: Any) -> Deferred[list[str | None]]:
+        """Show a token; it comes to the names of keys that it may be signed with."""
+        finding = Deferred.fromCoroutine(self.source.find(decode_jwt(MINT.token(key, header=header))))
+        return finding.addCallback(lambda found: [one.key_id for one in found])
+
+    def found(self, key: Key, **header: Any) -> Any:
+        """As `find`, where nothing is to be waited for."""
+        return result_of(self.find(key, **header))
+
+    @property
+    def fetches(self) -> int:
+        return sum(question.url in {JWKS, MOVED} for question in self.network.asked)
+
+    def next_call_s(self) -> float:
+        """Return in how many seconds it does something by itself."""
+        return min(call.getTime() for call in self.clock.getDelayedCalls()) - self.clock.seconds()
+
+    def until_next(self) -> float:
+        """Let time pass until it does something by itself; return how long that was."""
+        passed = self.next_call_s()
+        self.clock.advance(passed)
+        return passed
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def discovering() -> World:
+    """One that has to find out where the keys are."""
+    return World("")
+
+
+def texts(events: Sequence[Any]) -> list[str]:
+    """Return what the log was told, without its beginning, which names the issuer."""
+    lines = [formatEvent(event) for event in events]
+    beginning = f"bearer {ISSUER}: "
+    assert [line for line in lines if not line.startswith(beginning)] == []
+    return [line.removeprefix(beginning) for line in lines]
+
+
+class KeysTests:
+    def test_nothing_is_asked_before_it_starts(self, world: World) -> None:
+        assert (world.network.asked, world.clock.getDelayedCalls()) == ([], [])
+
+    def test_they_are_fetched_at_the_start(self, world: World) -> None:
+        world.start(ONE, TWO)
+        assert world.found(ONE) == ["one"]
+        assert world.found(TWO) == ["two"]
+        assert world.fetches == 1
+
+    def test_the_first_token_waits_for_them(self, world: World) -> None:
+        world.source.start()
+        finding = world.find(ONE)
+        assert not finding.called
+        world.serve(ONE)
+        assert result_of(finding) == ["one"]
+        assert world.fetches == 1
+
+    def test_a_token_without_a_key_id_fits_the_only_key(self, world: World) -> None:
+        world.start(ONE)
+        assert world.found(ONE, kid=ABSENT) == ["one"]
+
+    def test_a_key_that_is_gone_at_the_issuer_is_gone_here(self, world: World) -> None:
+        world.start(ONE, TWO)
+        world.until_next()
+        assert world.found(ONE) == ["one"]  # until then
+        world.serve(TWO)
+        assert world.found(TWO) == ["two"]
+        gone = world.find(ONE)
+        world.serve(TWO)
+        assert result_of(gone) == []
+
+    def test_a_set_without_keys_is_none(self, world: World) -> None:
+        """An issuer that takes its keys away puts others in their place; one that is broken may have none to show."""
+        world.start(ONE)
+        for entries in ([], [{"kty": "oct", "k": "c2VjcmV0"}]):
+            world.until_next()
+            world.network.next(JWKS).answer({"keys": entries})
+            assert world.found(ONE) == ["one"]
+            world.until_next()
+            world.serve(ONE)
+
+    def test_an_issuer_that_never_had_keys_is_not_ready(self, world: World) -> None:
+        world.start()
+        with pytest.raises(IssuerUnavailableError):
+            world.found(ONE)
+
+    def test_keys_that_are_of_no_use_are_none(self, world: World) -> None:
+        with capturedLogs() as events:
+            world.source.start()
+            world.network.next(JWKS).answer({"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {}]})
+        (told,) = texts(events)
+        assert told.startswith(f"no keys: {JWKS}: no key in it is of use: ")
+        with pytest.raises(IssuerUnavailableError):
+            world.found(ONE)
+
+
+class RefreshTests:
+    """Keys are fetched anew before they are old."""
+
+    @pytest.mark.parametrize(
+        ("cache_control", "age", "fresh_s"),
+        [
+            ((), "0", FRESH_S),
+            (("no-store",), "0", FRESH_S),
+            (("max-age=1000",), "0", 1000.0),
+            (("public", "max-age=1000"), "400", 600.0),
+            (("max-age=0",), "0", FRESH_MIN_S),
+            (("max-age=99999999",), "0", FRESH_MAX_S),
+        ],
+    )
+    def test_when(self, cache_control: tuple[str, ...], age: str, fresh_s: float) -> None:
+        """Ahead of their age, and not at the same time everywhere."""
+        delays = set()
+        for _ in range(50):
+            world = World()
+            world.source.start()
+            world.network.next(JWKS).answer(key_set(ONE), *cache_control, age=age)
+            delays.add(world.next_call_s())
+        assert AHEAD[0] * fresh_s <= min(delays)
+        assert max(delays) <= AHEAD[1] * fresh_s
+        assert len(delays) > 1
+
+    def test_again_and_again(self, world: World) -> None:
+        world.start(ONE)
+        for _ in range(3):
+            assert world.until_next() >= AHEAD[0] * FRESH_S
+            assert world.fetches > 1
+            world.serve(ONE, TWO)
+            assert len(world.clock.getDelayedCalls()) == 1
+
+    def test_tokens_do_not_wait_for_it(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        assert world.found(ONE) == ["one"]
+        world.clock.advance(1)
+        assert world.found(ONE) == ["one"]
+        assert world.fetches == 2
+
+    def test_tokens_do_not_cause_it(self, world: World) -> None:
+        world.start(ONE)
+        for _ in range(100):
+            assert world.found(ONE) == ["one"]
+        assert world.fetches == 1
+
+    def test_a_fetch_for_a_token_puts_it_off(self, world: World) -> None:
+        world.start(ONE)
+        world.clock.advance(200)
+        finding = world.find(TWO)
+        world.serve(ONE, TWO)
+        assert result_of(finding) == ["two"]
+        assert len(world.clock.getDelayedCalls()) == 1
+        assert world.next_call_s() >= AHEAD[0] * FRESH_S
+
+
+class UnknownKeyTests:
+    """A token that names a key that is not held."""
+
+    def test_it_is_found_within_the_call(self, world: World) -> None:
+        world.start(ONE)
+        finding = world.find(TWO)
+        assert not finding.called
+        world.serve(ONE, TWO)
+        assert result_of(finding) == ["two"]
+        assert world.fetches == 2
+
+    def test_there_is_one_fetch_for_all_who_wait(self, world: World) -> None:
+        world.start(ONE)
+        finding = [world.find(TWO) for _ in range(10)] + [world.find(THREE)]
+        world.serve(ONE, TWO)
+        assert [result_of(one) for one in finding] == [["two"]] * 10 + [[]]
+        assert world.fetches == 2
+
+    def test_made_up_names_cause_one_fetch(self, world: World) -> None:
+        world.start(ONE)
+        first = world.find(ONE, kid="made-up")
+        world.serve(ONE)
+        assert result_of(first) == []
+        for number in range(500):
+            world.clock.advance((UNKNOWN_KEY_S - 1) / 500)
+            assert world.found(ONE, kid=f"made-up-{number}") == []
+        assert world.found(ONE) == ["one"]
+        assert world.fetches == 2
+
+    def test_a_clock_that_was_set_back_keeps_nobody_from_asking(self, world: World) -> None:
+        """A machine may start with a clock that is ahead."""
+        world.start(ONE)
+        first = world.find(TWO)
+        world.serve(ONE)
+        assert result_of(first) == []
+        world.clock.rightNow -= 86_400
+        second = world.find(TWO)
+        world.serve(ONE, TWO)
+        assert result_of(second) == ["two"]
+
+    def test_after_a_while_there_is_another(self, world: World) -> None:
+        world.start(ONE)
+        first = world.find(TWO)
+        world.serve(ONE)
+        world.clock.advance(UNKNOWN_KEY_S - 0.001)
+        assert (result_of(first), world.found(TWO)) == ([], [])
+        world.clock.advance(0.001)
+        second = world.find(TWO)
+        world.serve(ONE, TWO)
+        assert result_of(second) == ["two"]
+        assert world.fetches == 3
+
+    def test_what_is_scheduled_does_not_count(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        world.serve(ONE)
+        finding = world.find(TWO)
+        world.serve(ONE, TWO)
+        assert result_of(finding) == ["two"]
+        assert world.fetches == 3
+
+    def test_a_fetch_that_failed_does_count(self, world: World) -> None:
+        """An issuer that is down is not asked more often than one that is up."""
+        world.start(ONE)
+        first = world.find(TWO)
+        world.fail()
+        assert result_of(first) == []
+        assert world.found(TWO) == []
+        assert world.fetches == 2
+
+    def test_one_that_is_under_way_is_joined(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        finding = [world.find(TWO), world.find(TWO)]
+        world.serve(ONE, TWO)
+        assert [result_of(one) for one in finding] == [["two"], ["two"]]
+        assert world.fetches == 2
+
+    def test_one_that_began_too_early_is_followed_by_another(self, world: World) -> None:
+        """It may have begun before the issuer had the key."""
+        world.start(ONE)
+        world.until_next()
+        finding = [world.find(TWO), world.find(TWO)]
+        world.serve(ONE)
+        assert not any(one.called for one in finding)
+        world.serve(ONE, TWO)
+        assert [result_of(one) for one in finding] == [["two"], ["two"]]
+        assert world.fetches == 3
+
+    def test_there_is_no_third(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        finding = world.find(TWO)
+        world.serve(ONE)
+        world.serve(ONE)
+        assert result_of(finding) == []
+        assert world.fetches == 3
+
+    def test_the_first_fetch_is_followed_by_another(self, world: World) -> None:
+        world.source.start()
+        finding = world.find(TWO)
+        world.serve(ONE)
+        world.serve(ONE, TWO)
+        assert result_of(finding) == ["two"]
+
+    def test_a_key_of_the_same_name_and_another_kind(self, world: World) -> None:
+        world.start(ONE)
+        finding = world.find(Key.make("RS256", "one"))
+        world.serve(ONE)
+        assert result_of(finding) == []
+
+    def test_a_token_that_names_none_among_several(self, world: World) -> None:
+        """It is no reason to flood the issuer either."""
+        world.start(ONE, TWO)
+        finding = world.find(ONE, kid=ABSENT)
+        world.serve(ONE, TWO)
+        assert (result_of(finding), world.found(ONE, kid=ABSENT)) == ([], [])
+        assert world.fetches == 2
+
+
+class WaitingTests:
+    """Whoever waits for keys does not wait for long (auth.md, B20)."""
+
+    def test_for_a_key(self, world: World) -> None:
+        world.start(ONE)
+        finding = world.find(TWO)
+        world.clock.advance(WAIT_MAX_S - 0.001)
+        assert not finding.called
+        world.clock.advance(0.001)
+        assert result_of(finding) == []
+
+    def test_for_the_first_keys(self, world: World) -> None:
+        world.source.start()
+        finding = world.find(ONE)
+        world.clock.advance(WAIT_MAX_S - 0.001)
+        assert not finding.called
+        world.clock.advance(0.001)
+        with pytest.raises(IssuerUnavailableError):
+            result_of(finding)
+
+    def test_for_two_fetches(self, world: World) -> None:
+        """For one that is joined and the one that follows it not longer than for one."""
+        world.start(ONE)
+        world.until_next()
+        finding = world.find(TWO)
+        world.clock.advance(WAIT_MAX_S - 1)
+        world.serve(ONE)
+        world.clock.advance(0.999)
+        assert not finding.called
+        world.clock.advance(0.001)
+        assert result_of(finding) == []
+
+    def test_the_fetch_goes_on(self, world: World) -> None:
+        world.start(ONE)
+        finding = world.find(TWO)
+        for _ in range(2):
+            world.clock.advance(WAIT_MAX_S)
+        assert result_of(finding) == []
+        world.serve(ONE, TWO)
+        assert world.found(TWO) == ["two"]
+
+    @pytest.mark.parametrize("which", [0, 1, 2])
+    def test_who_stops_to_wait_breaks_nothing(self, world: World, which: int) -> None:
+        """Be it the one whose token has caused the fetch, whose client has gone."""
+        world.start(ONE)
+        finding = [world.find(TWO) for _ in range(3)]
+        gone = finding.pop(which)
+        gone.addErrback(lambda _: None)
+        gone.cancel()
+        world.serve(ONE, TWO)
+        assert [result_of(one) for one in finding] == [["two"]] * 2
+        assert len(world.clock.getDelayedCalls()) == 1
+
+    def test_nobody_waits_any_more(self, world: World) -> None:
+        world.source.start()
+        finding = world.find(ONE)
+        finding.addErrback(lambda _: None)
+        finding.cancel()
+        with capturedLogs() as events:
+            world.serve(ONE)
+        assert texts(events) == ["1 key"]
+        assert world.found(ONE) == ["one"]
+
+
+class FailureTests:
+    """An issuer that cannot be asked."""
+
+    @pytest.mark.parametrize("error", [UNREACHABLE, UNUSABLE])
+    def test_keys_that_are_held_go_on(self, world: World, error: FetchError) -> None:
+        world.start(ONE)
+        for _ in range(20):
+            world.until_next()
+            world.fail(error)
+            assert world.found(ONE) == ["one"]
+        finding = world.find(TWO)  # is refused, not put off: there are keys
+        world.fail(error)
+        assert result_of(finding) == []
+
+    @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b'{"keys": {}}', b"[" * 100_000])
+    def test_what_is_no_key_set_is_not_taken(self, world: World, content: bytes) -> None:
+        world.start(ONE)
+        world.until_next()
+        world.network.next(JWKS).answer(content)
+        assert world.found(ONE) == ["one"]
+        assert world.next_call_s() <= JITTER[1] * RETRY_MIN_S
+
+    @pytest.mark.parametrize("keys", [(), (ONE,)])
+    def test_an_error_of_our_own_is_not_the_end(self, world: World, keys: tuple[Key, ...]) -> None:
+        """It is told with all that there is to find it by, and keys are fetched again."""
+        world.source.start()
+        for key in keys:
+            world.serve(key)
+            world.until_next()
+        with capturedLogs() as events:
+            world.network.next(JWKS).waiting.errback(RuntimeError("ours"))
+        assert [event["log_failure"].value.args for event in events if "log_failure" in event] == [("ours",)]
+        world.until_next()
+        world.serve(TWO)
+        assert world.found(TWO) == ["two"]
+
+    def test_without_any_keys_it_is_told(self, world: World) -> None:
+        world.source.start()
+        finding = [world.find(ONE), world.find(TWO)]
+        world.fail()
+        for one in finding:
+            with pytest.raises(IssuerUnavailableError) as caught:
+                result_of(one)
+            assert caught.value.issuer == ISSUER
+
+    def test_it_is_tried_again_less_and_less_often(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        for number in range(12):
+            world.fail()
+            nominal = min(RETRY_MIN_S * 2**number, RETRY_MAX_S)
+            assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
+        world.serve(ONE)
+        assert world.until_next() >= AHEAD[0] * FRESH_S
+        world.fail()
+        assert world.next_call_s() <= JITTER[1] * RETRY_MIN_S  # it begins anew
+
+    def test_the_first_keys_are_tried_for_more_often(self, world: World) -> None:
+        world.source.start()
+        for number in range(12):
+            world.fail()
+            nominal = min(RETRY_MIN_S * 2**number, RETRY_FIRST_S)
+            assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
+        world.serve(ONE)
+        assert world.found(ONE) == ["one"]
+
+    def test_not_all_try_again_at_the_same_time(self) -> None:
+        delays = set()
+        for _ in range(50):
+            world = World()
+            world.source.start()
+            world.fail()
+            delays.add(world.next_call_s())
+        assert len(delays) > 1
+
+    def test_tokens_cause_no_more_than_a_fetch_a_second(self, world: World) -> None:
+        """There never were keys: one that comes after a second need not wait for the next try."""
+        world.source.start()
+        for _ in range(4):
+            world.fail()
+            world.until_next()
+        world.fail()
+        fetches = world.fetches
+        for _ in range(100):
+            world.clock.advance((RETRY_MIN_S - 0.01) / 100)
+            with pytest.raises(IssuerUnavailableError):
+                world.found(ONE)
+        assert world.fetches == fetches
+        world.clock.advance(0.01)
+        finding = [world.find(ONE) for _ in range(100)]
+        assert world.fetches == fetches + 1
+        world.fail()
+        for one in finding:
+            with pytest.raises(IssuerUnavailableError):
+                result_of(one)
+        assert world.fetches == fetches + 1
+
+    def test_a_token_brings_the_first_keys(self, world: World) -> None:
+        world.source.start()
+        for _ in range(4):
+            world.fail()
+            world.until_next()
+        world.fail()
+        world.clock.advance(RETRY_MIN_S)
+        finding = world.find(ONE)
+        world.serve(ONE)
+        assert result_of(finding) == ["one"]
+
+
+class DiscoveryTests:
+    """Where the keys are, if it is not given."""
+
+    def test_it_asks_and_then_fetches(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).answer(metadata())
+        discovering.serve(ONE)
+        assert discovering.found(ONE) == ["one"]
+
+    def test_given_is_given(self, world: World) -> None:
+        world.start(ONE)
+        for _ in range(20):
+            world.until_next()
+            world.serve(ONE)
+        assert {question.url for question in world.network.asked} == {JWKS}
+
+    def test_what_was_found_is_believed_for_an_hour(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).answer(metadata())
+        discovering.serve(ONE)
+        began = discovering.clock.seconds()
+        while discovering.clock.seconds() + discovering.next_call_s() < began + DISCOVERY_S:
+            discovering.until_next()
+            discovering.serve(ONE)
+        discovering.until_next()
+        discovering.network.next(OPENID).answer(metadata(MOVED))
+        discovering.network.next(MOVED).answer(key_set(TWO))
+        assert discovering.found(TWO) == ["two"]
+
+    @pytest.mark.parametrize("error", [UNREACHABLE, UNUSABLE])
+    def test_it_asks_again_when_there_are_no_keys(self, discovering: World, error: FetchError) -> None:
+        self.find_out(discovering)
+        discovering.until_next()
+        discovering.fail(error)
+        discovering.until_next()
+        discovering.network.next(OPENID).answer(metadata(MOVED))
+        discovering.network.next(MOVED).answer(key_set(TWO))
+        assert discovering.found(TWO) == ["two"]
+
+    def test_it_asks_again_when_there_is_something_else(self, discovering: World) -> None:
+        """Where the keys were, there may be a page now that says so, with status 200."""
+        self.find_out(discovering)
+        discovering.until_next()
+        discovering.network.next(JWKS).answer(b"<html>")
+        discovering.until_next()
+        discovering.network.next(OPENID).answer(metadata(MOVED))
+        discovering.network.next(MOVED).answer(key_set(TWO))
+        assert discovering.found(TWO) == ["two"]
+
+    def find_out(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).answer(metadata())
+        discovering.serve(ONE)
+
+    def test_the_old_place_does_when_it_cannot_be_found(self, discovering: World) -> None:
+        """It is the metadata that are broken, and not the keys."""
+        for spoil in (UNREACHABLE, UNUSABLE):
+            world = World("")
+            self.find_out(world)
+            world.until_next()
+            world.fail()
+            world.until_next()
+            world.network.next(OPENID).fail(spoil)
+            if spoil is UNUSABLE:
+                world.network.next(OAUTH).fail(spoil)
+            world.serve(TWO)
+            assert world.found(TWO) == ["two"]
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            b"<html>",
+            {},
+            {"issuer": ISSUER},
+            metadata(issuer=ISSUER + "/"),
+            metadata(issuer="https://elsewhere.example"),
+            metadata("http://idp.example/keys"),
+            metadata("/keys"),
+        ],
+    )
+    def test_a_document_that_is_of_no_use(self, discovering: World, document: Any) -> None:
+        """Then there may be one by RFC 8414."""
+        discovering.source.start()
+        discovering.network.next(OPENID).answer(document)
+        discovering.network.next(OAUTH).answer(metadata())
+        discovering.serve(ONE)
+        assert discovering.found(ONE) == ["one"]
+
+    def test_a_document_that_is_not_there(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).fail(UNUSABLE)
+        discovering.network.next(OAUTH).answer(metadata())
+        discovering.serve(ONE)
+        assert discovering.found(ONE) == ["one"]
+
+    def test_an_issuer_that_is_not_there(self, discovering: World) -> None:
+        """To ask it the other thing would only take longer."""
+        with capturedLogs() as events:
+            discovering.source.start()
+            discovering.network.next(OPENID).fail(UNREACHABLE)
+        assert discovering.network.open == []
+        assert texts(events) == [f"no keys: {OPENID}: {UNREACHABLE}"]
+
+    def test_of_two_reasons_the_first_is_told(self, discovering: World) -> None:
+        """RFC 8414 is the exception, and nobody should be led to it."""
+        with capturedLogs() as events:
+            discovering.source.start()
+            discovering.network.next(OPENID).answer(metadata(issuer="https://elsewhere.example"))
+            discovering.network.next(OAUTH).fail(UNUSABLE)
+        (told,) = texts(events)
+        assert told.startswith(f"no keys: {OPENID}: ")
+        assert "elsewhere" not in told
+
+    def test_an_issuer_that_goes_away_in_between(self, discovering: World) -> None:
+        with capturedLogs() as events:
+            discovering.source.start()
+            discovering.network.next(OPENID).fail(UNUSABLE)
+            discovering.network.next(OAUTH).fail(UNREACHABLE)
+        assert len(texts(events)) == 1
+        with pytest.raises(IssuerUnavailableError):
+            discovering.found(ONE)
+
+
+class LogTests:
+    def test_the_first_keys_are_told(self, world: World) -> None:
+        with capturedLogs() as events:
+            world.start(ONE, TWO)
+            world.until_next()
+            world.serve(ONE, TWO)
+        assert texts(events) == ["2 keys"]
+
+    def test_keys_that_are_left_out_are_told(self, world: World) -> None:
+        with capturedLogs() as events:
+            world.source.start()
+            world.network.next(JWKS).answer({"keys": [ONE.jwk(), {}, ONE.jwk(use="enc")]})
+        assert texts(events) == ["1 key, 2 left out"]
+
+    def test_a_failure_is_told_once_and_its_end(self, world: World) -> None:
+        with capturedLogs() as events:
+            world.source.start()
+            for _ in range(5):
+                world.fail()
+                world.until_next()
+            world.serve(ONE)
+            for _ in range(5):
+                world.until_next()
+                world.fail()
+            world.until_next()
+            world.fail(UNUSABLE)
+            world.until_next()
+            world.serve(ONE)
+        assert texts(events) == [
+            f"no keys: {JWKS}: {UNREACHABLE}",
+            "1 key",
+            f"keys not fetched anew: {JWKS}: {UNREACHABLE}",
+            f"keys not fetched anew: {JWKS}: {UNUSABLE}",
+            "1 key",
+        ]
+        assert [event["log_level"] for event in events] == [
+            LogLevel.warn,
+            LogLevel.info,
+            LogLevel.warn,
+            LogLevel.warn,
+            LogLevel.info,
+        ]
+
+    def test_old_keys_are_told_loudly_and_used(self, world: World) -> None:
+        world.start(ONE)
+        with capturedLogs() as events:
+            while world.clock.seconds() < world.START_S + OLD_S + 10 * RETRY_MAX_S:
+                world.until_next()
+                world.fail()
+        assert [event["log_level"] for event in events] == [LogLevel.warn, LogLevel.error]
+        assert "more than 24 h old" in texts(events)[1]
+        assert world.found(ONE) == ["one"]
+
+    def test_it_says_nothing_of_tokens_and_keys(self, world: World) -> None:
+        token = MINT.token(TWO, sub="somebody", header={"kid": "named-by-a-token"})
+        with capturedLogs() as events:
+            world.start(ONE)
+            finding = Deferred.fromCoroutine(world.source.find(decode_jwt(token)))
+            world.serve(ONE)
+            result_of(finding)
+            world.until_next()
+            world.network.next(JWKS).answer({"keys": "named-by-an-issuer"})
+            world.until_next()
+            world.network.next(JWKS).answer({"keys": [{**ONE.jwk(), "kty": "named-by-an-issuer"}]})
+        shown = repr([(formatEvent(event), event) for event in events])
+        secrets = ["named-by", "somebody", *token.split("."), *(str(ONE.jwk()[name]) for name in ("x", "y"))]
+        assert [secret for secret in secrets if secret in shown] == []
+
+
+class StopTests:
+    """When it is stopped, nothing is under way, and nothing will be."""
+
+    def check_stopped(self, world: World) -> None:
+        """Stop it, and see it do nothing more, and tell nothing."""
+        asked = len(world.network.asked)
+        with capturedLogs() as events:
+            world.source.stop()
+            assert world.clock.getDelayedCalls() == []
+            assert world.network.open == []
+            assert len(world.network.asked) == asked
+            world.clock.advance(OLD_S)
+        assert texts(events) == []
+        assert len(world.network.asked) == asked
+
+    def test_before_it_has_started(self, world: World) -> None:
+        self.check_stopped(world)
+
+    def test_between_two_fetches(self, world: World) -> None:
+        world.start(ONE)
+        self.check_stopped(world)
+
+    def test_after_a_failure(self, world: World) -> None:
+        world.source.start()
+        world.fail()
+        self.check_stopped(world)
+
+    def test_within_the_first_fetch(self, world: World) -> None:
+        world.source.start()
+        self.check_stopped(world)
+        assert world.network.asked[0].given_up
+
+    def test_within_another_fetch(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        self.check_stopped(world)
+
+    def test_while_it_is_being_found_out_where_the_keys_are(self, discovering: World) -> None:
+        discovering.source.start()
+        self.check_stopped(discovering)
+        again = World("")
+        again.source.start()
+        again.network.next(OPENID).fail(UNUSABLE)
+        self.check_stopped(again)
+
+    def test_while_that_is_being_found_out_again(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).answer(metadata())
+        discovering.serve(ONE)
+        discovering.until_next()
+        discovering.fail()
+        discovering.until_next()
+        assert [question.url for question in discovering.network.open] == [OPENID]
+        self.check_stopped(discovering)
+
+    def test_tokens_that_wait_are_answered(self, world: World) -> None:
+        world.source.start()
+        waiting = world.find(ONE)
+        self.check_stopped(world)
+        with pytest.raises(IssuerUnavailableError):
+            result_of(waiting)
+
+    def test_tokens_that_wait_for_another_key_are_answered(self, world: World) -> None:
+        world.start(ONE)
+        waiting = world.find(TWO)
+        self.check_stopped(world)
+        assert result_of(waiting) == []
+
+    def test_tokens_that_come_later_ask_nobody(self, world: World) -> None:
+        world.start(ONE)
+        world.source.stop()
+        assert world.found(ONE) == ["one"]
+        assert world.found(TWO) == []
+        assert (world.network.open, world.clock.getDelayedCalls()) == ([], [])
+
+    def test_it_can_be_stopped_twice_and_started_again(self, world: World) -> None:
+        world.start(ONE)
+        world.source.stop()
+        world.source.stop()
+        world.start(TWO)
+        assert world.found(TWO) == ["two"]
+        assert len(world.clock.getDelayedCalls()) == 1

@@ -1,0 +1,198 @@
+"""The checker, the keys and the guard in an application that is not postd: a stock Site with a resource of its own."""
+
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import treq
+from pytest_twisted import async_yield_fixture, ensureDeferred
+from twisted.cred.portal import Portal
+from twisted.internet import reactor as global_reactor
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
+from twisted.web.http_headers import Headers
+from twisted.web.pages import notFound
+from twisted.web.resource import IResource, Resource
+from twisted.web.server import Site
+from twisted.web.static import Data
+
+from postd.auth.bearer import BearerChecker
+from postd.auth.bearer import Issuer as Trusted
+from postd.protocol.jwt import TokenPolicy
+from postd.reactor import IReactor
+from postd.web.bearer import BearerCredentialFactory
+from postd.web.client import Clients
+from postd.web.guard import Guard, Realm
+from tests.issuer import INTROSPECTION, Issuer, Key
+
+AUDIENCE = "https://api.example"
+KEY = Key.make("ES256")
+CHALLENGE = 'Bearer realm="my realm"'
+LINES_MAX = 15
+
+
+class Echo(Resource):
+    """What is to be protected. The guard tells it whose token it was."""
+
+    def getChild(self, path: bytes, request: Any) -> IResource:
+        return notFound()
+
+    def render_GET(self, request: Any) -> bytes:
+        return f"hello {request.username}".encode()
+
+    def render_POST(self, request: Any) -> bytes:
+        return b"%d bytes: %s" % (len(body := request.content.read()), body)
+
+
+def hello(issuer: Issuer) -> bytes:
+    return f"hello {issuer.issuer}#alice".encode()
+
+
+def make_app() -> Resource:
+    root = Echo()
+    root.putChild(b"", Echo())
+    root.putChild(b"child", Data(b"a child", "text/plain"))
+    return root
+
+
+def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[Site, Trusted]:
+    issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
+    portal = Portal(Realm(), [BearerChecker([issuer])])
+    factory = BearerCredentialFactory("my realm", Clients())
+    root = Resource()
+    root.putChild(b"open", Data(b"for all", "text/plain"))
+    root.putChild(b"api", Guard(portal, [factory], resource))
+    issuer.start()
+    return Site(root), issuer
+
+
+@async_yield_fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    with ExitStack() as stack:
+        yield stack.enter_context(Issuer(AUDIENCE, KEY))
+        await deferToThread(stack.close)  # connections may have to be ended here before they end there
+
+
+@asynccontextmanager
+async def serving(issuer: Issuer, **settings: Any) -> AsyncIterator[str]:
+    """Serve the application; give its URL."""
+    site, trusted = protect(make_app(), issuer.issuer, cast(IReactor, global_reactor), **settings)
+    site.noisy = False
+    port: Any = cast(Any, global_reactor).listenTCP(0, site, interface="127.0.0.1")
+    try:
+        yield f"http://127.0.0.1:{port.getHost().port}"
+    finally:
+        trusted.stop()
+        await port.stopListening()
+
+
+async def ask(method: str, url: str, token: str | None = None, **options: Any) -> tuple[int, bytes, list[str]]:
+    """Return the status, the body, and the challenges of an answer."""
+    headers = Headers({} if token is None else {"Authorization": [f"Bearer {token}"]})
+    answer = await treq.request(method, url, headers=headers, persistent=False, **options)
+    return answer.code, await answer.content(), answer.headers.getRawHeaders("WWW-Authenticate", [])
+
+
+def test_it_takes_few_lines() -> None:
+    """They stand in the README, too."""
+    assert len(inspect.getsource(protect).splitlines()) < LINES_MAX
+
+
+@ensureDeferred
+async def test_without_a_token(issuer: Issuer) -> None:
+    async with serving(issuer) as url:
+        assert await ask("GET", f"{url}/open") == (200, b"for all", [])
+        for method in ("GET", "POST", "DELETE"):
+            assert await ask(method, f"{url}/api") == (401, b"Unauthorized\n", [CHALLENGE])
+        assert await ask("GET", f"{url}/api/child") == (401, b"Unauthorized\n", [CHALLENGE])
+
+
+@ensureDeferred
+async def test_with_a_token(issuer: Issuer) -> None:
+    async with serving(issuer) as url:
+        assert await ask("GET", f"{url}/api", issuer.token()) == (200, hello(issuer), [])
+        assert await ask("GET", f"{url}/api/", issuer.token()) == (200, hello(issuer), [])
+
+
+@ensureDeferred
+@pytest.mark.parametrize("body", [b"a body", b"x" * 1_000_000])
+async def test_a_body_arrives(issuer: Issuer, body: bytes) -> None:
+    """Also with the first token of all, while the keys are still on their way."""
+    async with serving(issuer) as url:
+        for _ in range(2):
+            status, answered, _ = await ask("POST", f"{url}/api", issuer.token(), data=body)
+            assert (status, answered) == (200, b"%d bytes: %s" % (len(body), body))
+
+
+@ensureDeferred
+async def test_children(issuer: Issuer) -> None:
+    async with serving(issuer) as url:
+        for _ in range(2):
+            assert await ask("GET", f"{url}/api/child", issuer.token()) == (200, b"a child", [])
+        assert (await ask("GET", f"{url}/api/missing", issuer.token()))[0] == 404
+        assert (await ask("HEAD", f"{url}/api/child", issuer.token()))[:2] == (200, b"")
+
+
+@ensureDeferred
+async def test_a_refused_token(issuer: Issuer) -> None:
+    refused = f'{CHALLENGE}, error="invalid_token", error_description="The access token is invalid"'
+    expired = f'{CHALLENGE}, error="invalid_token", error_description="The access token expired"'
+    async with serving(issuer) as url:
+        for token in ("made-up", issuer.token(aud="https://elsewhere.example"), issuer.token(Key.make("ES256"))):
+            assert await ask("GET", f"{url}/api", token) == (401, b"Unauthorized\n", [refused])
+        assert await ask("GET", f"{url}/api", issuer.token(exp=1)) == (401, b"Unauthorized\n", [expired])
+
+
+@ensureDeferred
+async def test_a_missing_scope(issuer: Issuer) -> None:
+    forbidden = f'{CHALLENGE}, error="insufficient_scope", scope="api:write"'
+    async with serving(issuer, read_scope="api:read", write_scope="api:write") as url:
+        reader = issuer.token(scope="api:read")
+        assert await ask("GET", f"{url}/api", reader) == (200, hello(issuer), [])
+        assert await ask("POST", f"{url}/api", reader, data=b"a") == (403, b"Forbidden\n", [forbidden])
+        writer = issuer.token(scope="api:write")
+        assert await ask("POST", f"{url}/api", writer, data=b"a") == (200, b"1 bytes: a", [])
+
+
+@ensureDeferred
+async def test_an_opaque_token(issuer: Issuer) -> None:
+    issuer.active["an-opaque-token"] = issuer.claims()
+    async with serving(issuer, introspection_endpoint=issuer.origin + INTROSPECTION) as url:
+        assert await ask("GET", f"{url}/api", "an-opaque-token") == (200, hello(issuer), [])
+        assert (await ask("GET", f"{url}/api", "another"))[0] == 401
+
+
+@ensureDeferred
+async def test_the_issuer_was_never_up(issuer: Issuer) -> None:
+    """It is no refusal, and nobody is to forget a good token for it; without one, all is as ever."""
+    issuer.stop()
+    async with serving(issuer) as url:
+        headers = Headers({"Authorization": [f"Bearer {issuer.token()}"]})
+        answer = await treq.get(f"{url}/api", headers=headers, persistent=False)
+        assert (answer.code, answer.headers.getRawHeaders("WWW-Authenticate")) == (503, None)
+        assert answer.headers.getRawHeaders("Retry-After") == ["1"]
+        assert await answer.text() == "Service Unavailable\n"
+        assert await ask("GET", f"{url}/api") == (401, b"Unauthorized\n", [CHALLENGE])
+        assert (await ask("GET", f"{url}/open"))[0] == 200
+
+
+@ensureDeferred
+async def test_the_issuer_goes_away(issuer: Issuer) -> None:
+    async with serving(issuer) as url:
+        assert (await ask("GET", f"{url}/api", issuer.token()))[0] == 200
+        issuer.stop()
+        assert (await ask("GET", f"{url}/api", issuer.token()))[0] == 200
+
+
+@ensureDeferred
+async def test_the_log_has_no_token_and_no_traceback(issuer: Issuer) -> None:
+    tokens = [issuer.token(), issuer.token(exp=1), "made-up"]
+    with capturedLogs() as events:
+        async with serving(issuer) as url:
+            for token in tokens:
+                await ask("GET", f"{url}/api", token)
+    assert [event for event in events if "log_failure" in event] == []
+    lines = [formatEvent(event) or "" for event in events]
+    assert [line for line in lines if any(token in line for token in tokens)] == []

@@ -1,0 +1,82 @@
+"""`postd check` with issuers of tokens: what it says of each, asked for real."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.logins import POSTD
+from tests.issuer import Issuer, Key, Reply
+
+AUDIENCE = "https://posts.example"
+
+
+def check(folder: Path, *issuers: str) -> tuple[int, list[str], str]:
+    """Run it with a `[[bearer]]` table for each text; return its status, its lines about issuers, and its error."""
+    tables = "".join(f'[[bearer]]\naudience = "{AUDIENCE}"\n{issuer}\n' for issuer in issuers)
+    (folder / "postd.toml").write_text(f'[api]\nread = ["bearer"]\n{tables}')
+    command = [POSTD, "check", "-c", "postd.toml"]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return run.returncode, [line for line in run.stdout.splitlines() if line.startswith("bearer")], run.stderr
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with Issuer(AUDIENCE, Key.make("RS256", "a"), Key.make("ES256", "b")) as made:
+        yield made
+
+
+def test_an_issuer_as_it_should_be(tmp_path: Path, issuer: Issuer) -> None:
+    keys = [*issuer.key_set()["keys"], Key.make("RS256", "c").jwk(use="enc")]
+    issuer.replies["/jwks"] = Reply(json.dumps({"keys": keys}).encode())
+    told = "a for RS256, b for ES256; left out: key 3 of 3: it is not for signatures (use)"
+    found = f"{issuer.issuer}/.well-known/openid-configuration leads to {issuer.origin}/jwks"
+    line = f"bearer {issuer.issuer}: ok, {found}, which has {told}"
+    assert check(tmp_path, f'issuer = "{issuer.issuer}"') == (0, [line], "")
+
+
+def test_an_issuer_without_a_key_that_fits(tmp_path: Path, issuer: Issuer) -> None:
+    code, lines, _ = check(
+        tmp_path, f'issuer = "{issuer.issuer}"\njwks_uri = "{issuer.origin}/jwks"\nalgorithms = ["PS512"]'
+    )
+    assert (code, lines) == (1, [f"bearer {issuer.issuer}: {issuer.origin}/jwks, which has no key for PS512"])
+
+
+def test_what_is_wrong_with_each_of_several(tmp_path: Path, issuer: Issuer) -> None:
+    """One that is down, one whose document is another issuer's, and one with files that are not there."""
+    with Issuer(AUDIENCE, path="/tenant") as down:
+        pass
+    code, lines, error = check(
+        tmp_path,
+        f'issuer = "{down.issuer}"',
+        f'issuer = "{issuer.issuer}/"',
+        f'issuer = "{issuer.issuer}"\nca_file = "ca.pem"',
+    )
+    assert code == 1
+    assert lines[0].startswith(f"bearer {down.issuer}: {down.issuer}/.well-known/openid-configuration: ")
+    foreign = "the document is not this issuer's: its issuer has to be the same to the byte"
+    both = (
+        f"{issuer.issuer}/.well-known/openid-configuration: {foreign}; "
+        f"{issuer.issuer}/.well-known/oauth-authorization-server: it answers 404"
+    )
+    missing = f"{tmp_path}/ca.pem: cannot be read: No such file or directory"
+    assert lines[1] == f"bearer {issuer.issuer}/: {both}"
+    assert lines[2] == f"bearer {issuer.issuer}: postd.toml: bearer[2].ca_file: {missing}"
+    assert error == "postd: 3 things are wrong\n"
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1)])
+def test_the_introspection_endpoint_is_asked(tmp_path: Path, issuer: Issuer, status: int, code: int) -> None:
+    """A wrong secret is noticed before anybody's token is refused for it."""
+    (tmp_path / "secret").write_text("hush\n")
+    endpoint = f"{issuer.origin}/introspect"
+    issuer.replies["/introspect"] = Reply(status=status)
+    table = f'issuer = "{issuer.issuer}"\nintrospection_endpoint = "{endpoint}"\nclient_id = "postd"'
+    exit_code, lines, _ = check(tmp_path, f'{table}\nclient_secret_file = "secret"')
+    told = f"{endpoint}: it answers 401" if code else f"ok, {endpoint} answers"
+    assert (exit_code, lines[1]) == (code, f"bearer {issuer.issuer}: {told}")
+    (asked,) = [asked for asked in issuer.asked if asked.path == "/introspect"]
+    assert asked.headers["authorization"] == "Basic cG9zdGQ6aHVzaA=="
+    assert asked.form == {"token": "postd-check", "token_type_hint": "access_token"}

@@ -1,0 +1,568 @@
+"""Key sets, and what is verified with them: the RFCs' own examples, and whatever an issuer or a forger may send."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from postd.protocol.jwk import KEYS_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
+from postd.protocol.jwt import ALGORITHMS, Jwt, decode_jwt
+from tests.issuer import ABSENT, Key, Mint, b64, make_token, unb64
+
+RSA, PSS, EC, ED = (Key.make(alg) for alg in ("RS256", "PS256", "ES256", "EdDSA"))
+MINT = Mint("https://idp.example", "https://posts.example", RSA, PSS, EC, ED)
+
+# RFC 7515 §A.2, §A.3 and RFC 8037 §A.4: a key, the token that it has signed.
+RS256_N = (
+    "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMs"
+    "D1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdV"
+    "MTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ"
+)
+JOE = "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
+EXAMPLES: dict[str, tuple[dict[str, str], str]] = {
+    "RS256": (
+        {"kty": "RSA", "n": RS256_N, "e": "AQAB"},
+        (
+            f"eyJhbGciOiJSUzI1NiJ9.{JOE}."
+            "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t"
+            "1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12j"
+            "zDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQ"
+            "Ge77Rw"
+        ),
+    ),
+    "ES256": (
+        {
+            "kty": "EC",
+            "crv": "P-256",
+            "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+            "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+        },
+        (
+            f"eyJhbGciOiJFUzI1NiJ9.{JOE}."
+            "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q"
+        ),
+    ),
+    "EdDSA": (
+        {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"},
+        (
+            "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc."
+            "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg"
+        ),
+    ),
+}
+
+
+def shown(value: object) -> str:
+    """Name a case of a test by its value."""
+    return "absent" if value is ABSENT else ascii(value)
+
+
+def key_set(*entries: Any) -> KeySet:
+    return decode_key_set(json.dumps({"keys": entries}).encode())
+
+
+def only_key(entry: Any) -> SigningKey:
+    decoded = key_set(entry)
+    assert decoded.left_out == ()
+    (key,) = decoded.keys
+    return key
+
+
+def why_left_out(entry: Any) -> str:
+    """Return why a key cannot be used; another one beside it can, whatever is wrong with the first."""
+    decoded = key_set(entry, EC.jwk(kid="beside"))
+    assert [key.key_id for key in decoded.keys] == ["beside"]
+    (why,) = decoded.left_out
+    assert why.startswith("key 1 of 2: ")
+    return why.removeprefix("key 1 of 2: ")
+
+
+def signed(key: Key, alg: str = "", **header: Any) -> Jwt:
+    """Return a token that a key has signed, by another algorithm than its own if one is named."""
+    alg = alg or key.alg
+    return decode_jwt(make_token(MINT.header(key, alg=alg, **header), MINT.claims(), key, alg=alg))
+
+
+def example(alg: str) -> Jwt:
+    """Return an example of the RFCs: the payload of one is no JSON, and it is not looked at here."""
+    text, _, signature = EXAMPLES[alg][1].rpartition(".")
+    return Jwt({"alg": alg}, {"iss": "joe"}, text.encode(), unb64(signature))
+
+
+class ExampleTests:
+    @pytest.mark.parametrize("alg", EXAMPLES)
+    def test_the_examples_of_the_rfcs(self, alg: str) -> None:
+        key = only_key(EXAMPLES[alg][0])
+        assert key.verify(example(alg))
+        for other in EXAMPLES.keys() - {alg}:
+            assert not key.verify(example(other))
+
+    @pytest.mark.parametrize("alg", EXAMPLES)
+    def test_every_bit_of_them_counts(self, alg: str) -> None:
+        key, jwt = only_key(EXAMPLES[alg][0]), example(alg)
+        for at in range(0, 8 * len(jwt.signed), 97):
+            assert not key.verify(replace(jwt, signed=flip(jwt.signed, at)))
+        for at in range(0, 8 * len(jwt.signature), 41):
+            assert not key.verify(replace(jwt, signature=flip(jwt.signature, at)))
+
+
+def flip(data: bytes, at: int) -> bytes:
+    """Turn over one bit."""
+    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
+
+
+class VerifyTests:
+    @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+    def test_an_rsa_key_that_does_not_say_verifies_all_of_rsa(self, alg: str) -> None:
+        assert only_key(RSA.jwk(alg=ABSENT)).verify(signed(RSA, alg))
+
+    def test_other_algorithms(self) -> None:
+        p384 = Key.make("ES384")
+        assert only_key(p384.jwk()).verify(signed(p384))
+        for alg in ("EdDSA", "Ed25519"):  # RFC 8037, RFC 9864
+            assert only_key(ED.jwk(alg=ABSENT)).verify(signed(ED, alg))
+        p521 = ec.generate_private_key(ec.SECP521R1())
+        point = p521.public_key().public_numbers()
+        x, y = (b64(number.to_bytes(66, "big")) for number in (point.x, point.y))
+        assert only_key({"kty": "EC", "crv": "P-521", "x": x, "y": y}).verify(signed(Key("ES512", "p521", p521)))
+
+    @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
+    def test_signatures_that_are_none(self, key: Key) -> None:
+        jwt, ours = signed(key), only_key(key.jwk())
+        right = jwt.signature
+        assert ours.verify(jwt)
+        for wrong in (
+            *(b"", b"\0", right[:-1], right + b"\0", b"\0" + right, right[::-1], right * 16),
+            *(bytes(len(right)), bytes(len(right) - 1) + b"\1", b"\xff" * len(right), bytes([1]) + bytes(63)),
+            *(flip(right, 0), flip(right, 8 * len(right) - 1), flip(right, 4 * len(right))),
+            signed(key, x="another token").signature,
+        ):
+            assert not ours.verify(replace(jwt, signature=wrong))
+
+    def test_signatures_of_elliptic_curves_that_are_none(self) -> None:
+        """That of zeros was once taken for anything (CVE-2022-21449); DER is the form of certificates."""
+        jwt, ours = signed(EC), only_key(EC.jwk())
+        right, zero, one = jwt.signature, bytes(32), bytes(31) + b"\1"
+        order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551.to_bytes(32, "big")
+        for wrong in (
+            *(zero + zero, one + one, zero + right[32:], right[:32] + zero, order + order, order + one),
+            *(right[32:] + right[:32], b"\0" + right[:32] + b"\0" + right[32:], EC.sign_der(jwt.signed)),
+        ):
+            assert not ours.verify(replace(jwt, signature=wrong))
+
+    @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
+    def test_a_strangers_signature(self, key: Key) -> None:
+        assert not only_key(key.jwk()).verify(signed(Key.make(key.alg)))
+
+    def test_each_algorithm_has_its_own_signatures(self) -> None:
+        """RFC 8725 §3.1: what the header says decides nothing that the key does not say too."""
+        for told, made in (("RS256", "PS256"), ("PS256", "RS256"), ("RS256", "RS512"), ("RS512", "RS256")):
+            jwt = decode_jwt(make_token(MINT.header(RSA, alg=told), MINT.claims(), RSA, alg=made))
+            assert not only_key(RSA.jwk(alg=ABSENT)).verify(jwt)
+        for key in (RSA, PSS, EC, ED):
+            for alg in ("RS256", "PS256", "ES256", "ES384", "EdDSA", "RS384", "none", "HS256", ""):
+                jwt = decode_jwt(make_token(MINT.header(key, alg=alg), MINT.claims(), key))
+                assert only_key(key.jwk()).verify(jwt) == (alg == key.alg)
+
+    @pytest.mark.parametrize("alg", ["HS256", "HS384", "HS512"])
+    def test_a_public_key_is_no_shared_secret(self, alg: str) -> None:
+        """RFC 8725 §2.1."""
+        for key in (RSA, EC, ED):
+            for secret in (key.public(), key.public().strip(), json.dumps(key.jwk()).encode(), b""):
+                jwt = decode_jwt(make_token(MINT.header(key, alg=alg), MINT.claims(), Key(alg, key.kid, secret)))
+                assert key_set(key.jwk(alg=ABSENT)).find(jwt) == []
+                assert not only_key(key.jwk(alg=ABSENT)).verify(jwt)
+                assert not replace(only_key(key.jwk()), algorithms=frozenset(ALGORITHMS)).verify(jwt)
+
+    def test_no_signature_is_none(self) -> None:
+        for alg in ("none", "None", "NONE"):
+            jwt = decode_jwt(make_token(MINT.header(RSA, alg=alg), MINT.claims(), RSA).rpartition(".")[0] + ".")
+            assert key_set(*(key.jwk(alg=ABSENT) for key in (RSA, EC, ED))).find(jwt) == []
+
+    def test_keys_that_could_be_no_ones_verify_nothing(self) -> None:
+        """They may come in; nothing is to break, and nothing to take long, where they are used."""
+        jwt = signed(RSA)
+        for n, e in (
+            (b"\xff" * 2049, b"\1\0\1"),
+            (b"\xff" * 3000, b"\1\0\1"),
+            (b"\xfe" * 256, b"\1\0\1"),
+            (b"\xff" * 256, b"\xff" * 255),
+            (b"\xff" * 1024, b"\x7f" + b"\xff" * 1000),
+        ):
+            for key in key_set({"kty": "RSA", "n": b64(n), "e": b64(e)}).keys:
+                for signature in (b"", b"\1", b"\1" * 256, b"\1" * len(n)):
+                    assert not key.verify(replace(jwt, signature=signature))
+
+    @settings(deadline=None)
+    @given(data=st.binary(), signature=st.binary(max_size=600) | st.binary(min_size=64, max_size=64))
+    def test_no_made_up_signature_is_right_and_none_breaks_anything(self, data: bytes, signature: bytes) -> None:
+        for key in key_set(*(one.jwk(alg=ABSENT) for one in (RSA, EC, ED))).keys:
+            for alg in sorted(key.algorithms):
+                assert not key.verify(Jwt({"alg": alg}, {}, data, signature))
+
+
+class FindTests:
+    def test_by_its_name(self) -> None:
+        keys = key_set(RSA.jwk(kid="a"), PSS.jwk(kid="b"), EC.jwk(kid="c"), ED.jwk(kid="d"), RSA.jwk(kid="e"))
+        assert [key.key_id for key in keys.find(signed(RSA, kid="a"))] == ["a"]
+        assert [key.key_id for key in keys.find(signed(RSA, kid="e"))] == ["e"]
+        assert [key.key_id for key in keys.find(signed(ED, kid="d"))] == ["d"]
+        assert keys.find(signed(RSA, kid="unknown")) == []
+
+    @pytest.mark.parametrize(
+        "kid",
+        [
+            *("", "A", "a ", " a", "a\0", "a\n", "aa", "\u0430", "../../../../dev/null", "/dev/null", "*", "%"),
+            *("x' UNION SELECT 'key' -- ", "https://keys.forged.example", "a|/bin/true", "None", "k" * 4000, "\ud800"),
+        ],
+        ids=lambda kid: ascii(kid[:20]),
+    )
+    def test_a_name_is_only_compared(self, kid: str) -> None:
+        """B22; RFC 8725 §3.10."""
+        assert key_set(RSA.jwk(kid="a"), EC.jwk(kid=ABSENT)).find(signed(RSA, kid=kid)) == []
+
+    def test_names_may_be_anything(self) -> None:
+        """Some issuers' are paths, Base64, or of other scripts."""
+        for kid in ("", "keys/1?x=y", "a b", "schlüssel", "-----BEGIN", "k" * 4000):
+            assert len(key_set(RSA.jwk(kid=kid), PSS.jwk()).find(signed(RSA, kid=kid))) == 1
+
+    def test_without_a_name_there_must_be_no_choice(self) -> None:
+        """B21."""
+        keys = key_set(RSA.jwk(), PSS.jwk(), EC.jwk())
+        for key in (RSA, PSS, EC):
+            assert [found.key_id for found in keys.find(signed(key, kid=ABSENT))] == [key.kid]
+        assert keys.find(signed(ED, kid=ABSENT)) == []
+        assert key_set(RSA.jwk(), RSA.jwk(kid="old")).find(signed(RSA, kid=ABSENT)) == []
+        # Both verify RS256: that one of them says nothing of algorithms makes it no worse.
+        assert key_set(RSA.jwk(), PSS.jwk(alg=ABSENT)).find(signed(RSA, kid=ABSENT)) == []
+
+    def test_keys_that_cannot_be_used_are_no_choice(self) -> None:
+        encrypting = RSA.jwk(use="enc", alg="RSA-OAEP", kid="enc")
+        keys = key_set(encrypting, Key.make("RS256", bits=1024).jwk(), RSA.jwk())
+        assert [key.key_id for key in keys.find(signed(RSA, kid=ABSENT))] == ["RS256"]
+
+    def test_a_key_without_a_name(self) -> None:
+        for kid in (ABSENT, None):
+            keys = key_set(RSA.jwk(kid=kid))
+            assert keys.find(signed(RSA, kid=ABSENT))[0].key_id is None
+            assert keys.find(signed(RSA, kid="RS256")) == []
+            assert keys.find(signed(RSA, kid="")) == []
+
+    def test_keys_of_different_kinds_may_have_the_same_name(self) -> None:
+        """RFC 7517 §4.5."""
+        keys = key_set(RSA.jwk(kid="x"), EC.jwk(kid="x"), ED.jwk(kid="x"))
+        for key in (RSA, EC, ED):
+            (found,) = keys.find(signed(key, kid="x"))
+            assert found.verify(signed(key, kid="x"))
+
+    def test_of_the_same_kind_each_is_tried(self) -> None:
+        other = Key.make("RS256", "x")
+        keys = key_set(RSA.jwk(kid="x"), other.jwk())
+        for key in (RSA, other):
+            assert [found.verify(signed(key, kid="x")) for found in keys.find(signed(key, kid="x"))].count(True) == 1
+
+    def test_the_name_of_a_key_for_something_else(self) -> None:
+        keys = key_set(RSA.jwk(), PSS.jwk(), EC.jwk(), ED.jwk())
+        for key in (RSA, PSS, EC, ED):
+            for other in {"RS256", "PS256", "ES256", "EdDSA"} - {key.alg}:
+                assert keys.find(signed(key, kid=other)) == []
+
+    def test_in_an_empty_set(self) -> None:
+        assert key_set().find(signed(RSA)) == key_set().find(signed(RSA, kid=ABSENT)) == []
+
+
+class UsableTests:
+    """B23, B24: what is of no use costs only itself."""
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {},
+            {"use": ABSENT},
+            {"alg": ABSENT},
+            {"use": ABSENT, "alg": ABSENT, "kid": ABSENT},
+            {"key_ops": ["verify"]},
+            {"key_ops": ["sign", "verify"]},
+            {"use": ABSENT, "key_ops": ["verify"]},
+            {"x5c": ["not a certificate"], "x5t": "x", "x5t#S256": 5, "x5u": "https://keys.forged.example"},
+            {"ext": True, "exp": 1, "nbf": 2**70, "status": None, "": {}},
+            {"d": "x", "p": 5, "oth": [{"r": "x"}]},
+        ],
+        ids=str,
+    )
+    def test_what_else_a_key_may_say(self, members: dict[str, Any]) -> None:
+        for key in (RSA, PSS, EC, ED):
+            assert only_key(key.jwk(**members)).verify(signed(key))
+
+    def test_a_private_key_is_taken_for_its_public_part(self) -> None:
+        """An issuer that publishes it has a problem of its own."""
+        entry = ED.jwk(d=b64(ED.private.private_bytes_raw()))
+        only = only_key(entry)
+        assert only.verify(signed(ED))
+        assert not only.key.is_private
+        numbers = RSA.private.private_numbers()
+        only = only_key(RSA.jwk(d=b64(numbers.d.to_bytes(256, "big")), p=b64(numbers.p.to_bytes(128, "big"))))
+        assert only.verify(signed(RSA))
+        assert not only.key.is_private
+
+    @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+    def test_a_key_is_for_the_algorithm_that_it_says(self, alg: str) -> None:
+        assert only_key(RSA.jwk(alg=alg)).algorithms == {alg}
+
+    @pytest.mark.parametrize(
+        ("members", "why"),
+        [
+            ({"use": "enc"}, "use"),
+            ({"use": "enc", "alg": "RSA-OAEP"}, "use"),
+            ({"use": "enc", "key_ops": ["verify"]}, "use"),
+            ({"use": "SIG"}, "use"),
+            ({"use": ""}, "use"),
+            ({"use": 5}, "use"),
+            ({"use": ["sig"]}, "use"),
+            ({"use": {"sig": 1}}, "use"),
+            ({"key_ops": []}, "key_ops"),
+            ({"key_ops": ["sign"]}, "key_ops"),
+            ({"key_ops": ["encrypt", "wrapKey"]}, "key_ops"),
+            ({"key_ops": ["VERIFY"]}, "key_ops"),
+            ({"key_ops": [["verify"]]}, "key_ops"),
+            ({"key_ops": "verify"}, "key_ops"),
+            ({"key_ops": {"verify": 1}}, "key_ops"),
+            ({"key_ops": 5}, "key_ops"),
+            ({"key_ops": None}, "key_ops"),
+            ({"kid": 5}, "kid"),
+            ({"kid": ["RS256"]}, "kid"),
+            ({"kid": {"x": 1}}, "kid"),
+            ({"kid": True}, "kid"),
+            ({"alg": "RSA-OAEP"}, "alg"),
+            ({"alg": "HS256"}, "alg"),
+            ({"alg": "none"}, "alg"),
+            ({"alg": "rs256"}, "alg"),
+            ({"alg": ""}, "alg"),
+            ({"alg": None}, "alg"),
+            ({"alg": 5}, "alg"),
+            ({"alg": ["RS256"]}, "alg"),
+            ({"alg": ["ES256"]}, "alg"),
+            ({"kty": ABSENT}, "kty"),
+            ({"kty": None}, "kty"),
+            ({"kty": ""}, "kty"),
+            ({"kty": 5}, "kty"),
+            ({"kty": ["RSA"]}, "kty"),
+            ({"kty": {"RSA": 1}}, "kty"),
+            ({"kty": "rsa"}, "kty"),
+            ({"kty": "AKP"}, "kty"),
+            ({"kty": "oct", "k": "c2VjcmV0"}, "symmetric"),
+        ],
+        ids=lambda case: case if isinstance(case, str) else ascii(case),
+    )
+    def test_what_a_key_is_not_for(self, members: dict[str, Any], why: str) -> None:
+        for key in (RSA, EC, ED):
+            assert why in why_left_out(key.jwk(**members))
+
+    @pytest.mark.parametrize(
+        ("key", "alg"), [(RSA, "ES256"), (RSA, "EdDSA"), (EC, "RS256"), (EC, "ES384"), (EC, "EdDSA"), (ED, "ES256")]
+    )
+    def test_an_algorithm_of_another_kind(self, key: Key, alg: str) -> None:
+        assert "alg" in why_left_out(key.jwk(alg=alg))
+
+    def test_an_rsa_key_that_is_too_short(self) -> None:
+        """RFC 7518 §3.3."""
+        for bits in (1024, 2047):
+            private = rsa.generate_private_key(65537, bits)
+            assert "2048 bits" in why_left_out(Key("RS256", "weak", private).jwk())
+
+    def test_one_that_is_too_long(self) -> None:
+        """What it takes to verify with it grows faster than its length, and the reactor waits for it."""
+        for bits, known in ((RSA_MAX_BITS, 1), (RSA_MAX_BITS + 1, 0), (8 * RSA_MAX_BITS, 0)):
+            n = ((1 << bits) - 1).to_bytes((bits + 7) // 8, "big")
+            assert len(key_set(RSA.jwk(n=b64(n))).keys) == known
+
+    @pytest.mark.parametrize(
+        "crv",
+        [ABSENT, None, "", "P-256K", "secp256k1", "p-256", "P-384", "P-521", "Ed448", "X25519", 5, ["P-256"], {}],
+        ids=shown,
+    )
+    def test_another_curve(self, crv: Any) -> None:
+        for key in (EC, ED):
+            for alg in (key.alg, ABSENT):
+                assert why_left_out(key.jwk(crv=crv, alg=alg))
+
+    def test_curves_that_do_not_sign_or_that_we_do_not_know(self) -> None:
+        """RFC 8037 §3.1: ECDH has keys of the same kind."""
+        for crv, private in (("X25519", x25519.X25519PrivateKey), ("Ed448", ed448.Ed448PrivateKey)):
+            x = b64(private.generate().public_key().public_bytes_raw())
+            for members in ({}, {"alg": "EdDSA"}, {"use": "sig"}):
+                assert "crv" in why_left_out({"kty": "OKP", "crv": crv, "x": x, **members})
+
+
+def texts_for(good: str) -> list[Any]:
+    """Return what is not the Base64 of a number, or not in its one spelling, or of no string at all."""
+    return [
+        *(ABSENT, None, True, False, 0, 5, 1235, 65537, 1.5, 10**40, [], [good], {}, {good: 1}, [unb64(good)[0]]),
+        *("", "=", good + "=", good + "\n", " " + good, good[:4] + " " + good[4:], good[:2] + "~" + good[2:]),
+        *(good + "!!!!", "!!!!", "é", "None", "A", "AA", good[:1], good + ".", "-1"),
+    ]
+
+
+class BrokenTests:
+    """B24: a key is imported on its own."""
+
+    @pytest.mark.parametrize(
+        ("key", "name"),
+        [(RSA, "n"), (RSA, "e"), (EC, "x"), (EC, "y"), (ED, "x")],
+        ids=lambda case: case if isinstance(case, str) else case.alg,
+    )
+    def test_a_number_that_is_none(self, key: Key, name: str) -> None:
+        for text in texts_for(key.jwk()[name]):
+            assert len(key_set(key.jwk(**{name: text})).left_out) == 1, f"{name}: {shown(text)}"
+
+    def test_numbers_that_are_no_key(self) -> None:
+        entry = EC.jwk()
+        for members in (
+            {"y": entry["x"]},
+            {"x": entry["y"]},
+            {"x": b64(bytes(32)), "y": b64(bytes(32))},
+            {"x": b64(b"\xff" * 32)},
+            {"x": b64(unb64(entry["x"]) + b"\0")},
+            {"x": b64(unb64(entry["x"])[:-1])},
+        ):
+            assert "broken" in why_left_out(EC.jwk(**members))
+        for x in (bytes(31), bytes(33), b"x", bytes(64)):
+            assert "broken" in why_left_out(ED.jwk(x=b64(x)))
+        for e in (b"\0", b"\1", b"\2", b"\4", bytes(3)):
+            assert "broken" in why_left_out(RSA.jwk(e=b64(e)))
+        for n in (b"\0", b"\1", bytes(256), b"\5" * 8):
+            assert why_left_out(RSA.jwk(n=b64(n)))
+
+    def test_a_point_of_another_curve(self) -> None:
+        other = Key.make("ES384").jwk()
+        assert "broken" in why_left_out({**other, "crv": "P-256", "alg": "ES256"})
+        assert "broken" in why_left_out({**EC.jwk(), "crv": "P-384", "alg": "ES384"})
+
+    @pytest.mark.parametrize(
+        "entry", [None, True, 5, 1.5, "", "RSA", [], [RSA.jwk()], {}], ids=lambda case: str(case)[:9]
+    )
+    def test_what_is_no_key(self, entry: Any) -> None:
+        assert why_left_out(entry)
+
+    def test_each_that_is_left_out_is_told_by_its_number(self) -> None:
+        decoded = key_set(RSA.jwk(), 5, EC.jwk(), {"kty": "oct", "k": "x"}, ED.jwk(x="x"), PSS.jwk(use="enc"), ED.jwk())
+        assert [key.key_id for key in decoded.keys] == ["RS256", "ES256", "EdDSA"]
+        assert [why.partition(": ")[0] for why in decoded.left_out] == [f"key {number} of 7" for number in (2, 4, 5, 6)]
+
+    def test_no_reason_has_a_value_in_it(self) -> None:
+        """What was meant to be kept secret may stand there, too."""
+        secret = "s3cr3t"
+        for name in ("kty", "kid", "use", "key_ops", "alg", "crv", "x", "y", "k"):
+            for value in (secret, [secret], {secret: secret}):
+                for entry in (EC.jwk(**{name: value}), {"kty": "oct", "k": secret}):
+                    assert secret not in " ".join(key_set(entry).left_out)
+
+    def test_as_keycloak_has_it(self) -> None:
+        """A key to encrypt with stands between the others, which broke PyJWT once (providers.md)."""
+        encrypting = RSA.jwk(kid="enc", use="enc", alg="RSA-OAEP", x5c=["MIIC"], x5t="x")
+        decoded = key_set(encrypting, RSA.jwk(x5c=["MIIC"]))
+        assert decoded.find(signed(RSA))[0].verify(signed(RSA))
+        assert len(decoded.left_out) == 1
+
+
+class DocumentTests:
+    @pytest.mark.parametrize(
+        "content",
+        [
+            *(b"", b" ", b"\xff", b"<html>", b"keys", b"{", b'{"keys": [', b'{"keys": []}x', b"[" * 100_000),
+            *(
+                '{"keys": []}'.encode("utf-16"),
+                b"\xef\xbb\xbf" + b'{"keys": []}',
+                b'{"keys": [NaN]}',
+                b'{"keys": ["\xff"]}',
+            ),
+            b'{"keys": ["\\ud800"]}',
+        ],
+        ids=lambda content: ascii(content[:12]),
+    )
+    def test_what_is_not_json(self, content: bytes) -> None:
+        with pytest.raises(KeySetError, match="not JSON"):
+            decode_key_set(content)
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            *(None, True, 5, "keys", [], [RSA.jwk()], {}, RSA.jwk(), {"Keys": []}, {"error": "not_found"}),
+            *({"keys": value} for value in (None, True, 5, "x", {}, {"0": RSA.jwk()}, RSA.jwk())),
+        ],
+        ids=lambda document: str(document)[:20],
+    )
+    def test_what_is_no_key_set(self, document: Any) -> None:
+        with pytest.raises(KeySetError, match="no list of keys"):
+            decode_key_set(json.dumps(document).encode())
+
+    def test_what_else_it_has_is_nothing_to_it(self) -> None:
+        document = {"x": 1, "keys": [RSA.jwk()], "issuer": None}
+        assert len(decode_key_set(json.dumps(document).encode()).keys) == 1
+        assert decode_key_set(b'{"keys": []}') == KeySet(())
+
+    def test_there_is_an_end_to_it(self) -> None:
+        """Keys are looked at one after the other, and the reactor waits for it."""
+        many = [EC.jwk(kid=str(number)) for number in range(KEYS_MAX)]
+        assert key_set(*many).left_out == ()
+        assert len(key_set(*many).keys) == KEYS_MAX
+        decoded = key_set(*many, RSA.jwk(), 5)
+        assert [key.key_id for key in decoded.keys] == [str(number) for number in range(KEYS_MAX)]
+        assert decoded.left_out == (f"all but the first {KEYS_MAX}",)
+        assert key_set(*[5] * KEYS_MAX, RSA.jwk()).keys == ()
+
+    def test_a_set_as_long_as_is_fetched(self) -> None:
+        assert len(key_set(*[5] * 100_000).left_out) == KEYS_MAX + 1
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+NAMES = ("kty", "kid", "use", "key_ops", "alg", "crv", "n", "e", "x", "y", "d", "x5c")
+GOOD = (RSA.jwk(), PSS.jwk(alg=ABSENT, use=ABSENT), EC.jwk(), ED.jwk(alg=ABSENT))
+
+
+class AnythingTests:
+    @settings(deadline=None)
+    @given(
+        entry=JSON
+        | st.builds(
+            lambda good, changes: {**good, **changes},
+            st.sampled_from(GOOD),
+            st.dictionaries(
+                st.sampled_from(NAMES),
+                JSON
+                | st.binary(max_size=300).map(b64)
+                | st.sampled_from(["RSA", "EC", "OKP", "oct", "P-384", "Ed25519"]),
+                max_size=3,
+            ),
+        )
+    )
+    def test_any_entry_is_a_key_or_left_out(self, entry: Any) -> None:
+        decoded = decode_key_set(orjson.dumps({"keys": [entry, ED.jwk(kid="beside")]}))
+        assert len(decoded.keys) + len(decoded.left_out) == 2
+        assert decoded.keys[-1].key_id == "beside"
+        assert "\n" not in "".join(decoded.left_out)
+        for key in decoded.keys[:-1]:
+            assert key.algorithms
+            for one in (RSA, EC, ED):
+                key.verify(signed(one))
+
+    @settings(deadline=None)
+    @given(st.binary() | JSON.map(orjson.dumps) | st.lists(JSON).map(lambda keys: orjson.dumps({"keys": keys})))
+    def test_any_document_is_a_key_set_or_none(self, content: bytes) -> None:
+        try:
+            assert type(decode_key_set(content)) is KeySet
+        except KeySetError as error:
+            assert str(error) in {"the key set is not JSON", "the key set has no list of keys"}

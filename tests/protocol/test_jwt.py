@@ -1,0 +1,1041 @@
+"""Access tokens: taken apart, and held against a policy; auth.md section 4 and decisions 2, 14 and 15, row by row.
+
+Whether a signature is right is asked in `test_jwk`: here it is only text.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from postd.protocol.jwt import (
+    AccessToken,
+    ExpiredTokenError,
+    Jwt,
+    NotJwtError,
+    TokenError,
+    TokenPolicy,
+    decode_jwt,
+)
+from tests.issuer import ABSENT, Key, Mint, b64, make_token
+
+NOW = 1_800_000_000
+ISSUER, AUDIENCE = "https://idp.example/realms/main", "https://posts.example"
+KEY = Key.make("EdDSA", "one")
+MINT = Mint(ISSUER, AUDIENCE, KEY, now=lambda: NOW)
+POLICY = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
+WITHOUT_AUDIENCE = TokenPolicy(ISSUER, frozenset(), required_claims={"client_id": ("mine",)})
+SECRET = "s3cr3t"
+
+ILL_TYPED: Mapping[str, Any] = {
+    "null": None,
+    "true": True,
+    "false": False,
+    "a number": 5,
+    "zero": 0,
+    "a float": 0.5,
+    "a list": ["x"],
+    "an empty list": [],
+    "an object": {"x": "x"},
+    "an empty object": {},
+}
+"""What is no string."""
+
+
+def shown(value: object) -> str:
+    """Name a case of a test by its value."""
+    return "absent" if value is ABSENT else ascii(value)
+
+
+def make(header: Mapping[str, Any] | None = None, /, **claims: Any) -> str:
+    """Make a token that is good, but for changes of its header and its claims."""
+    return MINT.token(None, header, **claims)
+
+
+def accept(token: str, policy: TokenPolicy = POLICY, now: float = NOW) -> AccessToken:
+    """Accept a token as an issuer does, but for its signature."""
+    jwt = decode_jwt(token)
+    policy.check_header(jwt)
+    return policy.check_claims(jwt, now)
+
+
+def refusal(token: str, policy: TokenPolicy = POLICY, now: float = NOW) -> str:
+    """Return why a token is refused that is no opaque one, and has not merely expired."""
+    with pytest.raises(TokenError) as caught:
+        accept(token, policy, now)
+    assert type(caught.value) is TokenError
+    return str(caught.value)
+
+
+def expired(token: str, policy: TokenPolicy = POLICY, now: float = NOW) -> bool:
+    try:
+        accept(token, policy, now)
+    except ExpiredTokenError:
+        return True
+    return False
+
+
+def loose(value: Any, *, over: int) -> bytes:
+    """Write JSON with white space behind it, so that it has a byte or two over a multiple of three: its Base64 has
+    bits to spare, and room for padding.
+    """
+    text = json.dumps(value).encode()
+    return text + b" " * ((over - len(text)) % 3)
+
+
+def with_bits_to_spare(part: str) -> str:
+    """Set the last bit, which belongs to no byte."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    assert len(part) % 4
+    return part[:-1] + alphabet[alphabet.index(part[-1]) | 1]
+
+
+def padded(part: str) -> str:
+    assert len(part) % 4
+    return part + "=" * (-len(part) % 4)
+
+
+def in_the_other_alphabet(part: str) -> str:
+    other = part.translate(str.maketrans("-_", "+/"))
+    assert other != part
+    return other
+
+
+SPELLINGS: Mapping[str, Any] = {
+    "padded": padded,
+    "padded halfway": lambda part: part + "=",
+    "padded too much": lambda part: padded(part) + "====",
+    "with bits to spare": with_bits_to_spare,
+    "in the other alphabet": in_the_other_alphabet,
+    "with a line feed behind it": lambda part: part + "\n",
+    "with a line feed before it": lambda part: "\n" + part,
+    "with a line feed in it": lambda part: part[:4] + "\n" + part[4:],
+    "with a space in it": lambda part: part[:4] + " " + part[4:],
+    "with a tilde in it": lambda part: part[:4] + "~" + part[4:],
+    "with four tildes in it": lambda part: part[:4] + "~~~~" + part[4:],
+    "with a NUL behind it": lambda part: part + "\0",
+    "with a letter too many": lambda part: part + "A" * ((1 - len(part)) % 4),
+}
+"""Other texts for the same bytes, to a decoder that is lenient."""
+
+
+class DecodeTests:
+    def test_a_token_is_taken_apart(self) -> None:
+        header, claims = MINT.header(x={"y": [1, None]}), MINT.claims(more="Jürgen 世界")
+        token = make_token(header, claims, KEY)
+        jwt = decode_jwt(token)
+        assert (jwt.header, jwt.claims) == (header, claims)
+        assert jwt.signed == token.rpartition(".")[0].encode()
+        KEY.private.public_key().verify(jwt.signature, jwt.signed)
+        assert (jwt.algorithm, jwt.key_id, jwt.issuer) == ("EdDSA", "one", ISSUER)
+
+    def test_of_what_may_be_absent_nothing_is_made_up(self) -> None:
+        jwt = decode_jwt(make_token({"alg": "none"}, {"iss": ""}, KEY))
+        assert (jwt.algorithm, jwt.key_id, jwt.issuer) == ("none", None, "")
+
+    def test_white_space_and_escapes_are_json_too(self) -> None:
+        header, claims = MINT.header(), MINT.claims()
+        written = json.dumps(header, indent=4).replace('"alg"', '"\\u0061lg"').encode()
+        jwt = decode_jwt(make_token(written, b"\r\n\t " + json.dumps(claims, indent=1).encode() + b"\n", KEY))
+        assert (jwt.header, jwt.claims) == (header, claims)
+
+    def test_an_empty_signature_is_one_that_no_key_made(self) -> None:
+        assert decode_jwt(make().rpartition(".")[0] + ".").signature == b""
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("", "x", ".", "..", "...", ".....", "a.b", "a.b.c.d", "a.b.c.d.e.f"),
+            "mF_9.B5f-4.1JqM",
+            "2YotnFZFEjr1zCsicMWpAA",
+            "ya29.a0AfH6SMBx-not-a-jwt",
+            "e30.e30",
+            f"{b64(b'[]')}.{b64(b'{}')}.x",
+        ],
+    )
+    def test_what_is_none_may_be_an_opaque_token(self, token: str) -> None:
+        with pytest.raises(NotJwtError, match=r"^it is no JWT$"):
+            decode_jwt(token)
+
+    def test_a_token_with_a_part_too_few_or_too_many(self) -> None:
+        """B3."""
+        for token in (make().rpartition(".")[0], make() + ".", "." + make(), make() + ".e30"):
+            with pytest.raises(NotJwtError):
+                decode_jwt(token)
+
+    def test_an_encrypted_one(self) -> None:
+        """B19: it is nobody's opaque token, so that nobody is asked about it."""
+        header = b64(json.dumps({"alg": "RSA-OAEP", "enc": "A256GCM"}).encode())
+        for token in (f"{header}.x.x.x.x", f"{header}....", f"{make()}.x.x"):
+            assert refusal(token) == "it is encrypted (JWE)"
+
+    def test_a_token_in_a_token(self) -> None:
+        """B19."""
+        nested = make_token(MINT.header(cty="JWT"), make().encode(), KEY)
+        assert "malformed" in refusal(nested)
+
+    def test_the_serializations_in_json(self) -> None:
+        """RFC 7515 §7.2."""
+        header, claims, signature = make().split(".")
+        one = {"protected": header, "signature": signature}
+        for document in ({"payload": claims, **one}, {"payload": claims, "signatures": [one]}):
+            with pytest.raises(NotJwtError):
+                decode_jwt(json.dumps(document))
+
+    @pytest.mark.parametrize(
+        "text", ["tök.en.x", "e30.e30.\u0130", "\ud800", "\uff45\uff13\uff10.e30.", "e30.e30.e30\u200b"]
+    )
+    def test_what_no_field_of_http_could_carry(self, text: str) -> None:
+        with pytest.raises(TokenError):
+            decode_jwt(text)
+
+
+class SpellingTests:
+    """B29: what two texts say must be said by one of them only, or none can be told by its text."""
+
+    @pytest.mark.parametrize("over", [1, 2])
+    @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+    def test_each_part_has_one(self, spelling: Any, over: int) -> None:
+        header = b64(loose(MINT.header(x="?????"), over=over))
+        claims = b64(loose(MINT.claims(x="?????"), over=over))
+        signature = b64(b"\xff" * (60 + over))
+        assert accept(f"{header}.{claims}.{signature}")
+        with pytest.raises(TokenError):
+            decode_jwt(f"{spelling(header)}.{claims}.{signature}")
+        assert "canonical Base64" in refusal(f"{header}.{spelling(claims)}.{signature}")
+        assert "canonical Base64" in refusal(f"{header}.{claims}.{spelling(signature)}")
+
+    @given(data=st.binary(), noise=st.text("+/=~ \n-_A", max_size=3), at=st.integers(0, 100))
+    def test_no_two_texts_are_the_same_signature(self, data: bytes, noise: str, at: int) -> None:
+        signed, text = make().rpartition(".")[0], b64(data)
+        other = text[:at] + noise + text[at:]
+        assert decode_jwt(f"{signed}.{text}").signature == data
+        try:
+            decoded = decode_jwt(f"{signed}.{other}").signature
+        except TokenError:
+            return
+        assert b64(decoded) == other
+
+
+def broken(whole: bytes) -> dict[str, bytes]:
+    """Return texts that are no JSON object, or one that can be read in two ways, by what is wrong with them."""
+    inner = whole[1:-1]
+    return {
+        "empty": b"",
+        "white space": b"  ",
+        "an array": b"[" + whole + b"]",
+        "a string": json.dumps(whole.decode()).encode(),
+        "a number": b"1",
+        "null": b"null",
+        "true": b"true",
+        "with a byte order mark": b"\xef\xbb\xbf" + whole,
+        "with something behind it": whole + b"x",
+        "with a NUL behind it": whole + b"\0",
+        "with a no-break space behind it": whole + b"\xc2\xa0",
+        "twice": whole + whole,
+        "with a comma too many": b"{" + inner + b",}",
+        "with a comment": b"/**/" + whole,
+        "with single quotes": whole.replace(b'"', b"'"),
+        "cut": whole[:-1],
+        "with a line feed in a string": b"{" + inner + b', "x": "\n"}',
+        "with a wrong escape": b"{" + inner + b', "x": "\\x41"}',
+        "in UTF-16": whole.decode().encode("utf-16"),
+        "in UTF-16 without a mark": whole.decode().encode("utf-16-le"),
+        "in UTF-32": whole.decode().encode("utf-32-be"),
+        "in Latin-1": b"{" + inner + b', "x": "\xe9"}',
+        "in overlong UTF-8": b"{" + inner + b', "x": "\xc0\xaf"}',
+        "with half a surrogate pair in UTF-8": b"{" + inner + b', "x": "\xed\xa0\x80"}',
+        "with NaN": b"{" + inner + b', "x": NaN}',
+        "with Infinity": b"{" + inner + b', "x": [Infinity]}',
+        "with -Infinity": b"{" + inner + b', "x": {"y": -Infinity}}',
+        "with a hexadecimal number": b"{" + inner + b', "x": 0x10}',
+        "with a leading zero": b"{" + inner + b', "x": 01}',
+        "with a plus": b"{" + inner + b', "x": +1}',
+        "with a number of 5000 digits": b"{" + inner + b', "x": ' + b"9" * 5000 + b"}",
+        "with a name twice": b"{" + inner + b', "x": 1, "x": 1}',
+        "with a name twice, once escaped": b"{" + inner + b', "x": 1, "\\u0078": 1}',
+        "with a name twice below": b"{" + inner + b', "x": {"y": 1, "y": 1}}',
+        "with a name twice deep below": b"{" + inner + b', "x": [[{"y": [{"z": 1, "z": 2}]}]]}',
+        "with an empty name twice": b"{" + inner + b', "": 1, "": 2}',
+        "deeply nested arrays": b"{" + inner + b', "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        "deeply nested objects": b"{" + inner + b', "x": ' + b'{"x":' * 20_000 + b"1" + b"}" * 20_000 + b"}",
+        "deeply nested, not closed": b'{"x":[' * 20_000,
+    }
+
+
+class JsonTests:
+    @pytest.mark.parametrize("what", broken(b"{}"))
+    def test_a_header_that_is_none_makes_it_malformed_or_no_jwt(self, what: str) -> None:
+        """What does not even begin as a header does may be opaque."""
+        text = broken(json.dumps(MINT.header()).encode())[what]
+        token = make_token(text, MINT.claims(), KEY)
+        if text.lstrip().startswith(b"{"):
+            assert "malformed" in refusal(token)
+        else:
+            with pytest.raises(NotJwtError):
+                decode_jwt(token)
+
+    @pytest.mark.parametrize("what", broken(b"{}"))
+    def test_claims_that_are_none_make_it_malformed(self, what: str) -> None:
+        """B3, B10, B18."""
+        text = broken(json.dumps(MINT.claims()).encode())[what]
+        assert "malformed" in refusal(make_token(MINT.header(), text, KEY))
+
+    @pytest.mark.parametrize("name", ["alg", "typ", "kid", "crit", "x"])
+    def test_no_name_is_in_a_header_twice(self, name: str) -> None:
+        """B18: who verifies might look at the one, who decides at the other."""
+        header = json.dumps(MINT.header(**{name: ABSENT}))[1:]
+        for values in ('"none"', '"EdDSA"'), ('"EdDSA"', '"none"'), ('"EdDSA"', '"EdDSA"'):
+            text = f'{{"{name}": {values[0]}, "{name}": {values[1]}, {header}'
+            assert "malformed" in refusal(make_token(text.encode(), MINT.claims(), KEY))
+
+    @pytest.mark.parametrize("name", ["iss", "aud", "exp", "sub", "scope"])
+    def test_no_name_is_in_the_claims_twice(self, name: str) -> None:
+        good = json.dumps(MINT.claims(scope="x")[name])
+        claims = json.dumps(MINT.claims(**{name: ABSENT}))[1:]
+        for values in ("1", good), (good, "1"), (good, good):
+            text = f'{{"{name}": {values[0]}, "{name}": {values[1]}, {claims}'
+            assert "malformed" in refusal(make_token(MINT.header(), text.encode(), KEY))
+
+    def test_what_is_nested_as_people_nest_is_read(self) -> None:
+        deep: Any = 1
+        for _ in range(100):
+            deep = {"x": [deep]}
+        assert accept(make({"x": deep}, x=deep))
+
+    def test_no_number_in_a_claim_that_nobody_reads_matters(self) -> None:
+        assert accept(make(huge=10**400, small=1e-300, negative=-0.0))
+        written = json.dumps(MINT.claims()).encode()[:-1] + b', "x": 1e400}'
+        assert accept(make_token(MINT.header(), written, KEY))
+
+
+class HeaderTests:
+    @pytest.mark.parametrize(
+        "members",
+        [
+            {"crit": []},
+            {"crit": ["x"], "x": 1},
+            {"crit": ["exp"], "exp": NOW + 600},
+            {"crit": ["alg"]},
+            {"crit": ["b64"], "b64": True},
+            {"crit": ["b64"], "b64": False},
+            {"crit": "exp"},
+            {"crit": None},
+            {"crit": {}},
+            {"crit": False},
+            {"b64": False},
+            {"b64": True},
+            {"b64": None},
+        ],
+        ids=shown,
+    )
+    def test_what_would_have_to_be_understood_is_not(self, members: dict[str, Any]) -> None:
+        """B17."""
+        assert refusal(make(members)) in {"its header has crit", "its header has b64"}
+
+    @pytest.mark.parametrize("name", ["alg", "kid", "typ"])
+    @pytest.mark.parametrize("value", ILL_TYPED.values(), ids=ILL_TYPED)
+    def test_what_is_no_string(self, name: str, value: object) -> None:
+        """B8, B9, B22."""
+        assert refusal(make({name: value})) == f"{name} in its header is no string"
+
+    def test_without_an_algorithm(self) -> None:
+        assert refusal(make({"alg": ABSENT})) == "alg is missing"
+
+    @pytest.mark.parametrize("alg", ["RS256", "PS256", "ES256", "EdDSA"])
+    def test_algorithms_that_are_accepted_unless_told_otherwise(self, alg: str) -> None:
+        assert accept(make({"alg": alg}))
+
+    @pytest.mark.parametrize(
+        "alg",
+        [
+            *("", "none", "None", "NONE", "nOnE", "none ", "HS256", "HS384", "HS512", "RS384", "RS512", "PS384"),
+            *("PS512", "ES384", "ES512", "ES256K", "Ed25519", "Ed448", "RSA-OAEP", "dir", "RS1", "rs256", "RS256 "),
+            *(" RS256", "RS256\0", "RS256\n", "EDDSA", "eddsa", "\uff32S256"),
+        ],
+    )
+    def test_any_other_algorithm_is_refused(self, alg: str) -> None:
+        """B8."""
+        assert refusal(make({"alg": alg})) == "alg is none that is accepted here"
+
+    def test_the_settings_say_which_algorithms_are_accepted(self) -> None:
+        policy = replace(POLICY, algorithms=frozenset({"ES384", "Ed25519"}))
+        for alg in ("ES384", "Ed25519"):
+            assert accept(make({"alg": alg}), policy)
+        for alg in ("RS256", "EdDSA", "none", "HS384"):
+            assert "alg" in refusal(make({"alg": alg}), policy)
+
+    @pytest.mark.parametrize(
+        "typ",
+        [
+            *("at+jwt", "AT+JWT", "At+Jwt", "JWT", "jwt", "Jwt", ABSENT),
+            *("application/at+jwt", "Application/AT+JWT", "APPLICATION/jwt", "application/JWT"),
+        ],
+        ids=shown,
+    )
+    def test_types_in_any_case_with_their_tree_or_without(self, typ: Any) -> None:
+        """Decision 2; RFC 7515 §4.1.9."""
+        assert accept(make({"typ": typ}))
+
+    @pytest.mark.parametrize(
+        "typ",
+        [
+            *("", " ", "application/", "application", "text/at+jwt", "at+jwt ", " at+jwt", "at+jwt;charset=utf-8"),
+            *("application/application/at+jwt", "/at+jwt", "at jwt", "at-jwt", "atjwt", "JWT\0", "JOSE", "JOSE+JSON"),
+            *("dpop+jwt", "logout+jwt", "secevent+jwt", "token-introspection+jwt", "oauth-authz-req+jwt", "id+jwt"),
+            *("JWE", "appl\u0131cation/jwt", "\uff2aWT"),
+        ],
+    )
+    def test_other_types_are_other_things(self, typ: str) -> None:
+        """B9: RFC 8725 §3.11."""
+        assert refusal(make({"typ": typ})) == "typ is none that is accepted here"
+
+    @pytest.mark.parametrize("told", ["at+jwt", "application/at+jwt", "AT+JWT"])
+    def test_the_strict_setting(self, told: str) -> None:
+        """Decision 2: without `JWT`, no `typ` is none that is accepted."""
+        policy = replace(POLICY, token_types=frozenset({told}))
+        for typ in ("at+jwt", "application/at+jwt", "AT+JWT"):
+            assert accept(make({"typ": typ}), policy)
+        for typ in ("JWT", "application/jwt", ABSENT):
+            assert "typ" in refusal(make({"typ": typ}), policy)
+
+    def test_keys_that_a_token_brings_or_names_are_nothing_to_it(self) -> None:
+        """B16: they are neither used nor a reason to refuse; whose key it was, the key set tells."""
+        url = "https://keys.forged.example/jwks"
+        brought = {"jwk": KEY.jwk(), "jku": url, "x5u": url, "x5c": ["x"], "x5t": "x"}
+        assert accept(make(brought)) == accept(make())
+
+
+class IssuerTests:
+    """B10, B14."""
+
+    @pytest.mark.parametrize("value", [ABSENT, *ILL_TYPED.values(), [ISSUER], {ISSUER: 1}], ids=shown)
+    def test_what_is_no_string(self, value: Any) -> None:
+        assert refusal(make(iss=value)) == "iss is missing, or no string"
+
+    @pytest.mark.parametrize(
+        "iss",
+        [
+            *("", "x", ISSUER + "/", ISSUER.upper(), ISSUER.replace("https", "HTTPS"), ISSUER.replace("https", "http")),
+            *(ISSUER + " ", " " + ISSUER, ISSUER + "\n", ISSUER + "\0", ISSUER[:-1], ISSUER + "#", ISSUER + "?"),
+            *(ISSUER.replace("example", "example:443"), ISSUER.replace("main", "m%61in")),
+            *(ISSUER.replace("i", "\u0456"), ISSUER.replace("//", "//x@")),
+        ],
+    )
+    def test_it_is_the_same_to_the_byte(self, iss: str) -> None:
+        assert refusal(make(iss=iss)) == "iss is another one"
+
+    def test_a_slash_at_its_end_counts(self) -> None:
+        """As Auth0's and Entra's v1.0 have it."""
+        policy = replace(POLICY, issuer=ISSUER + "/")
+        assert accept(make(iss=ISSUER + "/"), policy)
+        assert refusal(make(), policy) == "iss is another one"
+
+    def test_the_same_text_in_another_normal_form_is_another_one(self) -> None:
+        policy = replace(POLICY, issuer="https://b\u00fccher.example")
+        assert refusal(make(iss="https://bu\u0308cher.example"), policy)
+
+
+class AudienceTests:
+    """B10, B13."""
+
+    @pytest.mark.parametrize(
+        "aud",
+        [AUDIENCE, [AUDIENCE], ["account", AUDIENCE], [AUDIENCE, f"{ISSUER}/userinfo"], [AUDIENCE, AUDIENCE]],
+        ids=shown,
+    )
+    def test_one_of_them_is_ours(self, aud: Any) -> None:
+        assert accept(make(aud=aud))
+
+    @pytest.mark.parametrize(
+        "aud",
+        [
+            *("", "account", AUDIENCE + "/", AUDIENCE + "/more", "x" + AUDIENCE, AUDIENCE[:-1], AUDIENCE.upper()),
+            *(AUDIENCE + " ", AUDIENCE + "\0", f"{AUDIENCE} posts:read", f"{AUDIENCE},x", json.dumps([AUDIENCE])),
+            *([], ["account"], [""], [AUDIENCE + "/"], list(AUDIENCE)),
+        ],
+        ids=shown,
+    )
+    def test_none_of_them_is(self, aud: Any) -> None:
+        assert refusal(make(aud=aud)) == "aud is another one"
+
+    @pytest.mark.parametrize(
+        "aud",
+        [
+            ABSENT,
+            *ILL_TYPED.values(),
+            {AUDIENCE: True},
+            {"aud": AUDIENCE},
+            [[AUDIENCE]],
+            [AUDIENCE, 5],
+            [AUDIENCE, None],
+            [AUDIENCE, [AUDIENCE]],
+            [{"aud": AUDIENCE}],
+        ],
+        ids=shown,
+    )
+    def test_it_is_neither_a_string_nor_a_list_of_strings(self, aud: Any) -> None:
+        reason = "aud is another one" if aud in (["x"], []) else "aud is missing, or neither a string nor a list"
+        assert refusal(make(aud=aud)).startswith(reason)
+
+    def test_any_of_several_of_ours_will_do(self) -> None:
+        """As Entra's v1.0 has the API by its id or by its URI."""
+        policy = replace(POLICY, audiences=frozenset({"api://posts", "2d4f"}))
+        for aud in ("api://posts", "2d4f", ["2d4f"], ["x", "api://posts"], ["2d4f", "api://posts"]):
+            assert accept(make(aud=aud), policy)
+        assert refusal(make(), policy)
+
+    def test_without_ours_it_is_not_looked_at(self) -> None:
+        """As with Cognito, which sends none: `required_claims` tell for whom a token is."""
+        audiences: list[Any] = [ABSENT, "x", 5, None, [[]]]
+        for aud in audiences:
+            assert accept(make(aud=aud, client_id="mine"), WITHOUT_AUDIENCE)
+            assert refusal(make(aud=aud, client_id="x"), WITHOUT_AUDIENCE)
+            assert refusal(make(aud=aud), WITHOUT_AUDIENCE)
+
+
+class TimeTests:
+    """B10, B11, B15; the leeway is 30 s."""
+
+    def test_it_expires_when_the_leeway_is_over(self) -> None:
+        for exp in (NOW + 600, NOW, NOW - 29, NOW - 29.999, 4e9, 2**53):
+            assert accept(make(exp=exp)).expires_at == exp
+        for exp in (NOW - 30, NOW - 30.5, NOW - 31, 1, 0, 0.0, -0.0):
+            assert expired(make(exp=exp))
+
+    def test_as_the_clock_goes_on(self) -> None:
+        token = make(exp=NOW)
+        assert accept(token, now=NOW + 29.999)
+        assert expired(token, now=NOW + 30)
+
+    @pytest.mark.parametrize("name", ["nbf", "iat"])
+    def test_it_begins_with_the_leeway(self, name: str) -> None:
+        for value in (0, 1, NOW - 86_400, NOW, NOW + 29.5, NOW + 30, ABSENT):
+            assert accept(make(**{name: value}))
+        for value in (NOW + 31, NOW + 30.001, NOW + 3600, 2**53):
+            assert refusal(make(**{name: value})) == f"{name} is still to come"
+
+    def test_the_leeway_is_as_set(self) -> None:
+        strict, lenient = replace(POLICY, leeway_s=0.0), replace(POLICY, leeway_s=120.0)
+        for policy, leeway in ((strict, 0), (lenient, 120)):
+            assert accept(make(exp=NOW - leeway + 1, nbf=NOW + leeway, iat=NOW + leeway), policy)
+            assert expired(make(exp=NOW - leeway), policy)
+            for name in ("nbf", "iat"):
+                assert refusal(make(**{name: NOW + leeway + 1}), policy)
+
+    @pytest.mark.parametrize("value", [ABSENT, None], ids=shown)
+    def test_one_that_never_expires_is_refused(self, value: Any) -> None:
+        assert refusal(make(exp=value)) == "exp is missing"
+
+    @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(True, False, str(NOW), "", "2100-01-01", [NOW], [], {}, {"x": 1}),
+            *(-1, -0.5, -(10**40), 2**53 + 2, 10**40, 1e40, 10**307),
+        ],
+        ids=shown,
+    )
+    def test_what_is_no_date(self, name: str, value: Any) -> None:
+        assert refusal(make(**{name: value})) == f"{name} is no date"
+
+    @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
+    @pytest.mark.parametrize("text", ["1e400", "-1e400", "9" * 309, "-" + "9" * 400, "9" * 4300], ids=len)
+    def test_what_is_larger_than_any_float(self, name: str, text: str) -> None:
+        claims = json.dumps(MINT.claims(**{name: ABSENT}))[:-1] + f', "{name}": {text}}}'
+        assert name in refusal(make_token(MINT.header(), claims.encode(), KEY))
+
+    @pytest.mark.parametrize("name", ["nbf", "iat"])
+    def test_null_is_no_date(self, name: str) -> None:
+        assert refusal(make(**{name: None}))
+
+    def test_an_expiry_in_the_header_is_none(self) -> None:
+        assert refusal(make({"exp": NOW + 600}, exp=ABSENT)) == "exp is missing"
+
+    def test_what_was_never_accepted_has_not_expired(self) -> None:
+        """Only whose token was good is told that it is so no more."""
+        changes: list[dict[str, Any]] = [{"iss": "x"}, {"aud": "x"}, {"cnf": {}}, {"sub": ABSENT}]
+        for claims in changes:
+            assert refusal(make(**{"exp": 1, **claims}))
+
+
+class OwnerTests:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("alice", "x", "a" * 255, "Jürgen 世界 🙂", "a#b", "a b", "a:b", "aBcD1234@clients", "../../etc/passwd"),
+            *("x' OR 1=1 --", "<script>", "e\u0301", "0"),
+        ],
+    )
+    def test_names(self, name: str) -> None:
+        assert accept(make(sub=name)).user == name
+
+    @pytest.mark.parametrize("value", [ABSENT, None], ids=shown)
+    def test_a_token_is_somebodys(self, value: Any) -> None:
+        """B10."""
+        assert refusal(make(sub=value)) == "sub is missing"
+
+    @pytest.mark.parametrize("claim", ["sub", "email"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(True, False, 5, 0, 0.5, [], ["alice"], {}, {"x": "alice"}, "", "a" * 256),
+            *("a\nb", "a\r\nSet-Cookie: x", "a\0", "\x1b[2J", "a\x7f", "a\x9b", "a\tb", "\ud800"),
+            *("a\u202eb", "a\u2028b", "a\u2029", "a\u200bb", "\ufeffa", "a\u00adb", "\ue000", "\u0378", "a\u00a0b"),
+        ],
+        ids=shown,
+    )
+    def test_nobodys_name(self, claim: str, value: Any) -> None:
+        policy = replace(POLICY, user_claim=claim)
+        assert refusal(make(**{"email": "a@posts.example", claim: value}), policy) == (
+            f"{claim} is missing, or nobody's name"
+        )
+
+    def test_the_settings_say_which_claim_has_it(self) -> None:
+        policy = replace(POLICY, user_claim="preferred_username")
+        assert accept(make(preferred_username="jürgen"), policy).user == "jürgen"
+        assert refusal(make(), policy).startswith("preferred_username is missing")
+
+    def test_whatever_it_is_sub_has_to_be_good(self) -> None:
+        policy = replace(POLICY, user_claim="email")
+        for sub in (ABSENT, None, 5, "", "a\nb"):
+            assert refusal(make(sub=sub, email="a@posts.example"), policy).startswith("sub is missing")
+
+    def test_a_client_is_no_owner_of_a_jwt(self) -> None:
+        assert refusal(make(sub=ABSENT, client_id="mine")) == "sub is missing"
+
+
+class BoundTests:
+    @pytest.mark.parametrize("cnf", [{"jkt": "x" * 43}, {"x5t#S256": "x"}, {}, None, [], False, ""], ids=shown)
+    def test_a_token_bound_to_a_key_is_no_bearer_token(self, cnf: Any) -> None:
+        """B33."""
+        assert "cnf" in refusal(make(cnf=cnf))
+
+
+class RequiredClaimsTests:
+    def require(self, *values: Any) -> TokenPolicy:
+        return replace(POLICY, required_claims={"azp": values})
+
+    def test_a_claim_with_its_value(self) -> None:
+        assert accept(make(azp="mine"), self.require("mine"))
+        assert accept(make(azp="mine"), self.require("another", "mine"))
+        for azp in (ABSENT, None, "", "Mine", "mine ", "another", "min", 5, {"mine": 1}, {}, [], [["mine"]]):
+            assert refusal(make(azp=azp), self.require("mine")) == "azp is none that is accepted here"
+
+    def test_of_a_claim_that_is_a_list_one_has_to_be(self) -> None:
+        """As Entra's `roles` are."""
+        for good in (["mine"], ["x", "mine"], ["mine", 5, None, {}]):
+            assert accept(make(azp=good), self.require("mine"))
+        for bad in (["x"], ["x", 5], [None], [{"mine": 1}]):
+            assert refusal(make(azp=bad), self.require("mine"))
+
+    @pytest.mark.parametrize(
+        ("value", "others"),
+        [
+            (True, [1, 1.0, "true", "True", False, None]),
+            (False, [0, 0.0, "", "false", None, ABSENT, [], {}]),
+            (1, [True, "1", 2, 0]),
+            (0, [False, "0", "", None, ABSENT]),
+            ("1", [1, True]),
+            ("", [0, False, None, ABSENT, [], {}]),
+            ("None", [None, ABSENT]),
+        ],
+        ids=shown,
+    )
+    def test_values_are_of_one_type(self, value: Any, others: list[Any]) -> None:
+        """True is 1 to Python, not to JSON."""
+        for good in (value, [value], ["x", value]):
+            assert accept(make(azp=good), self.require(value))
+        for other in others:
+            assert refusal(make(azp=other), self.require(value))
+            assert refusal(make(azp=["x", other] if other is not ABSENT else []), self.require(value))
+
+    def test_all_of_them_are_required(self) -> None:
+        policy = replace(POLICY, required_claims={"azp": ("mine",), "token_use": ("access",)})
+        assert accept(make(azp="mine", token_use="access"), policy)
+        for claims in ({"azp": "mine"}, {"token_use": "access"}, {"azp": "mine", "token_use": "id"}):
+            assert refusal(make(**claims), policy)
+
+    def test_as_cognito_has_it(self) -> None:
+        policy = TokenPolicy(ISSUER, frozenset(), required_claims={"client_id": ("3n4b",), "token_use": ("access",)})
+        claims = {"aud": ABSENT, "client_id": "3n4b", "scope": "posts/read"}
+        assert accept(make({"typ": ABSENT}, token_use="access", **claims), policy)
+        assert refusal(make({"typ": ABSENT}, token_use="id", **claims), policy)
+
+
+class ScopeTests:
+    @pytest.mark.parametrize(
+        ("claims", "scopes"),
+        [
+            ({}, set()),
+            ({"scope": ""}, set()),
+            ({"scope": " "}, set()),
+            ({"scope": []}, set()),
+            ({"scope": "posts:read"}, {"posts:read"}),
+            ({"scope": "posts:read posts:write"}, {"posts:read", "posts:write"}),
+            ({"scope": " posts:read  posts:write "}, {"posts:read", "posts:write"}),
+            ({"scope": "x\ty,z"}, {"x\ty,z"}),
+            ({"scope": ["posts:read", "posts:write"]}, {"posts:read", "posts:write"}),
+            ({"scope": ["posts:read", "posts:read", ""]}, {"posts:read"}),
+            ({"scope": ["posts:read posts:write"]}, {"posts:read posts:write"}),
+            ({"scp": "posts:read posts:write"}, {"posts:read", "posts:write"}),
+            ({"scp": ["posts:read", "posts:write"]}, {"posts:read", "posts:write"}),
+            ({"scope": "posts:read", "scp": ["posts:write"]}, {"posts:read", "posts:write"}),
+            ({"roles": ["posts:read"], "Scope": "posts:read", "scopes": "posts:read"}, set()),
+        ],
+        ids=shown,
+    )
+    def test_words_in_a_string_or_in_a_list(self, claims: dict[str, Any], scopes: set[str]) -> None:
+        assert accept(make(**claims)).scopes == scopes
+
+    @pytest.mark.parametrize("name", ["scope", "scp"])
+    @pytest.mark.parametrize("value", [5, 0, True, False, {}, {"posts:read": 1}, ["x", 5], [["x"]], [None]], ids=shown)
+    def test_what_is_neither(self, name: str, value: Any) -> None:
+        reason = f"{name} is neither a string nor a list of strings"
+        assert refusal(make(**{"scope": "x", name: value})) == reason
+
+    def test_the_settings_say_where_they_stand(self) -> None:
+        """As in Entra's `roles` of applications, which have no `scp`."""
+        policy = replace(POLICY, scope_claims=("roles", "scp"))
+        assert accept(make(roles=["a"], scp="b c", scope="d"), policy).scopes == {"a", "b", "c"}
+        assert accept(make(roles=["a"], scope=5), policy).scopes == {"a"}
+        assert accept(make(scope="a"), replace(POLICY, scope_claims=())).scopes == set()
+
+
+class IdTokenTests:
+    """Decisions 2 and 15: an ID token is for the client that signed somebody in, not for us."""
+
+    LOOKS: Mapping[str, Any] = {
+        "nonce": "n-0S6_WzA2Mj",
+        "at_hash": "MTIzNDU2Nzg5MDEyMzQ1Ng",
+        "c_hash": "x",
+        "s_hash": "x",
+        # a logout token's
+        "events": {"http://schemas.openid.net/event/backchannel-logout": {}},
+    }
+
+    @pytest.mark.parametrize("typ", ["JWT", "jwt", "application/jwt", ABSENT], ids=shown)
+    @pytest.mark.parametrize("name", LOOKS)
+    def test_what_looks_like_one_is_refused(self, name: str, typ: Any) -> None:
+        for value in (self.LOOKS[name], "", None, 5):
+            assert "ID token" in refusal(make({"typ": typ}, **{name: value}))
+        assert "ID token" in refusal(make({"typ": typ}, **self.LOOKS))
+
+    @pytest.mark.parametrize("typ", ["at+jwt", "application/at+jwt", "AT+JWT"])
+    def test_an_access_token_by_its_type_is_none(self, typ: str) -> None:
+        assert accept(make({"typ": typ}, **self.LOOKS))
+
+    def test_one_with_a_scope_is_none(self) -> None:
+        """As older Keycloak's have `nonce`."""
+        excuses: list[dict[str, Any]] = [{"scope": "openid"}, {"scp": ["x"]}]
+        for claims in excuses:
+            assert accept(make({"typ": "JWT"}, **self.LOOKS, **claims))
+        none: list[dict[str, Any]] = [{"scope": ""}, {"scope": []}, {"scp": " "}, {"roles": ["x"]}]
+        for claims in none:
+            assert refusal(make({"typ": "JWT"}, **self.LOOKS, **claims))
+
+    def test_nor_where_the_settings_require_claims(self) -> None:
+        """As Dex's have `at_hash`, and no scope."""
+        policy = replace(POLICY, required_claims={"azp": ("mine",)})
+        assert accept(make({"typ": ABSENT}, azp="mine", **self.LOOKS), policy)
+        assert refusal(make({"typ": ABSENT}, azp="x", **self.LOOKS), policy)
+
+    @pytest.mark.parametrize("name", ["azp", "client_id"])
+    def test_one_for_its_own_client_is_not_for_us(self, name: str) -> None:
+        assert refusal(make({"typ": "JWT"}, aud="a-client", scope="x", **{name: "a-client"}))
+        assert accept(make({"typ": "JWT"}, aud=AUDIENCE, **{name: AUDIENCE}))
+
+    def test_what_an_access_token_may_have_too_tells_nothing(self) -> None:
+        claims = {"auth_time": NOW, "acr": "1", "amr": ["pwd"], "azp": "x", "email": "a@x", "sid": "x", "jti": "x"}
+        assert accept(make({"typ": "JWT"}, **claims))
+
+
+def introspect(policy: TokenPolicy = POLICY, now: float = NOW, /, **answer: Any) -> AccessToken:
+    """Take what an issuer says of an opaque token; without changes, it is a good one."""
+    whole = {"active": True, "aud": AUDIENCE, "sub": "alice", **answer}
+    return policy.check_introspection({name: value for name, value in whole.items() if value is not ABSENT}, now)
+
+
+def denial(policy: TokenPolicy = POLICY, /, **answer: Any) -> str:
+    with pytest.raises(TokenError) as caught:
+        introspect(policy, **answer)
+    assert type(caught.value) is TokenError
+    return str(caught.value)
+
+
+class IntrospectionTests:
+    """B30: RFC 7662 §2.2."""
+
+    def test_a_good_one(self) -> None:
+        claims = {"iss": ISSUER, "exp": NOW + 60, "nbf": NOW, "iat": NOW, "scope": "posts:read x", "client_id": "c"}
+        assert introspect(**claims) == AccessToken("alice", frozenset({"posts:read", "x"}), NOW + 60)
+
+    @pytest.mark.parametrize(
+        "active", [ABSENT, None, False, 1, 1.0, "true", "True", [True], {"active": True}], ids=shown
+    )
+    def test_it_is_active_or_it_is_not(self, active: Any) -> None:
+        assert denial(active=active) == "the issuer says that it is not active"
+
+    @pytest.mark.parametrize(
+        ("token_type", "good"),
+        [
+            ("Bearer", True),
+            ("bearer", True),
+            ("access_token", True),
+            ("DPoP", False),
+            ("refresh_token", False),
+            (5, False),
+        ],
+    )
+    def test_what_is_active_need_not_be_an_access_token(self, token_type: Any, *, good: bool) -> None:
+        if good:
+            assert introspect(token_type=token_type) == introspect()
+        else:
+            assert denial(token_type=token_type) == "token_type is none that can be shown as a bearer token"
+
+    def test_what_is_optional_may_be_left_out(self) -> None:
+        assert introspect() == AccessToken("alice", frozenset(), None)
+
+    def test_a_member_that_is_null_is_not_there(self) -> None:
+        names = ("iss", "exp", "nbf", "iat", "scope", "scp", "cnf", "client_id", "username", "token_type")
+        assert introspect(**dict.fromkeys(names)) == introspect()
+        assert introspect(aud=None) == introspect(aud=ABSENT) == introspect()
+        assert introspect(sub=None, client_id="app").user == "app"
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            *({"iss": ISSUER + "/"}, {"iss": ""}, {"iss": [ISSUER]}, {"iss": 5}),
+            *({"aud": "x"}, {"aud": []}, {"aud": [[AUDIENCE]]}, {"aud": {AUDIENCE: 1}}, {"aud": 5}),
+            *({"exp": str(NOW + 60)}, {"exp": True}, {"exp": -1}, {"exp": 1e40}, {"exp": float("inf")}),
+            *({"nbf": NOW + 31}, {"iat": NOW + 31}, {"nbf": "x"}, {"iat": float("nan")}),
+            *({"cnf": {"jkt": "x"}}, {"cnf": {}}),
+            *({"sub": ""}, {"sub": 5}, {"sub": "a\nb"}, {"sub": ["alice"]}, {"sub": "a" * 256}),
+            *({"scope": 5}, {"scope": {"x": 1}}, {"scp": ["x", 5]}),
+        ],
+        ids=shown,
+    )
+    def test_what_is_told_is_looked_at_as_in_a_jwt(self, members: dict[str, Any]) -> None:
+        ((name, _),) = members.items()
+        assert name in denial(**members)
+
+    def test_its_clock_may_be_another_one(self) -> None:
+        assert introspect(exp=NOW - 29, nbf=NOW + 30, iat=NOW + 30)
+        with pytest.raises(ExpiredTokenError):
+            introspect(exp=NOW - 30)
+        with pytest.raises(ExpiredTokenError):
+            introspect(POLICY, NOW + 30, exp=NOW)
+
+    def test_without_audiences_of_ours_it_may_have_any_or_none(self) -> None:
+        for aud in (ABSENT, "x", 5):
+            assert introspect(WITHOUT_AUDIENCE, aud=aud, client_id="mine")
+            assert denial(WITHOUT_AUDIENCE, aud=aud, client_id="x")
+            assert denial(WITHOUT_AUDIENCE, aud=aud)
+
+    def test_a_clients_own_token_is_the_clients(self) -> None:
+        """RFC 7662 §2.2 has `sub` as optional; oidc-provider leaves it out."""
+        assert introspect(sub=ABSENT, client_id="app").user == "app"
+        assert introspect(sub="alice", client_id="app").user == "alice"
+        assert denial(sub=ABSENT).startswith("client_id is missing")
+        for client in ("", 5, "a\nb", ["app"]):
+            assert denial(sub=ABSENT, client_id=client).startswith("client_id is missing")
+        assert denial(sub="", client_id="app").startswith("sub is missing")
+
+    def test_no_client_stands_for_another_claim(self) -> None:
+        policy = replace(POLICY, user_claim="username")
+        assert introspect(policy, username="jürgen").user == "jürgen"
+        assert introspect(policy, username="jürgen", sub=ABSENT).user == "jürgen"
+        for sub in ("alice", ABSENT):
+            assert denial(policy, sub=sub, client_id="app").startswith("username is missing")
+        assert denial(policy, sub=5, username="jürgen").startswith("sub is missing")
+
+    def test_it_needs_no_iss_of_a_certain_type_to_be_required(self) -> None:
+        policy = replace(POLICY, required_claims={"client_id": ("mine", "ours")})
+        assert introspect(policy, client_id="ours")
+        assert denial(policy, client_id="x").startswith("client_id is none")
+        assert denial(policy).startswith("client_id is none")
+
+
+def anything() -> st.SearchStrategy[Any]:
+    """Any JSON; NaN and the like are among the numbers, as they are in Python's."""
+    leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    return st.recursive(
+        leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=8), inner), max_leaves=6
+    )
+
+
+def objects(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """JSON objects with anything in them; these members are often there, and often as they should be."""
+    told = st.fixed_dictionaries({}, optional={name: good | anything() for name, good in members.items()})
+    return st.builds(lambda more, told: {**more, **told}, st.dictionaries(st.text(max_size=8), anything()), told)
+
+
+HEADERS = objects(
+    alg=st.sampled_from(["EdDSA", "RS256", "none", "HS256"]),
+    typ=st.sampled_from(["at+jwt", "JWT"]),
+    kid=st.just("one"),
+    crit=st.just([]),
+)
+DATES = st.integers(NOW - 40, NOW + 40) | st.floats(NOW - 40, NOW + 40) | st.just(10**400)
+CLAIMS = objects(
+    iss=st.just(ISSUER),
+    aud=st.sampled_from([AUDIENCE, [AUDIENCE], ["x", AUDIENCE], AUDIENCE + "/"]),
+    exp=DATES,
+    nbf=DATES,
+    iat=DATES,
+    sub=st.text(min_size=1),
+    scope=st.text("ab ") | st.lists(st.text("ab ")),
+    scp=st.text("ab ") | st.lists(st.text("ab ")),
+    nonce=st.just("x"),
+)
+GOOD_HEADERS = st.fixed_dictionaries(
+    {"alg": st.sampled_from(["EdDSA", "RS256"])}, optional={"typ": st.sampled_from(["at+jwt", "JWT"])}
+)
+
+
+def is_good(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bool:
+    """Tell whether a token is as the contract wants it, as far as accepted ones must be: the oracle."""
+    aud: Any = claims.get("aud")
+    exp: Any = claims.get("exp")
+    dates = [claims[name] for name in ("nbf", "iat") if name in claims]
+    return (
+        header.get("alg") in {"EdDSA", "RS256", "PS256", "ES256"}
+        and str(header.get("typ", "JWT")).lower() in {"at+jwt", "jwt", "application/at+jwt", "application/jwt"}
+        and not {"crit", "b64"} & header.keys()
+        and claims.get("iss") == ISSUER
+        and "cnf" not in claims
+        and (aud == AUDIENCE or (type(aud) is list and AUDIENCE in aud and {type(one) for one in aud} == {str}))
+        and type(exp) in {int, float}
+        and NOW - 30 < exp <= 2**53
+        and all(type(date) in {int, float} and 0 <= date <= NOW + 30 for date in dates)
+        and type(claims.get("sub")) is str
+        and claims["sub"].isprintable()
+    )
+
+
+class AnythingTests:
+    @settings(deadline=None)
+    @given(st.text() | st.text("eyJ.-_=A{}") | st.lists(st.binary().map(b64)).map(".".join))
+    def test_any_text_is_taken_apart_or_refused(self, text: str) -> None:
+        try:
+            jwt = decode_jwt(text)
+        except TokenError:
+            return
+        assert type(jwt) is Jwt
+        assert f"{jwt.signed.decode()}.{b64(jwt.signature)}" == text
+
+    @settings(deadline=None)
+    @given(at=st.integers(0, 500), what=st.binary(max_size=3), length=st.integers(0, 3))
+    def test_a_good_token_with_something_changed_is_taken_apart_or_refused(
+        self, at: int, what: bytes, length: int
+    ) -> None:
+        token = make()
+        for changed in (token[:at] + what.decode("latin-1") + token[at + length :], _change_bytes(at, what, length)):
+            try:
+                accept(changed)
+            except TokenError:
+                continue
+
+    @settings(deadline=None)
+    @given(header=HEADERS | GOOD_HEADERS, claims=CLAIMS)
+    @example(header={"alg": "EdDSA"}, claims=MINT.claims(exp=10**400))
+    @example(header={"alg": "EdDSA"}, claims=MINT.claims(nbf=-(10**400)))
+    @example(header={"alg": "EdDSA"}, claims=MINT.claims())
+    def test_any_header_and_claims_are_accepted_only_as_the_contract_has_it(
+        self, header: dict[str, Any], claims: dict[str, Any]
+    ) -> None:
+        try:
+            accepted = accept(make_token(header, claims, KEY))
+        except TokenError:
+            return
+        assert type(accepted) is AccessToken
+        assert is_good(header, claims)
+        assert (accepted.user, accepted.expires_at) == (claims["sub"], claims["exp"])
+        words = [claims.get(name, "") for name in ("scope", "scp")]
+        assert accepted.scopes == {word for one in words for word in (one.split() if type(one) is str else one) if word}
+
+    @settings(deadline=None)
+    @given(answer=objects(active=st.just(value=True), aud=st.just(AUDIENCE), exp=DATES, sub=st.just("alice")))
+    def test_so_is_any_answer_of_an_issuer(self, answer: dict[str, Any]) -> None:
+        try:
+            accepted = POLICY.check_introspection(answer, NOW)
+        except TokenError:
+            return
+        assert answer["active"] is True
+        assert AUDIENCE in answer["aud"]
+        assert accepted.user in {answer.get("sub"), answer.get("client_id")}
+
+
+def _change_bytes(at: int, what: bytes, length: int) -> str:
+    """Make a token whose claims have something changed before they are encoded."""
+    text = json.dumps(MINT.claims()).encode()
+    at %= len(text)
+    return f"{b64(json.dumps(MINT.header()).encode())}.{b64(text[:at] + what + text[at + length :])}."
+
+
+SECRETS = st.sampled_from([SECRET, [SECRET], {SECRET: SECRET}, [[SECRET]], f"{SECRET}\n{SECRET}", f'"{SECRET}"'])
+HEADER_NAMES = ["alg", "typ", "kid", "crit", "b64", "jwk", SECRET]
+CLAIM_NAMES = ["iss", "aud", "exp", "nbf", "iat", "sub", "scope", "scp", "cnf", "nonce", "azp", SECRET]
+
+
+class ReasonTests:
+    """B3, G16: a reason goes to the log, and may be shown to whoever sends anything."""
+
+    POLICIES = (
+        POLICY,
+        replace(POLICY, user_claim="email"),
+        replace(POLICY, required_claims={"azp": ("mine",)}),
+    )
+
+    def check(self, error: TokenError) -> None:
+        assert SECRET not in str(error)
+        assert SECRET not in repr(error)
+        assert "\n" not in str(error)
+        assert str(error).isascii()
+
+    @settings(deadline=None)
+    @given(
+        header=st.dictionaries(st.sampled_from(HEADER_NAMES), SECRETS, max_size=2),
+        claims=st.dictionaries(st.sampled_from(CLAIM_NAMES), SECRETS, max_size=2),
+        policy=st.sampled_from(POLICIES),
+    )
+    def test_none_has_anything_of_the_token_in_it(
+        self, header: dict[str, Any], claims: dict[str, Any], policy: TokenPolicy
+    ) -> None:
+        try:
+            accept(make(header, **claims), policy)
+        except TokenError as error:
+            self.check(error)
+        try:
+            introspect(policy, **claims)
+        except TokenError as error:
+            self.check(error)
+
+    @settings(deadline=None)
+    @given(st.sampled_from(list(broken(b"{}"))), st.booleans())
+    def test_nor_of_what_cannot_be_read(self, what: str, in_header: bool) -> None:  # noqa: FBT001 - hypothesis gives it
+        text = broken(json.dumps({SECRET: SECRET}).encode())[what]
+        token = make_token(text, MINT.claims(), KEY) if in_header else make_token(MINT.header(), text, KEY)
+        for sent in (token, f"{SECRET}.{token}", f"{token}.{SECRET}", f"{token}{SECRET}", SECRET, f"{SECRET}é"):
+            with pytest.raises(TokenError) as caught:
+                accept(sent)
+            self.check(caught.value)
+
+    def test_base64_that_is_none_is_not_quoted(self) -> None:
+        header, claims, signature = make().split(".")
+        for token in (
+            f"{SECRET}~.{claims}.{signature}",
+            f"{header}.{SECRET}~.{signature}",
+            f"{header}.{claims}.~{SECRET}",
+        ):
+            with pytest.raises(TokenError) as caught:
+                accept(token)
+            self.check(caught.value)
+
+    def test_what_is_accepted_tells_no_more_than_it_has_to(self) -> None:
+        accepted = accept(make(email=SECRET, phone=SECRET))
+        assert SECRET not in repr(accepted)

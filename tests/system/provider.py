@@ -1,0 +1,182 @@
+"""A real OpenID provider, npm's oidc-provider, and clients of it that get tokens."""
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qs, quote_plus, urlsplit
+
+import httpx
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.issuer import Key, b64
+
+ROOT = Path(__file__).parent.parent.parent
+INSTALLED = Path(os.environ.get("POSTD_TEST_PROVIDER", ROOT / ".venv/provider"))
+SCRIPT = Path(__file__).with_suffix(".mjs")
+
+AUDIENCE = "https://posts.example"
+ELSEWHERE = "https://elsewhere.example"
+OPAQUE = "https://opaque.example"
+RESOURCES = {AUDIENCE: "jwt", ELSEWHERE: "jwt", OPAQUE: "opaque"}
+SCOPES = ["openid", "post:read", "post:write"]
+BOTH = "post:read post:write"
+
+SECRET = "100% secret: 1 + 1"
+"""Of every client that has one; it is another text in the form in which Basic has it (RFC 6749 §2.3.1)."""
+
+RESOURCE_SERVER = "resource-server"
+REDIRECT_URI = "http://127.0.0.1/back"
+SHORT_S = 1
+STOP_MAX_S = 15.0
+
+
+class Tokens(NamedTuple):
+    """What somebody who has signed in is given."""
+
+    access: str
+    identity: str
+
+
+class Provider:
+    """`node provider.mjs`, on a free port; ends with the `with` block.
+
+    Args:
+        keys: it publishes them all; of those of an algorithm, the first one signs.
+    """
+
+    def __init__(self, *keys: Key) -> None:
+        self._keys = keys
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def issuer(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it; where it was, if it has been up before."""
+        assert INSTALLED.is_dir(), f"npm install --prefix {ROOT}/.venv/provider oidc-provider (wanted: {INSTALLED})"
+        self._process = subprocess.Popen(
+            ["node", str(SCRIPT), str(INSTALLED)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps(self._settings()), file=self._process.stdin, flush=True)
+        ready = self._process.stdout.readline()
+        assert ready, "the provider did not start"
+        self._port = json.loads(ready)["port"]
+
+    def _settings(self) -> dict[str, Any]:
+        algorithms = {key.alg for key in self._keys}
+        return {
+            "port": self._port,
+            "keys": [{"pem": _pem(key), "kid": key.kid, "alg": key.alg} for key in self._keys],
+            "clients": [client for algorithm in algorithms for client in _clients(algorithm)]
+            + [{**_confidential(), "client_id": RESOURCE_SERVER}],
+            "scopes": SCOPES,
+            "resources": RESOURCES,
+            "lifetimes_s": {f"hasty-{algorithm}": SHORT_S for algorithm in algorithms},
+        }
+
+    def stop(self) -> None:
+        """End it; with it goes all that it has handed out, but for what is signed."""
+        if self._process.poll() is None:
+            self._process.communicate(timeout=STOP_MAX_S)
+
+    def restart(self, *keys: Key) -> None:
+        """Give it other keys."""
+        self.stop()
+        self._keys = keys
+        self.start()
+
+    def client_credentials(
+        self, scope: str, resource: str | None = AUDIENCE, *, client: str = "machine", algorithm: str | None = None
+    ) -> str:
+        """Return an access token of a machine, "machine" or "hasty"; it is opaque where it is for no resource."""
+        asked = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
+        return str(self._post("token", self._client(client, algorithm), asked)["access_token"])
+
+    def authorization_code(self, login: str, scope: str, resource: str | None = AUDIENCE) -> Tokens:
+        """Return what somebody is given who goes through the provider's forms (RFC 6749 §4.1, RFC 7636)."""
+        client, verifier = self._client("app"), secrets.token_urlsafe()
+        asked = {
+            "client_id": client,
+            "response_type": "code",
+            "redirect_uri": REDIRECT_URI,
+            "scope": f"openid {scope}",
+            "nonce": secrets.token_urlsafe(),
+            "code_challenge": b64(hashlib.sha256(verifier.encode()).digest()),
+            "code_challenge_method": "S256",
+            **({"resource": resource} if resource else {}),
+        }
+        granted = {
+            "grant_type": "authorization_code",
+            "redirect_uri": REDIRECT_URI,
+            "code": self._sign_in(login, asked),
+            "code_verifier": verifier,
+            "resource": resource,
+        }
+        given = self._post("token", client, granted)
+        return Tokens(given["access_token"], given["id_token"])
+
+    def revoke(self, token: str, *, client: str = "machine") -> None:
+        """Take an opaque token back from the client that has it (RFC 7009)."""
+        self._post("token/revocation", self._client(client), {"token": token})
+
+    def _client(self, kind: str, algorithm: str | None = None) -> str:
+        return f"{kind}-{algorithm or self._keys[0].alg}"
+
+    def _post(self, path: str, client: str, fields: Mapping[str, str | None]) -> dict[str, Any]:
+        sent = {name: value for name, value in {"client_id": client, **fields}.items() if value is not None}
+        secret = None if client.startswith("app-") else (quote_plus(client), quote_plus(SECRET))
+        answer = httpx.post(f"{self.issuer}/{path}", data=sent, auth=secret)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()) if answer.content else {}
+
+    def _sign_in(self, login: str, asked: Mapping[str, str]) -> str:
+        """Say who one is, and agree, as with a browser; return the code."""
+        forms = [{"prompt": "login", "login": login, "password": "any"}, {"prompt": "consent"}]
+        with httpx.Client(base_url=self.issuer) as browser:
+            answer = browser.get("/auth", params=asked)
+            while not (where := answer.headers.get("Location", "")).startswith(REDIRECT_URI):
+                assert answer.status_code in {200, 303}, answer.text
+                answer = browser.get(where) if where else browser.post(answer.url, data=forms.pop(0))
+        (code,) = parse_qs(urlsplit(str(where)).query)["code"]
+        return code
+
+
+def _clients(algorithm: str) -> list[dict[str, Any]]:
+    """Return whose tokens are signed so: machines, and an application of people, which can keep no secret."""
+    signed = {"id_token_signed_response_alg": algorithm}
+    machine = {**signed, **_confidential("client_credentials")}
+    return [
+        {**machine, "client_id": f"machine-{algorithm}"},
+        {**machine, "client_id": f"hasty-{algorithm}"},
+        {
+            **signed,
+            "client_id": f"app-{algorithm}",
+            "application_type": "native",
+            "redirect_uris": [REDIRECT_URI],
+            "token_endpoint_auth_method": "none",
+        },
+    ]
+
+
+def _confidential(*grant_types: str) -> dict[str, Any]:
+    return {"client_secret": SECRET, "grant_types": grant_types, "redirect_uris": [], "response_types": []}
+
+
+def _pem(key: Key) -> str:
+    pem: bytes = key.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem.decode()

@@ -1,0 +1,418 @@
+"""Bearer tokens of a real OpenID provider, fetched as its clients fetch them, at a real `twistd postd`."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.integration.daemon import Daemon
+from tests.integration.logins import POSTD, decode_parameters
+from tests.issuer import Key, b64, unb64
+from tests.system.provider import (
+    AUDIENCE,
+    BOTH,
+    ELSEWHERE,
+    OPAQUE,
+    RESOURCE_SERVER,
+    SECRET,
+    Provider,
+)
+
+ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
+METADATA = f"{AUDIENCE}/.well-known/oauth-protected-resource"
+INVALID = (
+    'Bearer realm="postd", error="invalid_token", error_description="The access token is invalid", '
+    f'resource_metadata="{METADATA}"'
+)
+EXPIRED = INVALID.replace("The access token is invalid", "The access token expired")
+POST = {"post": "by token"}
+NOTICED_MAX_S = 40.0
+"""How long anything may take that is waited for."""
+
+RULES = f"""
+public_url = "{AUDIENCE}"
+api = {{read = ["bearer"], write = ["bearer"]}}
+"""
+
+
+def describe(provider: Provider, **changed: Any) -> str:
+    """Return the table of an issuer; the clocks are one."""
+    settings = {
+        "issuer": provider.issuer,
+        "audience": [AUDIENCE, OPAQUE],
+        "read_scope": "post:read",
+        "write_scope": "post:write",
+        "leeway": "1ms",
+        **changed,
+    }
+    return "\n".join(["[[bearer]]", *(f"{name} = {json.dumps(value)}" for name, value in settings.items()), ""])
+
+
+def introspecting(provider: Provider) -> str:
+    """Return its table, for opaque tokens, too."""
+    endpoint = f"{provider.issuer}/token/introspection"
+    return describe(
+        provider, introspection_endpoint=endpoint, client_id=RESOURCE_SERVER, client_secret_file="client-secret"
+    )
+
+
+def page(*users: str) -> str:
+    """Return the table of a page for these, or for everybody who is known."""
+    return f'[[page]]\npath = "/mine"\nschemes = ["bearer"]\nusers = {list(users)}\n'
+
+
+def write_settings(folder: Path, *tables: str) -> None:
+    (folder / "postd.toml").write_text(RULES + "\n".join(tables))
+    (folder / "client-secret").write_text(f"{SECRET}\n")
+
+
+def serve(folder: Path, *tables: str) -> Daemon:
+    write_settings(folder, *tables)
+    return Daemon(folder, "-c", "postd.toml")
+
+
+def decode_part(token: str, part: int) -> Any:
+    """Return the header (0) or the claims (1) of a JWT."""
+    return json.loads(unb64(token.split(".")[part]))
+
+
+def with_token(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def read(daemon: Daemon, token: str, path: str = "/post") -> httpx.Response:
+    return httpx.get(daemon.url + path, headers=with_token(token))
+
+
+def write(daemon: Daemon, token: str) -> httpx.Response:
+    return httpx.post(f"{daemon.url}/post", headers=with_token(token), json=POST)
+
+
+def statuses(daemon: Daemon, token: str) -> tuple[int, int]:
+    """Return the answers to a read and to a write."""
+    return read(daemon, token).status_code, write(daemon, token).status_code
+
+
+def check_refused(daemon: Daemon, token: str, challenge: str = INVALID) -> None:
+    for answer in (read(daemon, token), write(daemon, token)):
+        assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (401, [challenge])
+        assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def check_lacks(answer: httpx.Response, scope: str) -> None:
+    """Check that a token was good, and not for this (RFC 6750 §3.1)."""
+    challenge = f'Bearer realm="postd", error="insufficient_scope", scope="{scope}", resource_metadata="{METADATA}"'
+    assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (403, [challenge])
+
+
+def check_unavailable(answer: httpx.Response) -> None:
+    """Check that the daemon does not say that a token is bad where it cannot tell."""
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert "WWW-Authenticate" not in answer.headers
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what takes its time at the provider, or to be noticed."""
+    deadline = time.monotonic() + NOTICED_MAX_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """One with keys of each kind, which stays as it is."""
+    with Provider(*map(Key.make, ALGORITHMS)) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def daemon(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with serve(tmp_path_factory.mktemp("daemon"), page(), introspecting(provider)) as daemon:
+        yield daemon
+
+
+# Tokens in the form of a JWT
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_machine_reads_and_writes(daemon: Daemon, provider: Provider, algorithm: str) -> None:
+    token = provider.client_credentials(BOTH, algorithm=algorithm)
+    assert decode_part(token, 0)["alg"] == algorithm
+    assert statuses(daemon, token) == (200, 201)
+    assert read(daemon, token, "/mine").text == f"Success: machine-{algorithm}\n"
+
+
+def test_somebody_who_has_signed_in_reads_and_writes(daemon: Daemon, provider: Provider) -> None:
+    token = provider.authorization_code("alice", BOTH).access
+    assert statuses(daemon, token) == (200, 201)
+    assert read(daemon, token, "/mine").text == "Success: alice\n"
+    daemon.wait_for(f"{provider.issuer}#alice [")
+
+
+def test_each_scope_is_good_for_its_methods(daemon: Daemon, provider: Provider) -> None:
+    reader = provider.client_credentials("post:read")
+    assert read(daemon, reader).status_code == 200
+    check_lacks(write(daemon, reader), "post:write")
+    writer = provider.authorization_code("alice", "post:write").access
+    assert write(daemon, writer).status_code == 201
+    check_lacks(read(daemon, writer), "post:read")
+    check_lacks(read(daemon, writer, "/mine"), "post:read")
+
+
+def test_a_token_for_another_service_is_refused(daemon: Daemon, provider: Provider) -> None:
+    check_refused(daemon, provider.client_credentials(BOTH, ELSEWHERE))
+    check_refused(daemon, provider.authorization_code("alice", BOTH, ELSEWHERE).access)
+
+
+def test_an_expired_token_is_refused_and_the_client_is_told(daemon: Daemon, provider: Provider) -> None:
+    token = provider.client_credentials(BOTH, client="hasty")
+    wait_until(lambda: read(daemon, token).status_code != 200)
+    check_refused(daemon, token, EXPIRED)
+
+
+def test_an_id_token_is_no_access_token(daemon: Daemon, provider: Provider, tmp_path: Path) -> None:
+    """Not even where the settings name the application as the audience, and ask for no scope."""
+    given = provider.authorization_code("alice", BOTH)
+    check_refused(daemon, given.identity)
+    audience = [AUDIENCE, decode_part(given.identity, 1)["aud"]]
+    with serve(tmp_path, describe(provider, audience=audience, read_scope="", write_scope="")) as careless:
+        assert statuses(careless, given.access) == (200, 201)
+        check_refused(careless, given.identity)
+
+
+def test_only_algorithms_that_are_set_are_accepted(provider: Provider, tmp_path: Path) -> None:
+    with serve(tmp_path, describe(provider, algorithms=["ES256"])) as daemon:
+        assert statuses(daemon, provider.client_credentials(BOTH, algorithm="ES256")) == (200, 201)
+        check_refused(daemon, provider.client_credentials(BOTH, algorithm="RS256"))
+
+
+def test_two_issuers_and_a_page_for_one_of_their_users(provider: Provider, tmp_path: Path) -> None:
+    """Whoever has a name at one issuer is not who has it at another."""
+    with Provider(Key.make("ES256")) as other:
+        here, there = (issuer.authorization_code("alice", BOTH).access for issuer in (provider, other))
+        with serve(tmp_path, page(f"{provider.issuer}#alice"), describe(provider), describe(other)) as daemon:
+            assert statuses(daemon, here) == statuses(daemon, there) == (200, 201)
+            assert read(daemon, here, "/mine").text == "Success: alice\n"
+            assert read(daemon, there, "/mine").status_code == 403
+
+
+def test_a_token_of_an_issuer_that_is_not_set_is_refused(daemon: Daemon) -> None:
+    with Provider(Key.make("RS256")) as stranger:
+        check_refused(daemon, stranger.client_credentials(BOTH))
+
+
+# Opaque tokens
+
+
+def test_opaque_tokens(daemon: Daemon, provider: Provider) -> None:
+    """Of a machine, of which the provider tells no `sub`, and of somebody who has signed in."""
+    machine = provider.client_credentials(BOTH, OPAQUE)
+    alice = provider.authorization_code("alice", BOTH, OPAQUE).access
+    for token, name in ((machine, "machine-RS256"), (alice, "alice")):
+        assert "." not in token
+        assert statuses(daemon, token) == (200, 201)
+        assert read(daemon, token, "/mine").text == f"Success: {name}\n"
+
+
+def test_an_opaque_token_needs_its_scope(daemon: Daemon, provider: Provider) -> None:
+    token = provider.client_credentials("post:read", OPAQUE)
+    assert read(daemon, token).status_code == 200
+    check_lacks(write(daemon, token), "post:write")
+
+
+def test_an_opaque_token_that_names_no_service_is_good_for_its_scope(daemon: Daemon, provider: Provider) -> None:
+    """Such as one for the provider's own userinfo, which it calls active to whoever asks: scopes keep it out."""
+    token = provider.client_credentials("post:read", None)
+    assert read(daemon, token).status_code == 200
+    check_lacks(write(daemon, token), "post:write")
+    check_lacks(read(daemon, provider.authorization_code("alice", "post:write", None).access), "post:read")
+
+
+def test_what_is_no_token_of_the_provider(daemon: Daemon, provider: Provider) -> None:
+    """It answers 400 where it is asked about what looks like a JWT to it, encrypted ones included."""
+    encrypted = ".".join([b64(b'{"alg":"dir","enc":"A128GCM"}'), "", "iv", "text", "tag"])
+    _, claims, signature = provider.client_credentials(BOTH).split(".")
+    twice = ".".join([b64(b'{"alg":"RS256","alg":"RS256","kid":"RS256"}'), claims, signature])
+    for token in ("nonsense", "a.b.c", "a.b.c.d.e", "e30=.e30=.e30=", encrypted, twice):
+        check_refused(daemon, token)
+
+
+def test_a_token_that_was_taken_back_is_refused(daemon: Daemon, provider: Provider) -> None:
+    token = provider.client_credentials(BOTH, OPAQUE)
+    provider.revoke(token)
+    check_refused(daemon, token)
+    alice = provider.authorization_code("alice", BOTH, OPAQUE).access
+    provider.revoke(alice, client="app")
+    check_refused(daemon, alice)
+
+
+def test_a_token_that_is_taken_back_after_use(daemon: Daemon, provider: Provider, tmp_path: Path) -> None:
+    """One daemon may hold for a minute what it was told; another one is told the truth."""
+    token = provider.client_credentials(BOTH, OPAQUE)
+    assert statuses(daemon, token) == (200, 201)
+    provider.revoke(token)
+    with serve(tmp_path, introspecting(provider)) as other:
+        check_refused(other, token)
+
+
+def test_an_opaque_token_expires(daemon: Daemon, provider: Provider) -> None:
+    token = provider.client_credentials(BOTH, OPAQUE, client="hasty")
+    wait_until(lambda: read(daemon, token).status_code != 200)
+    assert statuses(daemon, token) == (401, 401)
+
+
+def test_opaque_tokens_are_refused_where_nobody_can_be_asked(provider: Provider, tmp_path: Path) -> None:
+    with serve(tmp_path, describe(provider)) as daemon:
+        check_refused(daemon, provider.client_credentials(BOTH, OPAQUE))
+
+
+def test_a_wrong_client_secret_is_the_operators_failure(provider: Provider, tmp_path: Path) -> None:
+    write_settings(tmp_path, introspecting(provider))
+    (tmp_path / "client-secret").write_text("another one")
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
+        check_unavailable(read(daemon, provider.client_credentials(BOTH, OPAQUE)))
+        assert "another one" not in daemon.log
+
+
+# Keys that change, and a provider that is away
+
+
+def test_a_new_key_is_taken_up_by_the_first_token_that_has_it(tmp_path: Path) -> None:
+    old, new = Key.make("RS256", "old"), Key.make("RS256", "new")
+    with Provider(old) as provider, serve(tmp_path, describe(provider)) as daemon:
+        by_old = provider.client_credentials(BOTH)
+        assert statuses(daemon, by_old) == (200, 201)
+        provider.restart(new, old)
+        by_new = provider.client_credentials(BOTH)
+        assert decode_part(by_new, 0)["kid"] == new.kid
+        assert statuses(daemon, by_new) == (200, 201)
+        assert statuses(daemon, by_old) == (200, 201)
+
+
+def test_a_key_that_is_gone_is_good_until_it_is_noticed(tmp_path: Path) -> None:
+    with Provider(Key.make("ES256", "old")) as provider, serve(tmp_path, describe(provider)) as daemon:
+        by_old = provider.client_credentials(BOTH)
+        assert statuses(daemon, by_old) == (200, 201)
+        provider.restart(Key.make("ES256", "new"))
+        assert statuses(daemon, by_old) == (200, 201)
+        assert statuses(daemon, provider.client_credentials(BOTH)) == (200, 201)
+        check_refused(daemon, by_old)
+
+
+def test_the_provider_goes_away_and_tokens_stay_good(tmp_path: Path) -> None:
+    """But for those that only it can tell of."""
+    with Provider(Key.make("RS256")) as provider, serve(tmp_path, introspecting(provider)) as daemon:
+        held, later, opaque = (provider.client_credentials(BOTH, resource) for resource in (AUDIENCE, AUDIENCE, OPAQUE))
+        assert statuses(daemon, held) == (200, 201)
+        provider.stop()
+        for token in (held, later):
+            assert statuses(daemon, token) == (200, 201)
+        check_unavailable(read(daemon, opaque))
+        check_unavailable(write(daemon, opaque))
+
+
+def test_the_provider_comes_later(tmp_path: Path) -> None:
+    with Provider(Key.make("RS256")) as provider:
+        token = provider.client_credentials(BOTH)
+        provider.stop()
+        with serve(tmp_path, page(), describe(provider)) as daemon:
+            for answer in (read(daemon, token), write(daemon, token), read(daemon, token, "/mine")):
+                check_unavailable(answer)
+            assert httpx.get(f"{daemon.url}/post").status_code == 401
+            provider.start()
+            wait_until(lambda: read(daemon, token).status_code != 503)
+            assert statuses(daemon, token) == (200, 201)
+
+
+# What is told
+
+
+def test_a_client_finds_the_provider_from_the_challenge(daemon: Daemon, provider: Provider) -> None:
+    """RFC 9728: it knows nothing but the address of the API, and what it is called outside."""
+    (challenge,) = httpx.get(f"{daemon.url}/post").headers.get_list("WWW-Authenticate")
+    assert challenge == f'Bearer realm="postd", resource_metadata="{METADATA}"'
+    path = urlsplit(decode_parameters(challenge)["resource_metadata"]).path
+    answer = httpx.get(daemon.url + path)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
+    assert answer.headers["Cache-Control"] == "max-age=3600"
+    told = answer.json()
+    assert told == {
+        "resource": AUDIENCE,
+        "authorization_servers": [provider.issuer],
+        "scopes_supported": ["post:read", "post:write"],
+        "bearer_methods_supported": ["header"],
+    }
+    token = provider.client_credentials(" ".join(told["scopes_supported"]), told["resource"])
+    assert statuses(daemon, token) == (200, 201)
+
+
+def check(folder: Path, provider: Provider) -> tuple[int, list[str]]:
+    """Run `postd check` in a folder that has settings; return its exit status, and what it says of the provider."""
+    command = (POSTD, "check", "-c", "postd.toml")
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert SECRET not in result.stdout + result.stderr
+    said = re.findall(f"^bearer {re.escape(provider.issuer)}: (.*)$", result.stdout, re.MULTILINE)
+    return result.returncode, said
+
+
+def test_check_names_keys_and_asks_about_opaque_tokens(provider: Provider, tmp_path: Path) -> None:
+    write_settings(tmp_path, introspecting(provider))
+    status, (keys, introspection) = check(tmp_path, provider)
+    assert status == 0
+    assert keys.startswith("ok, ")
+    assert [kid for kid in ALGORITHMS if f"{kid} for {kid}" not in keys] == []
+    assert introspection.startswith("ok, ")
+    (tmp_path / "client-secret").write_text("another one\n")
+    status, (keys, introspection) = check(tmp_path, provider)
+    assert status == 1
+    assert keys.startswith("ok, ")
+    assert "401" in introspection
+
+
+def test_check_says_what_is_wrong_with_an_issuer(tmp_path: Path) -> None:
+    with Provider(Key.make("RS256")) as provider:
+        write_settings(tmp_path, describe(provider, algorithms=["ES256"]))
+        status, (keys,) = check(tmp_path, provider)
+        assert status == 1
+        assert "no key for ES256" in keys
+        provider.stop()
+        status, (keys,) = check(tmp_path, provider)
+    assert status == 1
+    assert "refused" in keys
+
+
+def test_the_log_has_nothing_of_tokens_in_it(daemon: Daemon, provider: Provider) -> None:
+    alice = provider.authorization_code("alice", BOTH)
+    taken_back = provider.client_credentials(BOTH, OPAQUE)
+    provider.revoke(taken_back)
+    forged = alice.access[:-4] + "AAAA"
+    good = [alice.access, provider.client_credentials(BOTH), provider.client_credentials(BOTH, OPAQUE)]
+    refused = [alice.identity, taken_back, forged, provider.client_credentials(BOTH, ELSEWHERE)]
+    assert [read(daemon, token).status_code for token in good] == [200] * len(good)
+    assert [read(daemon, token).status_code for token in refused] == [401] * len(refused)
+    by_query = httpx.get(f"{daemon.url}/post", params={"access_token": alice.access})
+    assert by_query.status_code == 401
+    assert "invalid_token" not in by_query.headers["WWW-Authenticate"]
+    httpx.get(f"{daemon.url}/last")
+    daemon.wait_for('"GET /last ')
+    log = daemon.log
+    assert f"{provider.issuer}#alice" in log
+    assert [secret for secret in secrets_of([*good, *refused]) if secret in log] == []
+    assert "Traceback" not in log
+    assert '" 500 ' not in log
+
+
+def secrets_of(tokens: list[str]) -> list[str]:
+    """Return what must not be told: whole tokens, their parts, what they are known by, and our own secret."""
+    parts = [part for token in tokens for part in token.split(".")]
+    claims = [decode_part(token, 1) for token in tokens if "." in token]
+    return [*parts, *(told["jti"] for told in claims if "jti" in told), ELSEWHERE, SECRET]

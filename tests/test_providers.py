@@ -1,0 +1,231 @@
+"""The pages of `etc/providers`: what they say to set is taken, and is right for tokens as they say those are.
+
+The tokens here have the claims that the pages tell of, made up from what the providers' papers and sources say.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+from twisted.internet.task import Clock
+
+from postd.auth.bearer import Issuer
+from postd.config import Settings, load_settings
+from postd.issuers import make_issuer
+from postd.protocol.jwk import SigningKey, decode_key_set
+from postd.protocol.jwt import Jwt, TokenError, decode_jwt
+from postd.reactor import IReactor
+from tests.helpers import result_of
+from tests.issuer import ABSENT, Key, Mint
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "etc" / "providers").glob("*.md"))
+PROVIDERS = {
+    *("auth0", "authentik", "cognito", "dex", "entra-id", "keycloak", "oidc-provider", "okta", "zitadel"),
+}
+POSTS, APP = "https://posts.example", "an application"
+
+
+class Form(NamedTuple):
+    """A block of settings on a page; most pages have one."""
+
+    page: Path
+    number: int
+    toml: str
+
+    def __str__(self) -> str:
+        return f"{self.page.stem} {self.number}"
+
+
+FORMS = [
+    Form(page, number, toml)
+    for page in PAGES
+    for number, toml in enumerate(re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL), 1)
+]
+
+
+class Tokens(NamedTuple):
+    """What is in a provider's tokens beside `iss`, `sub` and times.
+
+    Args:
+        typ: in the header of access tokens.
+        access: claims of an access token that may read and write.
+        identity: claims of the ID token that a client of the same user gets with it; None where the page says that
+            there is no telling them apart.
+    """
+
+    typ: Any
+    access: Mapping[str, Any]
+    identity: Mapping[str, Any] | None
+
+
+SCOPE = "post:read post:write"
+COGNITO = {"scope": f"{POSTS}/read {POSTS}/write", "token_use": "access"}
+OIDC_PROVIDER = {"aud": POSTS, "client_id": APP, "scope": SCOPE}
+ZITADEL = {"aud": [APP, "PROJECT_ID"], "client_id": APP}
+
+TOKENS = {
+    "auth0 1": Tokens(
+        "JWT",
+        {"aud": [POSTS, "https://tenant.eu.auth0.com/userinfo"], "azp": APP, "scope": f"openid {SCOPE}"},
+        {"aud": APP, "nonce": "n"},
+    ),
+    "authentik 1": Tokens(
+        "JWT",
+        {"aud": "CLIENT_ID", "azp": "CLIENT_ID", "uid": "u", "nonce": "n", "scp": SCOPE.split()},
+        {"aud": "CLIENT_ID", "nonce": "n", "at_hash": "h", "scp": SCOPE.split()},
+    ),
+    "cognito 1": Tokens(
+        ABSENT,
+        {"aud": ABSENT, "client_id": "APP_CLIENT_ID", "username": "alice", **COGNITO},
+        {"aud": "APP_CLIENT_ID", "token_use": "id", "at_hash": "h"},
+    ),
+    "cognito 2": Tokens(
+        ABSENT,
+        {"aud": POSTS, "client_id": "APP_CLIENT_ID", "username": "alice", **COGNITO},
+        {"aud": "APP_CLIENT_ID", "token_use": "id", "at_hash": "h"},
+    ),
+    "dex 1": Tokens(
+        ABSENT,
+        {
+            "aud": ["posts", "posts-cli"],
+            "azp": "posts-cli",
+            "groups": ["posts-readers", "posts-writers"],
+            "nonce": "n",
+            "at_hash": "h",
+        },
+        None,
+    ),
+    "entra-id 1": Tokens(
+        "JWT",
+        {"aud": "API_CLIENT_ID", "azp": APP, "roles": ["Post.Read", "Post.Write"], "ver": "2.0", "uti": "u"},
+        {"aud": APP, "ver": "2.0"},
+    ),
+    "entra-id 2": Tokens(
+        "JWT",
+        {"aud": "api://API_CLIENT_ID", "appid": APP, "scp": "Post.Read Post.Write", "ver": "1.0"},
+        {"aud": APP, "ver": "1.0"},
+    ),
+    "keycloak 1": Tokens(
+        "JWT",
+        {"aud": [POSTS, "account"], "azp": APP, "typ": "Bearer", "nonce": "n", "scope": f"profile {SCOPE}"},
+        {"aud": APP, "azp": APP, "typ": "ID", "nonce": "n", "at_hash": "h"},
+    ),
+    "oidc-provider 1": Tokens("at+jwt", OIDC_PROVIDER, {"aud": APP, "at_hash": "h"}),
+    "oidc-provider 2": Tokens("at+jwt", OIDC_PROVIDER, {"aud": APP, "at_hash": "h"}),
+    "okta 1": Tokens(
+        ABSENT,
+        {"aud": "api://default", "cid": APP, "uid": "u", "ver": 1, "scp": ["openid", "post.read", "post.write"]},
+        {"aud": APP, "ver": 1, "at_hash": "h"},
+    ),
+    "zitadel 1": Tokens("JWT", ZITADEL, {**ZITADEL, "azp": APP, "at_hash": "h"}),
+    "zitadel 2": Tokens("JWT", {**ZITADEL, "permissions": SCOPE.split()}, {**ZITADEL, "azp": APP, "at_hash": "h"}),
+}
+
+TELLING_APART = [form for form in FORMS if str(form) in TOKENS and TOKENS[str(form)].identity is not None]
+
+KEY = Key.make("RS256")
+KEY_SET = decode_key_set(json.dumps({"keys": [KEY.jwk()]}).encode())
+
+
+class HeldKeys:
+    """Keys that need not be fetched."""
+
+    async def find(self, jwt: Jwt) -> list[SigningKey]:
+        return KEY_SET.find(jwt)
+
+
+def load(form: Form, folder: Path) -> Settings:
+    (folder / "postd.toml").write_text(form.toml)
+    return load_settings("postd.toml", {}, folder).settings
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def issuer(form: Form, clock: Clock, tmp_path: Path) -> Issuer:
+    (settings,) = load(form, tmp_path).bearer
+    if settings.client_secret_file:
+        Path(settings.client_secret_file).write_text("secret")
+    issuer = make_issuer(settings, reactor=cast("IReactor", clock))
+    issuer.keys = cast("Any", HeldKeys())
+    return issuer
+
+
+def make_token(issuer: Issuer, clock: Clock, typ: Any, claims: Mapping[str, Any]) -> Jwt:
+    mint = Mint(issuer.url, POSTS, KEY, now=clock.seconds)
+    return decode_jwt(mint.token(header={"typ": typ}, **claims))
+
+
+def test_there_is_a_page_for_each_provider() -> None:
+    assert {page.stem for page in PAGES} == PROVIDERS
+    assert {form.page for form in FORMS} == set(PAGES)
+    assert set(TOKENS) == set(map(str, FORMS))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_readme_leads_to_it(page: Path) -> None:
+    assert f"({page.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_it_says_first_whether_it_was_run(page: Path) -> None:
+    _, _, said, *_ = page.read_text().splitlines()
+    assert re.fullmatch(r"(?:Run: .*|Not run by us: only read about), on 2\d{3}-\d\d-\d\d\.", said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_its_links_to_our_files_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https://)([^)#]+)", page.read_text()):
+        assert (page.parent / link).is_file(), link
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_its_settings_are_taken_and_name_an_issuer(form: Form, tmp_path: Path) -> None:
+    (settings,) = load(form, tmp_path).bearer
+    assert settings.issuer.startswith("https://")
+    assert settings.audiences or settings.required_claims
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.number == 1], ids=str)
+def test_the_first_settings_are_all_that_a_file_needs(form: Form, tmp_path: Path) -> None:
+    api = load(form, tmp_path).api
+    assert (api.read, api.write) == (("bearer",), ("bearer",))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_its_access_token_may_read_and_write(form: Form, issuer: Issuer, clock: Clock) -> None:
+    tokens = TOKENS[str(form)]
+    accepted = result_of(issuer.accept(make_token(issuer, clock, tokens.typ, tokens.access)))
+    assert accepted.user == "alice"
+    assert [issuer.missing_scope(accepted, writing=writing) for writing in (False, True)] == ["", ""]
+
+
+@pytest.mark.parametrize("form", TELLING_APART, ids=str)
+def test_its_id_token_is_refused(form: Form, issuer: Issuer, clock: Clock) -> None:
+    """Whether it says that it is a JWT or nothing."""
+    for typ in ("JWT", ABSENT):
+        with pytest.raises(TokenError):
+            result_of(issuer.accept(make_token(issuer, clock, typ, TOKENS[str(form)].identity or {})))
+
+
+def told_reasons() -> list[str]:
+    """Return what a refusal is made of, as it stands in the source."""
+    files = (ROOT / "postd/protocol/jwt.py", ROOT / "postd/auth/bearer.py")
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [text for text in texts if len(text) >= len(" is missing")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_log_has_the_reasons_that_it_tells_of(page: Path) -> None:
+    _, _, refused = page.read_text().partition("\n## When it is refused\n")
+    for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):
+        assert any(text.startswith(reason) or reason.endswith(text) for text in told_reasons()), reason

@@ -1,0 +1,446 @@
+"""Bearer in HTTP: challenges to the byte, tokens that are none, and what is answered while no keys are there."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from twisted.cred.portal import Portal
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel
+from twisted.web.resource import Resource
+
+from postd.auth.bearer import BearerChecker, Issuer
+from postd.auth.jwks import WAIT_MAX_S, KeySource
+from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
+from postd.protocol.jwt import Jwt, TokenPolicy
+from postd.reactor import IReactor
+from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
+from postd.web.client import Clients
+from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
+from tests.helpers import Answer, InMemoryApi, make_site
+from tests.issuer import ABSENT, Key, Mint
+from tests.web.clients import (
+    ask_raw,
+    basic,
+    challenges_in,
+    check_secret,
+    make_api,
+    recorded_log,
+)
+from tests.web.test_guard import check_entered, check_without_challenge
+from tests.web.test_posts import check_problem
+from tests.web.wire import Worker, ask, begin
+
+ISSUER, AUDIENCE = "https://idp.example", "https://posts.example"
+ISSUERS = f"""
+[[bearer]]
+issuer = "{ISSUER}"
+audience = "{AUDIENCE}"
+"""
+RULES = """
+[api]
+read = ["bearer"]
+write = ["basic", "bearer", "digest"]
+[[page]]
+path = "/bearer"
+schemes = ["bearer"]
+[[page]]
+path = "/all"
+schemes = ["basic", "bearer", "digest"]
+[[page]]
+path = "/basic"
+schemes = ["basic"]
+"""
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "FOO"]
+INVALID = 'error="invalid_token", error_description="The access token is invalid", '
+
+KEY = Key.make("ES256", "the-key")
+MINT = Mint(ISSUER, AUDIENCE, KEY, now=lambda: InMemoryApi.START_S)
+
+
+def challenge(error: str = "", *, realm: str = "postd", origin: str = "http://localhost") -> str:
+    return f'Bearer realm="{realm}", {error}resource_metadata="{origin}{METADATA_PATH}"'
+
+
+def bearer(token: str) -> dict[str, Any]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def check_challenged(answer: Answer, *lines: str) -> None:
+    """Check a 401 with these challenges and no other."""
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == list(lines)
+    assert answer.header("Cache-Control") == "no-store"
+
+
+def settle(answer: Answer) -> None:
+    """Take away what is another in each answer: the time, and a nonce."""
+    del answer.headers["date"]
+    lines = answer.headers.get("www-authenticate", [])
+    answer.headers["www-authenticate"] = [re.sub('nonce="[^"]*"', "", line) for line in lines]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[str], InMemoryApi]]:
+    """Make a server with some settings; it is closed at the end."""
+    made = []
+
+    def make(settings: str) -> InMemoryApi:
+        made.append(make_api(tmp_path, settings))
+        return made[-1]
+
+    yield make
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+    return make(RULES + ISSUERS)
+
+
+class ChallengeTests:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_without_a_token_no_error_is_told(self, api: InMemoryApi, method: str) -> None:
+        """B1: RFC 6750 §3.1, RFC 9728 §5.1."""
+        for path in ("/bearer", "/bearer/below", "/bearer?access_token=x"):
+            answer = ask(api, method, path)
+            check_challenged(answer, challenge())
+            assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+            assert answer.body == (b"" if method == "HEAD" else b"Unauthorized\n")
+
+    def test_nor_on_the_api(self, api: InMemoryApi) -> None:
+        for path in ("/post", "/post/1", "/post/events"):
+            answer = ask(api, "GET", path)
+            check_problem(answer, 401)
+            check_challenged(answer, challenge())
+
+    @pytest.mark.parametrize(
+        "headers", [{}, bearer("x"), bearer(""), bearer("a b"), bearer(MINT.token(None, {"alg": "none"}))]
+    )
+    def test_head_has_the_headers_of_get(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+        """G2."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        for path in ("/bearer", "/all", "/post", METADATA_PATH):
+            got, head = (
+                ask_raw(api.site, api.clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+                for method in ("GET", "HEAD")
+            )
+            for answer in (got, head):
+                settle(answer)
+            assert head.header("Content-Length") == str(len(got.body))
+            assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
+
+    @pytest.mark.parametrize(
+        ("method", "path"), [("GET", "/all"), ("POST", "/all"), ("POST", "/post"), ("DELETE", "/post/1")]
+    )
+    @pytest.mark.parametrize(
+        ("headers", "error"),
+        [({}, ""), (basic("nobody"), ""), (bearer("x"), INVALID), ({"Authorization": "Foo x"}, "")],
+    )
+    def test_it_stands_between_digest_and_basic(
+        self, api: InMemoryApi, method: str, path: str, headers: dict[str, Any], error: str
+    ) -> None:
+        """G3: whatever the order of the rule; and only the scheme that was tried tells of an error."""
+        answer = ask(api, method, path, b"{}", headers)
+        digest, ours, last = answer.headers["www-authenticate"]
+        assert [(one.realm, one.stale) for one in challenges_in(answer)] == [("postd", False)]
+        assert digest.startswith("Digest ")
+        assert ours == challenge(error)
+        assert last == 'Basic realm="postd"'
+
+    def test_the_realm_is_as_set(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(f"realm = \"The posts of 'x', all\"\n{RULES}{ISSUERS}")
+        check_challenged(ask(api, "GET", "/bearer"), challenge(realm="The posts of 'x', all"))
+        check_challenged(
+            ask(api, "GET", "/bearer", headers=bearer("x")), challenge(INVALID, realm="The posts of 'x', all")
+        )
+
+    def test_where_no_token_counts_nothing_is_said_of_them(self, api: InMemoryApi) -> None:
+        """Contract 4: with credentials of a scheme that the rule does not list, as without."""
+        for headers in ({}, bearer("x"), bearer(MINT.token()), basic("nobody")):
+            check_challenged(ask(api, "GET", "/basic", headers=headers), 'Basic realm="postd"')
+
+    def test_a_password_is_no_token(self, api: InMemoryApi) -> None:
+        for headers in (basic(), {"Authorization": "Digest x"}, {"Authorization": ""}, {"Authorization": "x"}):
+            check_challenged(ask(api, "GET", "/bearer", headers=headers), challenge())
+
+    def test_passwords_go_on_where_both_count(self, api: InMemoryApi) -> None:
+        check_entered(ask(api, "GET", "/all", headers=basic()))
+
+    def test_without_issuers_there_is_nothing_to_lead_to(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(RULES)
+        check_challenged(ask(api, "GET", "/bearer"), 'Bearer realm="postd"')
+        for token in ("x", MINT.token()):
+            answer = ask(api, "GET", "/bearer", headers=bearer(token))
+            check_challenged(answer, f'Bearer realm="postd", {INVALID.removesuffix(", ")}')
+
+    def test_it_leads_to_where_the_client_came_to(self, api: InMemoryApi) -> None:
+        for host, origin in (
+            ("posts.example:8080", "http://posts.example:8080"),
+            ("Posts.Example", "http://posts.example"),
+        ):
+            check_challenged(ask(api, "GET", "/bearer", headers={"Host": host}), challenge(origin=origin))
+        check_challenged(ask(api, "GET", "/bearer", tls=True), challenge(origin="https://localhost"))
+
+
+class TokenTests:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(
+                "Bearer",
+                "Bearer ",
+                "Bearer \t",
+                "Bearer a b",
+                "Bearer a, b",
+                "Bearer a,b",
+                "Bearer a;b",
+                "Bearer =",
+                "Bearer a=b",
+            ),
+            *(
+                'Bearer "a"',
+                "Bearer token=a",
+                "Bearer Bearer a",
+                "Bearer a:b",
+                "Bearer a%20b",
+                "Bearer {}",
+                "Bearer a\\b",
+            ),
+            *(b"Bearer \xff", "Bearer t\u00f6ken".encode(), b"Bearer a\xa0b", "Bearer a\tb", "bearer <a>", "BEARER *"),
+        ],
+    )
+    def test_what_is_no_token_is_a_refused_one(self, api: InMemoryApi, value: str | bytes) -> None:
+        """B3, B4: never 400, never 500."""
+        for path in ("/bearer", "/post"):
+            check_challenged(ask(api, "GET", path, headers={"Authorization": value}), challenge(INVALID))
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("x", "x.y", "x.y.z", "e30.e30.", "a" * 8000, "." * 8000, "..", "....", "x=", "e30.e30.x", "~", "a/b+c"),
+            MINT.token(None, {"alg": "none"}),
+            MINT.token(None, {"alg": "HS256"}),
+            MINT.token(None, {"typ": "logout+jwt"}),
+            MINT.token(None, {"crit": []}),
+            MINT.token(iss="https://elsewhere.example"),
+            MINT.token(iss=ABSENT),
+            MINT.token().rpartition(".")[0],
+            MINT.token() + "=",
+            MINT.token() + ".x.y",
+        ],
+        ids=lambda token: token[:8],
+    )
+    def test_what_no_key_is_needed_to_refuse(self, api: InMemoryApi, token: str) -> None:
+        """Opaque tokens, too: nobody is asked about them here."""
+        with recorded_log(api) as events:
+            answer = ask(api, "GET", "/bearer", headers=bearer(token))
+            check_challenged(answer, challenge(INVALID))
+            if len(token) > 3:
+                assert token not in answer.body.decode()
+        told = [event for event in events if "login refused" in event["log_format"]]
+        assert [(event["scheme"], event["user"], event["address"]) for event in told] == [("bearer", None, "127.0.0.1")]
+        assert told[0]["why"]
+        if len(token) > 8:
+            check_secret(events, *[part for part in token.split(".") if len(part) > 8])
+
+    @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
+    def test_the_scheme_is_in_any_case_and_white_space_may_follow(self, api: InMemoryApi, scheme: str) -> None:
+        """G5, G6."""
+        for space in (" ", "  ", "\t", " \t "):
+            answer = ask(api, "GET", "/bearer", headers={"Authorization": f"{scheme}{space}x"})
+            check_challenged(answer, challenge(INVALID))
+
+    @pytest.mark.parametrize(
+        "values", [("Bearer x", "Bearer x"), ("Bearer x", "Basic eA=="), ("Basic eA==", "Bearer x")]
+    )
+    def test_two_fields_are_a_bad_request(self, api: InMemoryApi, values: tuple[str, str]) -> None:
+        """B5, decision 10."""
+        for path in ("/bearer", "/all", "/post"):
+            check_without_challenge(ask(api, "GET", path, headers={"Authorization": values}), 400)
+
+    def test_one_that_is_too_long_is_not_looked_at(self, api: InMemoryApi) -> None:
+        """B25."""
+        room = AUTHORIZATION_MAX_BYTES - len("Bearer ")
+        for path in ("/bearer", "/post"):
+            check_challenged(ask(api, "GET", path, headers=bearer("a" * room)), challenge(INVALID))
+            check_without_challenge(ask(api, "GET", path, headers=bearer("a" * (room + 1))), 431)
+
+    def test_a_token_elsewhere_is_none(self, api: InMemoryApi) -> None:
+        """B6, B7: RFC 9700 §4.3.2."""
+        token = MINT.token()
+        with recorded_log(api) as events:
+            for method, path, body, headers in (
+                ("GET", f"/bearer?access_token={token}", None, {}),
+                (
+                    "POST",
+                    "/post",
+                    f"access_token={token}".encode(),
+                    {"Content-Type": "application/x-www-form-urlencoded"},
+                ),
+                ("GET", "/bearer", None, {"Cookie": f"access_token={token}; session={token}"}),
+                ("GET", "/bearer", None, {"Proxy-Authorization": f"Bearer {token}"}),
+                ("GET", "/bearer", None, {"X-Access-Token": token, "Authentication": f"Bearer {token}"}),
+            ):
+                answer = ask(api, method, path, body, headers)
+                assert answer.status == 401
+                assert challenge() in answer.headers["www-authenticate"]
+        check_secret(events, token)
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40))
+    def test_any_value_is_challenged(self, api: InMemoryApi, text: str) -> None:
+        answer = ask(api, "GET", "/bearer", headers={"Authorization": b"Bearer " + text.encode("latin-1")})
+        check_challenged(answer, challenge(INVALID))
+
+
+class NoKeysTests:
+    """B26: a token that could be good is not refused because we cannot tell."""
+
+    def answer_to(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Answer:
+        """Return what answers a good token, after as long as keys are waited for."""
+        asked = begin(api, method, path, headers={**bearer(MINT.token(**more)), "X-Test": "x"})
+        api.clock.advance(WAIT_MAX_S)
+        api.clock.advance(WAIT_MAX_S)
+        return asked.answer()
+
+    @pytest.mark.parametrize("method", METHODS[:-2])
+    def test_it_is_asked_to_come_again(self, api: InMemoryApi, method: str) -> None:
+        for path in ("/bearer", "/all", "/bearer/below"):
+            answer = self.answer_to(api, method, path)
+            check_without_challenge(answer, 503)
+            assert int(answer.header("Retry-After") or 0) >= 1
+            assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+            assert answer.header("Cache-Control") == "no-store"
+
+    def test_so_it_is_on_the_api(self, api: InMemoryApi) -> None:
+        for method, path in (("GET", "/post"), ("GET", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")):
+            answer = self.answer_to(api, method, path)
+            check_without_challenge(answer, 503)
+            assert int(answer.header("Retry-After") or 0) >= 1
+            problem = check_problem(answer, 503)
+            assert ISSUER not in str(problem)
+
+    def test_so_is_one_that_only_a_right_signature_would_tell_from_a_good_one(self, api: InMemoryApi) -> None:
+        """What is in it is believed of nobody yet: not even that it has expired."""
+        for claims in ({"exp": 1}, {"aud": "x"}, {"sub": ABSENT}):
+            check_without_challenge(self.answer_to(api, "GET", "/bearer", **claims), 503)
+
+    def test_passwords_go_on(self, api: InMemoryApi) -> None:
+        check_without_challenge(self.answer_to(api, "GET", "/all"), 503)
+        check_entered(ask(api, "GET", "/all", headers=basic()))
+
+    def test_one_who_goes_away_meanwhile_is_no_error(self, api: InMemoryApi) -> None:
+        with recorded_log(api) as events:
+            asked = begin(api, "GET", "/bearer", headers=bearer(MINT.token()))
+            asked.go_away()
+            for _ in range(3):
+                api.clock.advance(WAIT_MAX_S)
+        assert not [event for event in events if event["log_level"] >= LogLevel.error]
+        check_secret(events, MINT.token().rpartition(".")[2])
+
+
+class Held(KeySource):
+    """Keys that are there."""
+
+    def __init__(self, keys: KeySet) -> None:
+        self._all = keys
+
+    @property
+    def held(self) -> KeySet:
+        return self._all
+
+    async def find(self, jwt: Jwt) -> list[SigningKey]:
+        return self._all.find(jwt)
+
+
+class Inside(Resource):
+    """What a token is for."""
+
+    isLeaf = True
+
+    def render(self, request: Any) -> bytes:
+        return bytes(request.username.encode())
+
+
+def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
+    """Make a server with the mint's keys; its scopes are as given."""
+    clock = Clock()
+    clock.rightNow = MINT.now()
+    policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
+    issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write)
+    issuer.keys = Held(decode_key_set(json.dumps(MINT.key_set()).encode()))
+    clients = Clients()
+    factory = BearerCredentialFactory("postd", clients, with_metadata=True)
+    portal = Portal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
+    guard = Guard(portal, [factory], Inside(), clients=clients, users=users)
+    return Worker(make_site(guard, clock=clock), clock)
+
+
+class HeldKeysTests:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_good_token_lets_in(self, method: str) -> None:
+        """B2."""
+        answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
+        assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
+        assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
+
+    def test_one_that_has_expired_is_told_so(self) -> None:
+        """B3."""
+        server = make_server()
+        expired = 'error="invalid_token", error_description="The access token expired", '
+        check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token(exp=1))), challenge(expired))
+        server.clock.advance(MINT.LIFETIME_S + 31)
+        check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token())), challenge(expired))
+
+    def test_but_only_if_it_was_good(self) -> None:
+        server = make_server()
+        signed, _, signature = MINT.token(exp=1).rpartition(".")
+        for token in (
+            f"{signed}.{signature[::-1]}",
+            f"{signed}.",
+            MINT.token(Key.make("ES256", "the-key"), exp=1),
+            MINT.token(exp=1, aud="x"),
+            MINT.token(exp=1, cnf={}),
+            MINT.token(exp=1, iss=f"{ISSUER}/"),
+            MINT.token(None, {"kid": "unknown"}, exp=1),
+        ):
+            check_challenged(ask(server, "GET", "/", headers=bearer(token)), challenge(INVALID))
+
+    @pytest.mark.parametrize("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}], ids=str)
+    def test_all_else_looks_the_same(self, claims: dict[str, Any]) -> None:
+        check_challenged(ask(make_server(), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
+
+    def test_a_scope_that_is_missing_is_told(self) -> None:
+        """B12: RFC 6750 §3.1."""
+        server = make_server(read="posts:read", write="posts:read posts:write")
+        for method, scope in (("GET", "posts:read"), ("HEAD", "posts:read"), ("POST", "posts:read posts:write")):
+            for told in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
+                answer = ask(server, method, "/", headers=bearer(MINT.token(scope=told)))
+                assert answer.status == 403
+                assert answer.headers["www-authenticate"] == [
+                    challenge(f'error="insufficient_scope", scope="{scope}", ')
+                ]
+                assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+                assert answer.header("Cache-Control") == "no-store"
+                assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
+
+    @pytest.mark.parametrize("method", METHODS[:-2])
+    def test_reading_and_writing_need_what_is_set_for_them(self, method: str) -> None:
+        server = make_server(read="r", write="w x")
+        reading = method in {"GET", "HEAD"}
+        for scope, enters in (("r", reading), ("w x", not reading), ("x r w", True), ("w", False), ("", False)):
+            assert (ask(server, method, "/", headers=bearer(MINT.token(scope=scope))).status == 200) == enters
+
+    def test_who_is_not_among_the_users_is_known_all_the_same(self) -> None:
+        server = make_server(users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
+        assert ask(server, "GET", "/", headers=bearer(MINT.token())).status == 200
+        for name in ("bob", "carol", "x#alice", "elsewhere.example#carol", "Alice"):
+            answer = ask(server, "GET", "/", headers=bearer(MINT.token(sub=name)))
+            check_without_challenge(answer, 403)

@@ -1,0 +1,247 @@
+"""Who issues the tokens that are accepted here: the document of RFC 9728, and where it says that it is."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postd.web.bearer import METADATA_PATH
+from tests.helpers import Answer, InMemoryApi
+from tests.web.clients import ask_raw, basic
+from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, make, settle
+from tests.web.test_posts import check_problem
+from tests.web.wire import ask
+
+__all__ = ["make"]  # the fixture
+
+GOOD_HOSTS = {
+    "posts.example": "posts.example",
+    "POSTS.Example": "posts.example",
+    "posts.example:8080": "posts.example:8080",
+    "localhost:1": "localhost:1",
+    "192.0.2.1:8080": "192.0.2.1:8080",
+    "[2001:db8::1]": "[2001:db8::1]",
+    "[2001:DB8::1]:65535": "[2001:db8::1]:65535",
+    "xn--bcher-kva.example.": "xn--bcher-kva.example.",
+    "a_b.example": "a_b.example",
+}
+ODD_HOSTS = [
+    *(b"", b'a"b', b'a", evil="', b"a b", b"a\tb", b"a\\b", b"a/b", b"a/../b", b"a?b", b"a#b", b"a@b", b"user:pass@a"),
+    *(b"<script>", b"a,b", b"a;b", b"a'b", b"a%0d%0ab", b"a%22b", b"http://a", b"//a", b"a:", b"a:b", b"a:1:2", b":80"),
+    *(
+        b"a:999999",
+        b"a:-1",
+        b"[::1",
+        b"::1",
+        b"[x]",
+        b"[::1]x",
+        b"[]",
+        b"[::1%25lo]",
+        b"b\xfccher",
+        "b\u00fccher".encode(),
+    ),
+    *(b"\xff\xfe", b"*", b"a=b", b"a|b", b"$(id)", b"{{7*7}}", b"\x80"),
+]
+
+
+@pytest.fixture
+def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+    return make(RULES + ISSUERS)
+
+
+def read(answer: Answer) -> dict[str, Any]:
+    """Check that an answer is the document; return what it says."""
+    assert answer.status == 200
+    assert answer.header("Content-Type") == "application/json"
+    assert answer.header("Cache-Control") == "max-age=3600"
+    assert answer.header("X-Content-Type-Options") == "nosniff"
+    document: dict[str, Any] = json.loads(answer.body)
+    return document
+
+
+def where(answer: Answer) -> str:
+    """Return where a challenge says that the document is."""
+    (line,) = answer.headers["www-authenticate"]
+    before, url, after = line.split('"')[-3:]
+    assert before.endswith("resource_metadata=")
+    assert after == ""
+    return url
+
+
+class DocumentTests:
+    """B31."""
+
+    def test_it_is_this(self, api: InMemoryApi) -> None:
+        answer = ask(api, "GET", METADATA_PATH, headers={"Host": "posts.example"})
+        assert read(answer) == {
+            "resource": "http://posts.example",
+            "authorization_servers": [ISSUER],
+            "bearer_methods_supported": ["header"],
+        }
+        assert answer.body.startswith(b'{\n  "resource": ')
+        assert answer.body.endswith(b"}\n")
+
+    def test_it_says_what_is_set(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(
+            """
+            [[bearer]]
+            issuer = "https://z.example/"
+            audience = "x"
+            read_scope = "posts:read"
+            write_scope = "posts:write posts:read"
+            [[bearer]]
+            issuer = "https://a.example/realms/main"
+            audience = ""
+            required_claims = {azp = "s3cr3t"}
+            read_scope = "all"
+            client_id = "s3cr3t"
+            """
+        )
+        answer = ask(api, "GET", METADATA_PATH)
+        assert read(answer) == {
+            "resource": "http://localhost",
+            "authorization_servers": ["https://z.example/", "https://a.example/realms/main"],
+            "scopes_supported": ["all", "posts:read", "posts:write"],
+            "bearer_methods_supported": ["header"],
+        }
+        assert b"s3cr3t" not in answer.body
+
+    def test_anybody_may_read_it(self, api: InMemoryApi) -> None:
+        expected = ask(api, "GET", METADATA_PATH).body
+        origin = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
+        for headers in ({}, basic("nobody"), bearer("x"), bearer(MINT.token()), {"Authorization": ["a", "b"]}, origin):
+            assert ask(api, "GET", METADATA_PATH, headers=headers).body == expected
+        assert ask(api, "GET", METADATA_PATH + "?x=1").body == expected
+
+    def test_head_is_as_get(self, api: InMemoryApi) -> None:
+        got, head = (ask(api, method, METADATA_PATH) for method in ("GET", "HEAD"))
+        for answer in (got, head):
+            settle(answer)
+        assert (head.status, head.headers, head.body) == (200, got.headers, b"")
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"])
+    def test_nobody_may_change_it(self, api: InMemoryApi, method: str) -> None:
+        answer = ask(api, method, METADATA_PATH)
+        check_problem(answer, 405)
+        assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
+
+    def test_options(self, api: InMemoryApi) -> None:
+        answer = ask(api, "OPTIONS", METADATA_PATH)
+        assert (answer.status, answer.body) == (204, b"")
+        assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            *("/.well-known", "/.well-known/", f"{METADATA_PATH}/", f"{METADATA_PATH}/post", f"/{METADATA_PATH}"),
+            *("/.well-known/openid-configuration", "/.well-known/x", "/.WELL-KNOWN/oauth-protected-resource"),
+            *(
+                "/.well-known//oauth-protected-resource",
+                "/.well-known%2Foauth-protected-resource",
+                f"{METADATA_PATH}.json",
+            ),
+        ],
+    )
+    def test_what_is_not_there(self, api: InMemoryApi, path: str) -> None:
+        assert ask(api, "GET", path).status == 404
+
+    def test_without_issuers_there_is_none(self, make: Callable[[str], InMemoryApi]) -> None:
+        check_problem(ask(make(RULES), "GET", METADATA_PATH), 404)
+
+
+class OriginTests:
+    """Contract: `public_url`; and what is repeated of what a client has sent."""
+
+    def origin(self, api: InMemoryApi, **headers: Any) -> str:
+        """Return our origin as the document and a challenge have it."""
+        resource: str = read(ask(api, "GET", METADATA_PATH, headers=headers))["resource"]
+        # RFC 9728 §3.3: it is the document of the resource that was asked for.
+        assert where(ask(api, "GET", "/bearer", headers=headers)) == resource + METADATA_PATH
+        return resource
+
+    @pytest.mark.parametrize("host", GOOD_HOSTS)
+    def test_it_is_the_host_that_was_asked_for(self, api: InMemoryApi, host: str) -> None:
+        assert self.origin(api, Host=host) == f"http://{GOOD_HOSTS[host]}"
+
+    @pytest.mark.parametrize("host", ODD_HOSTS)
+    def test_what_is_no_host_is_never_repeated(self, api: InMemoryApi, host: bytes) -> None:
+        here = self.origin(api, Host=b"*")
+        for path in (METADATA_PATH, "/bearer"):
+            answer = ask(api, "GET", path, headers={"Host": host})
+            if answer.status == 400:
+                continue
+            assert (
+                where(answer) if path == "/bearer" else read(answer)["resource"] + METADATA_PATH
+            ) == here + METADATA_PATH
+            assert len(host) < 3 or host.decode("latin-1") not in str(answer.headers) + answer.body.decode()
+
+    def test_a_host_cannot_add_a_field(self, api: InMemoryApi) -> None:
+        for host in (
+            b"a\r\nX-Evil: b",
+            b"a\r\n b",
+            b"a\r\n\tX-Evil: b",
+            b"a\nX-Evil: b",
+            b"a\rX-Evil: b",
+            b"a\0b",
+        ):
+            for path in (METADATA_PATH, "/bearer"):
+                answer = ask_raw(api.site, api.clock, b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (path.encode(), host))
+                assert "x-evil" not in answer.headers
+                assert "evil" not in str(answer.headers).lower() + answer.body.decode().lower()
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30))
+    def test_any_host_leaves_a_challenge_one_that_can_be_read(self, api: InMemoryApi, host: str) -> None:
+        answer = ask(api, "GET", "/bearer", headers={"Host": host.encode("latin-1")})
+        if answer.status != 400:
+            (line,) = answer.headers["www-authenticate"]
+            assert line.isascii()
+            assert line.count('"') == 4
+            assert where(answer).startswith("http://")
+            assert " " not in where(answer)
+
+    def test_http_1_0_needs_no_host(self, api: InMemoryApi) -> None:
+        here = self.origin(api, Host=b"*")
+        answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
+        assert read(answer)["resource"] == here
+        assert where(ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")) == here + METADATA_PATH
+
+    def test_tls_is_told(self, api: InMemoryApi) -> None:
+        assert read(ask(api, "GET", METADATA_PATH, tls=True))["resource"] == "https://localhost"
+        assert where(ask(api, "GET", "/bearer", tls=True)) == "https://localhost" + METADATA_PATH
+
+    @pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::7", "unix"])
+    def test_a_trusted_proxy_tells_of_tls(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
+        api = make(f"trusted_proxies = ['192.0.2.7', '2001:db8::/32', 'unix']\n{RULES}{ISSUERS}")
+        for told, scheme in (("https", "https"), ("HTTPS", "https"), ("http", "http"), ("x", "http"), ("", "http")):
+            headers = {"X-Forwarded-Proto": told, "Host": "posts.example"}
+            answer = ask(api, "GET", METADATA_PATH, headers=headers, peer=peer)
+            assert read(answer)["resource"] == f"{scheme}://posts.example"
+            challenged = ask(api, "GET", "/bearer", headers=headers, peer=peer)
+            assert where(challenged) == f"{scheme}://posts.example{METADATA_PATH}"
+
+    def test_nobody_else_does(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(f"trusted_proxies = ['192.0.2.7']\n{RULES}{ISSUERS}")
+        for peer in ("192.0.2.8", "127.0.0.1", "::1", "unix"):
+            answer = ask(api, "GET", METADATA_PATH, headers={"X-Forwarded-Proto": "https"}, peer=peer)
+            assert read(answer)["resource"] == "http://localhost"
+
+    def test_not_even_a_trusted_one_tells_of_another_host(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(f"trusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
+        other = {
+            "X-Forwarded-Host": "evil.example",
+            "Forwarded": "host=evil.example",
+            "X-Original-Host": "evil.example",
+        }
+        assert self.origin(api, **other) == "http://localhost"
+
+    @pytest.mark.parametrize("url", ["https://posts.example", "http://127.0.0.1:8080", "https://posts.example:8443"])
+    def test_where_it_is_set_nothing_else_counts(self, make: Callable[[str], InMemoryApi], url: str) -> None:
+        api = make(f"public_url = '{url}'\ntrusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
+        for headers in ({}, {"Host": "evil.example"}, {"Host": b'"'}, {"X-Forwarded-Proto": "http"}):
+            assert self.origin(api, **headers) == url
+        answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
+        assert read(answer)["resource"] == url
