@@ -47,7 +47,8 @@ ACCESS_LOG_DELAY_S = 0.1
 _LENGTH_MAX_DIGITS = 1000
 _ABSOLUTE_FORM = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 
-_SECRET = re.compile(r"([?&](?:password|access_token|token)=)[^&\s\"#]+", re.IGNORECASE)
+_SECRET = re.compile(r"([?&;#](?:password|access_token|id_token|token)=)[^&;\s\"#]+", re.IGNORECASE)
+_JWT = re.compile(r"eyJ[\w-]*\.[\w-]+[\w.-]*", re.ASCII)  # `{"` in Base64, and what follows a header
 
 _access_log = Logger("postd.access")
 
@@ -253,6 +254,8 @@ def _access_line(date: str | None, request: Any) -> str:
     line: str = http.combinedLogFormatter(date, request)
     if request.username is not None:
         line = line.replace(" - - ", f" - {_quoted(request.username)} ", 1)
+    if "eyJ" in line:
+        line = _JWT.sub("[redacted]", line)
     if "=" in line:
         line = _SECRET.sub(r"\1[redacted]", line)
     return line
@@ -260,7 +263,7 @@ def _access_line(date: str | None, request: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _quoted(username: str) -> str:
-    return quote(username, safe="@+")
+    return quote(username, safe="@+:/#")
 
 
 class PostdSite(Site):

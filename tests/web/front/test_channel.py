@@ -270,6 +270,32 @@ def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
     assert r'"GET /b\"\x7f HTTP/1.1" 200 4 ' in second
 
 
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("/a?password=x%20y&b=1", "/a?password=[redacted]&b=1"),
+        ("/a?b=1&Access_Token=x#y", "/a?b=1&Access_Token=[redacted]#y"),
+        ("/a?token=x;id_token=y", "/a?token=[redacted];id_token=[redacted]"),
+        (f"/a?access%5ftoken={JWT}", "/a?access%5ftoken=[redacted]"),
+        (f"/a/{JWT}/b", "/a/[redacted]/b"),
+        ("/a?my_token=x&tokens=y", "/a?my_token=x&tokens=y"),
+        ("/eyJ.", "/eyJ."),
+    ],
+)
+def test_the_log_has_no_secrets_that_do_not_belong_into_a_target(
+    connection: Connection, target: str, shown: str
+) -> None:
+    """Programs put them there all the same, and into a referrer."""
+    with capturedLogs() as events:
+        connection.send(f"GET {target} HTTP/1.1\r\nHost: x\r\nReferer: http://x{target}\r\n\r\n".encode())
+        connection.clock.advance(ACCESS_LOG_DELAY_S)
+    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
+    assert f'"GET {shown} HTTP/1.1" 200 4 "http://x{shown}"' in event["lines"]
+
+
 def test_no_answer_names_the_library(connection: Connection) -> None:
     answer = connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
