@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 from twisted.internet.defer import Deferred, gatherResults
 
+from postd.auth.bearer import Issuer
 from postd.auth.fetching import FetchError
+from postd.auth.introspection import Introspector
 from postd.auth.jwks import FetchedKeys
 from postd.auth.userfile import Account, decode_users, read_user_file
 from postd.cli.running import global_reactor, run
@@ -125,16 +127,29 @@ def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
 
 
 async def _ask_issuer(settings: BearerSettings, where: str) -> list[tuple[bool, str]]:
-    lines = []
     try:
         issuer = make_issuer(settings, where=where, reactor=global_reactor())
-        lines.append(_judge_keys(await issuer.keys.fetch(), settings))
-        if issuer.introspector is not None:
-            await issuer.introspector.fetch(_UNKNOWN)
-            lines.append((True, f"{settings.introspection_endpoint} answers"))
-    except (ConfigError, FetchError) as error:
-        lines.append((False, str(error)))
-    return lines
+    except ConfigError as error:
+        return [(False, str(error))]
+    questions = [_ask_for_keys(issuer, settings)]
+    if issuer.introspector is not None:
+        questions.append(_ask_about_a_token(issuer.introspector, settings))
+    return [await question for question in questions]
+
+
+async def _ask_for_keys(issuer: Issuer, settings: BearerSettings) -> tuple[bool, str]:
+    try:
+        return _judge_keys(await issuer.keys.fetch(), settings)
+    except FetchError as error:
+        return False, str(error)
+
+
+async def _ask_about_a_token(introspector: Introspector, settings: BearerSettings) -> tuple[bool, str]:
+    try:
+        await introspector.fetch(_UNKNOWN)
+    except FetchError as error:
+        return False, str(error)
+    return True, f"{settings.introspection_endpoint} answers"
 
 
 def _judge_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, str]:

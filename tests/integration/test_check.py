@@ -73,9 +73,11 @@ def test_the_introspection_endpoint_is_asked(tmp_path: Path, issuer: Issuer, sta
     (tmp_path / "secret").write_text("hush\n")
     endpoint = f"{issuer.origin}/introspect"
     issuer.replies["/introspect"] = Reply(status=status)
+    issuer.replies["/jwks"] = Reply(status=status)  # whatever is wrong with the keys
     table = f'issuer = "{issuer.issuer}"\nintrospection_endpoint = "{endpoint}"\nclient_id = "postd"'
     exit_code, lines, _ = check(tmp_path, f'{table}\nclient_secret_file = "secret"')
     told = f"{endpoint}: it answers 401" if code else f"ok, {endpoint} answers"
+    assert lines[0].endswith("/jwks: it answers 401") is bool(code)
     assert (exit_code, lines[1]) == (code, f"bearer {issuer.issuer}: {told}")
     (asked,) = [asked for asked in issuer.asked if asked.path == "/introspect"]
     assert asked.headers["authorization"] == "Basic cG9zdGQ6aHVzaA=="
