@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import click
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from postd.auth.bearer import Issuer
 from postd.auth.fetching import FetchError
@@ -119,7 +119,11 @@ def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
     async def ask_all() -> list[list[tuple[bool, str]]]:
         where = loaded.where["bearer"]
         asking = (_ask_issuer(one, f"{where}[{number}]") for number, one in enumerate(issuers))
-        return await gatherResults([Deferred.fromCoroutine(one) for one in asking])
+        try:
+            return await gatherResults([Deferred.fromCoroutine(one) for one in asking], consumeErrors=True)
+        except FirstError as error:
+            error.subFailure.raiseException()
+            raise
 
     told = run(ask_all, most_s=_ISSUERS_MAX_S)
     for one, lines in zip(issuers, told, strict=True):

@@ -1,14 +1,16 @@
 """`postd check` with issuers of tokens: what it says of each, asked for real."""
 
 import json
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.logins import POSTD
-from tests.issuer import Issuer, Key, Reply
+from tests.issuer import DISCOVERY, Issuer, Key, Reply
 
 AUDIENCE = "https://posts.example"
 
@@ -65,6 +67,22 @@ def test_what_is_wrong_with_each_of_several(tmp_path: Path, issuer: Issuer) -> N
     assert lines[1] == f"bearer {issuer.issuer}/: {both}"
     assert lines[2] == f"bearer {issuer.issuer}: postd.toml: bearer[2].ca_file: {missing}"
     assert error == "postd: 3 things are wrong\n"
+
+
+def test_whoever_does_not_want_to_wait_need_not(tmp_path: Path, issuer: Issuer) -> None:
+    """Ctrl-C while issuers hang: one line."""
+    issuer.replies[DISCOVERY] = Reply(before=threading.Event())
+    tables = "".join(f'[[bearer]]\nissuer = "{url}"\naudience = "x"\n' for url in (issuer.issuer, f"{issuer.issuer}/b"))
+    issuer.replies[f"/b{DISCOVERY}"] = Reply(before=threading.Event())
+    (tmp_path / "postd.toml").write_text(f'[api]\nread = ["bearer"]\n{tables}')
+    command = [POSTD, "check", "-c", "postd.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        for path in (DISCOVERY, f"/b{DISCOVERY}"):
+            issuer.wait_for_request(path)
+        run.send_signal(signal.SIGINT)
+        shown, error = run.communicate(timeout=30)
+    assert (run.returncode, error) == (130, "postd: interrupted\n")
+    assert shown.startswith("settings: ok\n")
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1)])
