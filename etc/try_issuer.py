@@ -57,6 +57,6 @@ if __name__ == "__main__":
     try:
         main()
     except OSError as error:
-        sys.exit(f"127.0.0.1:9000: {error.strerror}")
+        sys.exit(f"{error.filename or '127.0.0.1:9000'}: {error.strerror}")
     except KeyboardInterrupt:
         pass

@@ -16,11 +16,13 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from postd.errors import ConfigError
+from postd.model import is_owner
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
 from postd.protocol.jwt import Algorithm, Scalar
+from postd.protocol.password import normalize
 
 
 class ByteCount(int):
@@ -176,6 +178,11 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
     schemes: Annotated[tuple[Scheme, ...], Meta(min_length=1)]
     files: str = ""
     users: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """`users` as they are compared: a name of the user file is normalized, what a token says is not."""
+        return frozenset(name if is_owner(name) else normalize(name) for name in self.users)
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,10 +4,23 @@
 2. No status code lives here: `postd.web.errors` holds the one table from these classes to answers.
 """
 
+import re
+
 
 def printable(text: str) -> str:
     """Return somebody's text with nothing in it that a terminal would obey."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+_JWT = re.compile(r"eyJ[\w.-]+", re.ASCII)  # `{"` in Base64, and what follows; one match a run: its time is linear
+_DOTTED = re.compile(r"\.[\w-]", re.ASCII)
+
+
+def without_tokens(text: str) -> str:
+    """Return somebody's text without what looks like an access token: people put them anywhere."""
+    if "eyJ" not in text:
+        return text
+    return _JWT.sub(lambda found: "[redacted]" if _DOTTED.search(found[0]) else found[0], text)
 
 
 class PostdError(Exception):
@@ -101,7 +114,7 @@ class TooManyFailuresError(PostdError):
 
 
 class LoginsBusyError(PostdError):
-    """A password cannot be verified now: as many as we take on are waiting, or there is not the memory for it."""
+    """Credentials cannot be verified now: as many as we take on are waiting, or there is not the memory for it."""
 
 
 class IssuerUnavailableError(PostdError):

@@ -1,7 +1,13 @@
-"""The reactor as our parts are handed it; only `postd.tap` imports the global one."""
+"""The reactor as our parts are handed it; only `postd.tap` and `postd.cli.running` import the global one."""
 
-from twisted.internet.interfaces import IReactorCore, IReactorFromThreads, IReactorTime
+from twisted.internet.interfaces import (
+    IReactorCore,
+    IReactorFromThreads,
+    IReactorPluggableNameResolver,
+    IReactorTCP,
+    IReactorTime,
+)
 
 
-class IReactor(IReactorCore, IReactorTime, IReactorFromThreads):
-    """A clock that other threads can call into, and that can be stopped."""
+class IReactor(IReactorCore, IReactorTime, IReactorFromThreads, IReactorTCP, IReactorPluggableNameResolver):
+    """A clock that other threads can call into, that connects, and that can be stopped."""

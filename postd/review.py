@@ -44,11 +44,6 @@ def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) ->
     return [*rule_problems(settings), *account_problems(settings, accounts)]
 
 
-def normalize_user(name: str) -> str:
-    """Return a name of a page's `users` as it is compared: an account's is normalized, what a token says is not."""
-    return name if is_owner(name) else normalize(name)
-
-
 def rule_problems(settings: Settings) -> Iterator[str]:
     """Return those of the settings alone, which are about tokens."""
     issuers = {str(issuer.issuer) for issuer in settings.bearer}
@@ -57,6 +52,9 @@ def rule_problems(settings: Settings) -> Iterator[str]:
         yield f"no [[bearer]] is set: no token is accepted, which {_listed(asking)} would ask for"
     if issuers and not asking:
         yield 'no rule has "bearer" among its schemes: tokens are accepted nowhere'
+    for issuer in settings.bearer:
+        if issuer.client_id and not issuer.introspection_endpoint:
+            yield f"client_id of {issuer.issuer} is of use only with introspection_endpoint"
     for page in settings.pages:
         for name in page.users:
             why = _why_shut_out(name, page, issuers)

@@ -17,7 +17,7 @@ from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, bind, let_go
 from postd.logins import Logins
 from postd.reactor import IReactor
-from postd.review import exposure_problem, normalize_user, rules_of
+from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
 from postd.web.front.channel import PostdSite
 from postd.web.site import ProtectedPage, make_root
@@ -115,10 +115,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
 
 def make_tree(settings: Settings, store: Store, logins: Logins) -> IResource:
     """Return the resource tree that the settings ask for."""
-    pages = [
-        ProtectedPage(page.path, page.schemes, page.files, frozenset(map(normalize_user, page.users)))
-        for page in settings.pages
-    ]
+    pages = [ProtectedPage(page.path, page.schemes, page.files, page.allowed) for page in settings.pages]
     return make_root(store, logins.access, read=settings.api.read, write=settings.api.write, pages=pages)
 
 

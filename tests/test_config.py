@@ -363,6 +363,13 @@ def test_issuers_that_cannot_be_used(folder: Path, toml: str, line: str) -> None
     assert refusal(folder, toml).startswith(f"postd.toml: {line}")
 
 
+def test_who_is_allowed_is_compared_as_tokens_and_accounts_are() -> None:
+    """An account's name is normalized: keyboards differ (RFC 8265). What an issuer says of a name stays as it is."""
+    decomposed = "ju\u0308rgen"
+    page = Page(PagePath("/a"), ("basic",), users=(decomposed, f"https://idp.example#{decomposed}"))
+    assert page.allowed == {"j\u00fcrgen", f"https://idp.example#{decomposed}"}
+
+
 def test_a_folder_that_is_not_there(folder: Path) -> None:
     (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
     with pytest.raises(ConfigError, match=rf"^postd\.toml: page\[0\]\.files: {folder}/www: there is no such folder$"):

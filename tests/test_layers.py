@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "errors": set(),
     "model": {"errors"},
     "protocol": {"model", "protocol"},
-    "config": {"errors", "protocol"},
+    "config": {"errors", "model", "protocol"},
     "reactor": set(),
     "store": {"errors", "model", "reactor", "store"},
     "auth": {"auth", "errors", "model", "protocol", "reactor", "store"},

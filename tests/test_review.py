@@ -8,7 +8,7 @@ import pytest
 
 from postd.auth.userfile import Account, make_account
 from postd.config import Settings, decode_text
-from postd.review import exposure_problem, find_problems, normalize_user
+from postd.review import exposure_problem, find_problems
 
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
 OTHERS_WRITE = '[api]\nwrite = ["bearer"]\n'
@@ -75,8 +75,7 @@ def test_who_is_to_enter_a_page_and_cannot(schemes: str, user: str, why: str) ->
     assert found == ([f"{user}, who may enter /a, cannot: {why}"] if why else [])
 
 
-def test_what_a_token_says_is_not_normalized() -> None:
-    """An account's name is: keyboards differ (RFC 8265). An issuer's names are compared as they are."""
-    decomposed = "ju\u0308rgen"
-    assert normalize_user(decomposed) == "j\u00fcrgen"
-    assert normalize_user(f"https://idp.example#{decomposed}") == f"https://idp.example#{decomposed}"
+def test_a_client_that_nobody_asks_with() -> None:
+    issuer = f'{OTHERS_WRITE}{IDP}client_id = "postd"\n'
+    assert problems(issuer) == ["client_id of https://idp.example is of use only with introspection_endpoint"]
+    assert problems(f'{issuer}introspection_endpoint = "https://idp.example/introspect"') == []

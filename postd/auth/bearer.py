@@ -29,7 +29,7 @@ from postd.auth.fetching import Fetcher
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.once import Remembered
-from postd.errors import IssuerUnavailableError
+from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import (
@@ -159,6 +159,7 @@ class BearerChecker:
             InvalidTokenError: the token is not accepted.
             InsufficientScopeError: it is, but not for this.
             IssuerUnavailableError: whose token it is cannot be asked, and has to be.
+            LoginsBusyError: too many opaque tokens wait.
         """
         return Deferred.fromCoroutine(self._check(credentials))
 
@@ -202,7 +203,7 @@ class BearerChecker:
             if recalled is not None:
                 return _Accepted(issuer, recalled)
         reason: TokenError = TokenError("it is opaque, and no issuer is asked about such")
-        unavailable: IssuerUnavailableError | None = None
+        unavailable: IssuerUnavailableError | LoginsBusyError | None = None
         for issuer, introspector in asked:
             try:
                 return _Accepted(issuer, await introspector.ask(credentials.token, credentials.address))
@@ -210,6 +211,6 @@ class BearerChecker:
                 raise type(error)(f"{issuer.url}: {error}") from None
             except TokenError as error:
                 reason = TokenError(f"{issuer.url}: {error}")
-            except IssuerUnavailableError as error:
+            except (IssuerUnavailableError, LoginsBusyError) as error:
                 unavailable = error
         raise unavailable or reason

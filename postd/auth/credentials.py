@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import Attribute, implementer
 
+from postd.errors import without_tokens
 from postd.protocol.digest import DigestResponse
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
     _log.info(
         "login refused: {scheme} {user!r} from {address}: {why}",
         scheme=scheme,
-        user=refusal.username,
+        user=None if refusal.username is None else without_tokens(refusal.username),
         address=address,
         why=refusal.why,
     )
@@ -140,6 +141,8 @@ class InvalidTokenError(Refused):
 
 class InsufficientScopeError(Refused):
     """An access token that is good, but not for this (RFC 6750 §3.1: insufficient_scope); `scope` would be."""
+
+    scheme = b"bearer"
 
     def __init__(self, username: str, scope: str) -> None:
         super().__init__("the token's scope is not enough", username)

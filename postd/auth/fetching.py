@@ -9,7 +9,7 @@ An answer has a time, a size, a status and a place that it may come from. treq a
 - TLS verified against the platform's roots, and those of `ca_file`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -25,7 +25,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.protocol import connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
@@ -81,7 +81,7 @@ class Fetcher:
         self._agent = _Plain(Agent.usingEndpointFactory(reactor, _Endpoints(reactor, policy)))
 
     def get(self, url: str) -> Deferred[Fetched]:
-        """Fetch a document, in JSON as it may be.
+        """Fetch a document.
 
         Raises:
             FetchError: it was not to be had.
@@ -96,7 +96,7 @@ class Fetcher:
         """
         return self._limit(self._post(url, form, auth), ANSWER_MAX_S)
 
-    def _limit(self, fetching: Any, seconds: float) -> Deferred[Fetched]:
+    def _limit(self, fetching: Coroutine[Any, Any, Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
         return limited.addTimeout(seconds, self._reactor, _say_late).addErrback(_explain)
 
@@ -105,6 +105,7 @@ class Fetcher:
             answer = await self._ask("GET", url)
             if not 300 <= answer.code < 400:
                 return await _read(answer, {200})
+            _drop(answer)
             url = _redirect(url, answer.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
         raise UnusableError(f"it redirects more than {REDIRECTS_MAX} times")
 
@@ -131,6 +132,7 @@ class Fetcher:
 
 async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
     if answer.code not in statuses:
+        _drop(answer)
         raise UnusableError(f"it answers {answer.code}")
     content = bytearray()
 
@@ -143,6 +145,16 @@ async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
     cache_control = [value.decode("latin-1") for value in answer.headers.getRawHeaders(b"Cache-Control", [])]
     age = answer.headers.getRawHeaders(b"Age", [b"0"])[0].decode("latin-1")
     return Fetched(bytes(content), tuple(cache_control), age, answer.code)
+
+
+def _drop(answer: Any) -> None:
+    """Give up an answer whose body is of no interest, and its connection, which would wait for us to read it."""
+    answer.deliverBody(_Dropped())
+
+
+class _Dropped(Protocol):
+    def connectionMade(self) -> None:
+        cast("Any", self.transport).loseConnection()
 
 
 def _redirect(url: str, location: str) -> str:
@@ -181,7 +193,7 @@ def _explain(failure: Failure) -> NoReturn:
             raise FetchError("the connection was lost") from None
         case _ if isinstance(failure.value, ResponseFailed):
             raise FetchError("its answer is malformed") from None
-        case ValueError():
+        case UnicodeError():
             raise FetchError("there can be no such host") from None
         case _:
             raise FetchError(failure.getErrorMessage()) from None
@@ -205,6 +217,7 @@ class _Plain:
 def _make_plain(answer: Any) -> Any:
     answer.headers.removeHeader(b"Set-Cookie")
     if answer.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
+        _drop(answer)
         raise UnusableError("its answer is compressed, which was not asked for")
     return answer
 
@@ -231,7 +244,7 @@ class _BoundedEndpoint:
         self._reactor = reactor
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        # It would tell the log of each connection that it makes; under TLS it is the one within.
+        # It would tell the log of each connection, and Agent has no way to keep it from that. Under TLS it is within.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
         connecting = self._endpoint.connect(_BoundedFactory(protocolFactory, self._reactor))
         return connecting.addCallback(attrgetter("wrappedProtocol"))
@@ -241,7 +254,7 @@ class _Bounded(ProtocolWrapper):
     """A connection that is aborted when it is old, or when too much has come in.
 
     Nobody else does that: to give up an answer while it comes in only asks the other side of a TLS connection to end
-    it, an answer whose body is of no interest is not read at all, and the size of a head has no limit.
+    it, and the size of a head has no limit.
     """
 
     transport: Any

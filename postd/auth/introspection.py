@@ -12,8 +12,9 @@ from twisted.internet.defer import DeferredSemaphore, TimeoutError  # noqa: A004
 from twisted.logger import Logger
 
 from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.auth.once import Remembered, UnderWay
-from postd.errors import IssuerUnavailableError
+from postd.auth.once import Remembered, Told, UnderWay
+from postd.auth.throttle import bucket
+from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
 from postd.reactor import IReactor
 
@@ -27,7 +28,8 @@ ASKING_MAX = 32
 """Tokens that an issuer is asked about at the same time."""
 
 WAITING_MAX = 256
-"""Tokens that are being asked about, or wait for it; half as many of one address. One more is refused at once."""
+"""Tokens that are being asked about, or wait for it; half as many of one address (IPv6: a /64). One more is refused at
+once."""
 
 WAIT_MAX_S = 3.0
 """How long a token waits for its turn."""
@@ -75,9 +77,9 @@ class Introspector:
         self._accepted = Remembered[bytes, AccessToken](REMEMBERED_MAX)
         self._refused = Remembered[bytes, tuple[type[TokenError], str]](REMEMBERED_MAX)
         self._asking = UnderWay[bytes, AccessToken]()
-        self._by_address = Counter[str]()
+        self._by_place = Counter[str]()
         self._told_many_at = -math.inf
-        self._told = ""
+        self._told = Told()
 
     def recall(self, token: str) -> AccessToken | None:
         """Return what a token says that was accepted a short time ago."""
@@ -88,7 +90,8 @@ class Introspector:
 
         Raises:
             TokenError: it is not good.
-            IssuerUnavailableError: the issuer does not answer, or is being asked too much.
+            IssuerUnavailableError: the issuer does not answer.
+            LoginsBusyError: too many tokens wait.
         """
         accepted = self.recall(token)
         if accepted is not None:
@@ -98,10 +101,11 @@ class Introspector:
         if refused is not None:
             kind, why = refused
             raise kind(why)
-        full = len(self._asking) >= WAITING_MAX or self._by_address[address] >= WAITING_MAX // 2
+        place = bucket(address)
+        full = len(self._asking) >= WAITING_MAX or self._by_place[place] >= WAITING_MAX // 2
         if full and key not in self._asking:
             raise self._too_many()
-        return await self._asking.join(key, lambda: self._ask(token, key, address))
+        return await self._asking.join(key, lambda: self._ask(token, key, place))
 
     async def fetch(self, token: str) -> Mapping[str, Any]:
         """Return what the issuer says of a token.
@@ -115,12 +119,12 @@ class Introspector:
         except FetchError as error:
             raise type(error)(f"{self._endpoint}: {error}") from None
 
-    async def _ask(self, token: str, key: bytes, address: str) -> AccessToken:
-        self._by_address[address] += 1
+    async def _ask(self, token: str, key: bytes, place: str) -> AccessToken:
+        self._by_place[place] += 1
         try:
             answer = await self._fetch_in_turn(token)
         finally:
-            self._by_address -= Counter({address: 1})  # which drops those that come to nothing
+            self._by_place -= Counter({place: 1})  # which drops those that come to nothing
         now = self._now()
         try:
             accepted = self._policy.check_introspection(answer, now)
@@ -146,17 +150,16 @@ class Introspector:
         self._tell("")
         return answer
 
-    def _too_many(self) -> IssuerUnavailableError:
+    def _too_many(self) -> LoginsBusyError:
         if not 0 <= self._now() - self._told_many_at < TELL_EVERY_S:
             self._told_many_at = self._now()
             self._log.warn("bearer {issuer}: too many tokens are to be asked about", issuer=self._policy.issuer)
-        return IssuerUnavailableError(self._policy.issuer)
+        return LoginsBusyError()
 
     def _tell(self, why: str) -> None:
         """Tell the log what is wrong, if it has not just been told the same."""
-        if why and why != self._told:
+        if self._told.is_news(why) and why:
             self._log.warn("bearer {issuer}: {why}", issuer=self._policy.issuer, why=why)
-        self._told = why
 
 
 def _digest(token: str) -> bytes:

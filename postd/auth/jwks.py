@@ -1,9 +1,9 @@
 """The keys of issuers, fetched and kept (OpenID Connect Discovery 1.0, RFC 8414, RFC 7517; contract 4.4).
 
 Keys that are held serve for as long as the issuer cannot be asked. They are fetched anew before they are old, in the
-background; at once when a token names one that is not among them, but for that no more than once in `UNKNOWN_KEY_S`. A
-signature that a known key does not verify causes no fetch: whoever makes one up could keep others from theirs. There is
-one fetch at a time, and whoever needs its result waits for it.
+background; at once when none fits what a token says of its key, but for that no more than once in `UNKNOWN_KEY_S`. A
+signature that is wrong for a key that fits causes no fetch. There is one fetch at a time, and whoever needs its result
+waits for it.
 """
 
 import math
@@ -18,6 +18,7 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.auth.once import Told
 from postd.errors import IssuerUnavailableError
 from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
@@ -79,7 +80,7 @@ class KeySource:
         self._tried_at = -math.inf
         self._unknown_at = -math.inf
         self._failures = 0
-        self._told = ""
+        self._told = Told()
         self._stopped = False
         self._running: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
@@ -255,8 +256,7 @@ class KeySource:
 
     def _tell(self, what: str, level: Any) -> None:
         """Tell the log, if it has not just been told the same."""
-        if what != self._told:
-            self._told = what
+        if self._told.is_news(what):
             self._log.emit(level, "bearer {issuer}: {what}", issuer=self._issuer, what=what)
 
 

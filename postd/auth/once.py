@@ -37,6 +37,19 @@ class Remembered(Generic[K, T]):
         self._values.clear()
 
 
+class Told:
+    """What was told last, so that it is not told again."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def is_news(self, what: str) -> bool:
+        """Tell whether it is something else than the last time, which it is from now on."""
+        news = what != self._last
+        self._last = what
+        return news
+
+
 class UnderWay(Generic[K, T]):
     """Work that is done once for all who want it at the same time."""
 

@@ -24,11 +24,12 @@ def attempt_of(username: str, address: str) -> FailureKeys:
         username: the account, normalized.
         address: an IP address, of which IPv6 counts by its /64, or any other text that tells clients apart.
     """
-    place, account = _bucket(address).encode(), username.encode(errors="surrogateescape")
+    place, account = bucket(address).encode(), username.encode(errors="surrogateescape")
     return _key(b"pair", place, account), _key(b"address", place), _key(b"account", account)
 
 
-def _bucket(address: str) -> str:
+def bucket(address: str) -> str:
+    """Return what an address is counted as: an IPv6 one as its /64, which is what one client has at the least."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -91,6 +91,9 @@ class TokenPolicy(Struct, frozen=True):
         user_claim: whose value is the owner's name.
         required_claims: by claim, the values that are accepted; of a claim that is a list, one element must be.
         leeway_s: how far clocks may differ, in seconds.
+
+    Raises:
+        ValueError: there are neither audiences nor required claims: a token for anybody would be good.
     """
 
     issuer: str
@@ -101,6 +104,10 @@ class TokenPolicy(Struct, frozen=True):
     user_claim: str = USER_CLAIM
     required_claims: Mapping[str, tuple[Scalar, ...]] = MappingProxyType({})
     leeway_s: float = LEEWAY_S
+
+    def __post_init__(self) -> None:
+        if not self.audiences and not self.required_claims:
+            raise ValueError("without an audience, required_claims must tell for whom a token is")
 
     def check_header(self, jwt: Jwt) -> None:
         """Look at what a token says of itself, before any key is looked for.
@@ -133,7 +140,7 @@ class TokenPolicy(Struct, frozen=True):
         # ID tokens are JWTs of the same issuer, signed with the same keys (OpenID Connect Core §2). What asks for a
         # scope or for certain claims has told them apart already: Dex's access tokens have at_hash, too.
         if not typed and not accepted.scopes and not self.required_claims and _NOT_IN_ACCESS_TOKENS & claims.keys():
-            raise TokenError("it looks like an ID token: nonce or at_hash, and no scope")
+            raise TokenError("it looks like an ID token or a security event, and names no scope")
         return accepted
 
     def check_introspection(self, answer: Mapping[str, Any], now: float) -> AccessToken:

@@ -206,8 +206,8 @@ class Guard(HTTPAuthSessionWrapper):
     async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> bytes:
         request.username = refusal.username
         # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
-        bearer = [factory for factory in self._credentialFactories if factory.scheme == b"bearer"]
-        await _add_challenges(bearer, refusal, request)
+        factories = [factory for factory in self._credentialFactories if factory.scheme == refusal.scheme]
+        await _add_challenges(factories, refusal, request)
         return encode_problem(request, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
 
 

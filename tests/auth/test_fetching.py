@@ -500,6 +500,23 @@ async def test_redirects_have_no_more_time_than_others(issuer: Issuer, in_no_tim
 
 
 @ensureDeferred
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 302 Found\r\nLocation: https://elsewhere.example/\r\n",
+        b"HTTP/1.1 404 Not Found\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n",
+    ],
+)
+async def test_nor_does_its_connection_wait_until_it_is_old(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a host that refuses what is asked, with a body behind it, would cost a descriptor for each question."""
+    monkeypatch.setattr(fetching, "FETCH_MAX_S", 3600.0)
+    peer = Peer(head + b"Content-Length: 9\r\n\r\n", b"half")
+    await failure_of(get(peer.origin))
+    await peer.gone
+
+
+@ensureDeferred
 async def test_nobody_waits_for_it_any_more(in_no_time: None) -> None:
     peer = Peer(HEAD + b"Content-Length: 9\r\n\r\n", b"half")
     asking = get(peer.origin)

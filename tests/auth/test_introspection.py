@@ -19,7 +19,7 @@ from postd.auth.introspection import (
     WAITING_MAX,
     Introspector,
 )
-from postd.errors import IssuerUnavailableError
+from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.protocol.jwt import LEEWAY_S, AccessToken, ExpiredTokenError, TokenError, TokenPolicy
 from postd.reactor import IReactor
 from tests.auth.test_jwks import Network, Question
@@ -282,7 +282,7 @@ class AtTheSameTimeTests:
         asking = [world.begin(f"opaque-{number}") for number in range(ASKING_MAX + 1)]
         with capturedLogs() as events:
             world.clock.advance(WAIT_MAX_S)
-            with pytest.raises(IssuerUnavailableError):
+            with pytest.raises(LoginsBusyError):
                 result_of(asking[-1])
         assert [formatEvent(event) for event in events] == [f"bearer {ISSUER}: too many tokens are to be asked about"]
         for question in world.network.open:
@@ -291,17 +291,17 @@ class AtTheSameTimeTests:
         assert world.ask(f"opaque-{ASKING_MAX}") == ALICE
 
     def test_not_many_wait(self, world: World) -> None:
-        """Of one address half as many: it leaves room for others."""
+        """Of one address half as many: it leaves room for others. An IPv6 one is a /64."""
         half = WAITING_MAX // 2
-        asking = [world.begin(f"made-up-{number}") for number in range(half)]
+        asking = [world.begin(f"made-up-{number}", f"2001:db8::{number:x}") for number in range(half)]
         joined = world.begin("made-up-0")
         with capturedLogs() as events:
             for number in range(3):
-                with pytest.raises(IssuerUnavailableError):
-                    result_of(world.begin(f"too-many-{number}"))
+                with pytest.raises(LoginsBusyError):
+                    result_of(world.begin(f"too-many-{number}", "2001:db8::ffff:1"))
         assert len(events) == 1
         asking += [world.begin(f"opaque-{number}", str(number)) for number in range(half)]
-        with pytest.raises(IssuerUnavailableError):
+        with pytest.raises(LoginsBusyError):
             result_of(world.begin("one-too-many", "192.0.2.2"))
         while world.network.open:
             world.network.open[0].answer(GOOD)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs
 
-from postd.auth.once import Remembered, UnderWay
+from postd.auth.once import Remembered, Told, UnderWay
 from tests.helpers import result_of
 
 
@@ -85,6 +85,12 @@ class RememberedTests:
         for key in "abcdef":
             value, until = last.get(key, (0, 0))
             assert known.get(key, now) == (value if now < until else None)
+
+
+class ToldTests:
+    def test_the_same_again_is_no_news(self) -> None:
+        told = Told()
+        assert [told.is_news(what) for what in ("a", "a", "b", "a", "", "")] == [True, False, True, True, True, False]
 
 
 class Work:

@@ -706,6 +706,13 @@ class ScopeTests:
         assert accept(make(scope="a"), replace(POLICY, scope_claims=())).scopes == set()
 
 
+class PolicyTests:
+    def test_a_token_for_anybody_is_never_good(self) -> None:
+        with pytest.raises(ValueError, match="required_claims must tell for whom a token is"):
+            TokenPolicy(ISSUER, frozenset())
+        assert TokenPolicy(ISSUER, frozenset(), required_claims={"client_id": ("mine",)})
+
+
 class IdTokenTests:
     """Decisions 2 and 15: an ID token is for the client that signed somebody in, not for us."""
 

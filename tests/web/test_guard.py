@@ -936,6 +936,15 @@ class LogTests:
         assert "\n" not in lines[0]
         assert "\x1b" not in lines[0]
 
+    def test_a_token_in_the_place_of_a_name_is_not_told(self, api: InMemoryApi) -> None:
+        """As some programs send one by Basic."""
+        token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln"
+        with recorded_log(api) as events:
+            assert ask(api, "GET", "/basic", headers=basic(token, "x")).status == 401
+        (line,) = [formatEvent(event) for event in events if "login refused" in event["log_format"]]
+        assert line == "login refused: basic '[redacted]' from 127.0.0.1: no such user"
+        check_secret(events, token)
+
     def test_a_good_login_is_no_refusal(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             for headers in (basic(), log_in(api), proof(api, "/all")):

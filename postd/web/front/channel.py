@@ -33,6 +33,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 from zope.interface import implementer
 
+from postd.errors import without_tokens
 from postd.web.errors import Problem, encode_problem
 
 LINGER_S = 2
@@ -48,7 +49,6 @@ _LENGTH_MAX_DIGITS = 1000
 _ABSOLUTE_FORM = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 
 _SECRET = re.compile(r"([?&;#](?:password|access_token|id_token|token)=)[^&;\s\"#]+", re.IGNORECASE)
-_JWT = re.compile(r"eyJ[\w-]*\.[\w-]+[\w.-]*", re.ASCII)  # `{"` in Base64, and what follows a header
 
 _access_log = Logger("postd.access")
 
@@ -251,13 +251,11 @@ def _access_line(date: str | None, request: Any) -> str:
 
     A password or a token has no place in a target, but programs have put them there; the log is not to keep them.
     """
-    line: str = http.combinedLogFormatter(date, request)
-    if request.username is not None:
-        line = line.replace(" - - ", f" - {_quoted(request.username)} ", 1)
-    if "eyJ" in line:
-        line = _JWT.sub("[redacted]", line)
+    line = without_tokens(http.combinedLogFormatter(date, request))
     if "=" in line:
         line = _SECRET.sub(r"\1[redacted]", line)
+    if request.username is not None:  # last: who it was is told, whatever the name looks like
+        line = line.replace(" - - ", f" - {_quoted(request.username)} ", 1)
     return line
 
 

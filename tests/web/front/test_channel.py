@@ -26,8 +26,10 @@ class Recorder(Resource):
     def __init__(self) -> None:
         super().__init__()
         self.bodies: list[bytes] = []
+        self.username: str | None = None
 
     def render(self, request: Any) -> Any:
+        request.username = self.username
         self.bodies.append(request.content.read())
         return NOT_DONE_YET if request.path == b"/never" else b"done"
 
@@ -283,6 +285,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
         (f"/a/{JWT}/b", "/a/[redacted]/b"),
         ("/a?my_token=x&tokens=y", "/a?my_token=x&tokens=y"),
         ("/eyJ.", "/eyJ."),
+        ("/" + "eyJ" * 2000, "/" + "eyJ" * 2000),
     ],
 )
 def test_the_log_has_no_secrets_that_do_not_belong_into_a_target(
@@ -294,6 +297,16 @@ def test_the_log_has_no_secrets_that_do_not_belong_into_a_target(
         connection.clock.advance(ACCESS_LOG_DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     assert f'"GET {shown} HTTP/1.1" 200 4 "http://x{shown}"' in event["lines"]
+
+
+def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection) -> None:
+    """Even somebody whose name looks like a token: it is not theirs to hide in the log."""
+    connection.recorder.username = "https://idp.example#eyJx.alice"
+    with capturedLogs() as events:
+        connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.clock.advance(ACCESS_LOG_DELAY_S)
+    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
+    assert " - https://idp.example#eyJx.alice " in event["lines"]
 
 
 def test_no_answer_names_the_library(connection: Connection) -> None:
