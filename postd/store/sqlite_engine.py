@@ -42,9 +42,11 @@ class WriterThread:
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name="postd-writer")
+        self._thread: Thread | None = None
 
     def start(self) -> None:
+        # Not made before: twistd forks in between, and from Python 3.13 on only what was made since can be started.
+        self._thread = Thread(target=self._work, name="postd-writer")
         self._thread.start()
 
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
@@ -63,8 +65,9 @@ class WriterThread:
 
     def stop(self) -> None:
         """End the thread, after what was asked for until now."""
-        self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

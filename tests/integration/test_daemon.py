@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.helpers import locked, run_sql
-from tests.integration.daemon import FREE_PORT, TWISTD, Daemon, run_postd
+from tests.integration.daemon import FREE_PORT, STOP_MAX_S, TWISTD, Daemon, run_postd
 
 JSON = {"Content-Type": "application/json"}
 
@@ -137,7 +137,9 @@ def test_in_the_background(tmp_path: Path) -> None:
         assert httpx.get(f"{daemon.url}/post/1").status_code == 200
     finally:
         os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_MAX_S
         while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline, daemon.log
             time.sleep(0.02)
 
 
