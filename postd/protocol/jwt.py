@@ -30,6 +30,7 @@ USER_MAX_CHARS = 255
 """The longest name of a token's owner (OpenID Connect Core §2 has 255 for `sub`)."""
 
 _DATE_MAX = 2**53
+_CONTAINERS_MAX = 500
 _NOT_IN_ACCESS_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
 """Of ID tokens (OpenID Connect Core §2, §3.3.2.11), and of security events, such as logout tokens (RFC 8417 §2.2)."""
 
@@ -263,10 +264,10 @@ def _begins_as_object(text: bytes) -> bool:
 
 
 def _decode_object(text: bytes) -> dict[str, Any]:
-    try:
-        value = _JSON.decode(_decode_base64url(text).decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    decoded = _decode_base64url(text).decode("utf-8")
+    if decoded.count("{") + decoded.count("[") > _CONTAINERS_MAX:
+        raise ValueError("nested too deeply, or too much")  # else how deep it may be would hang on Python's version
+    value = _JSON.decode(decoded)
     if not isinstance(value, dict):
         raise ValueError("no object")  # noqa: TRY004 - to whoever reads a token it is a value
     return value
