@@ -137,14 +137,15 @@ class InMemoryApi:
         self.clock = MemoryReactorClock()
         self.clock.rightNow = self.START_S
         reactor = cast(IReactor, self.clock)
-        self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
-        self.store.prepare()
-        result_of(self.store.start())
         loaded = msgspec.convert(tomllib.loads(settings), Settings, dec_hook=decode_text)
         self.users = folder / "users" if folder else None
         if self.users:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))
+        self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
         self.logins = Logins(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
+        # Opened when nothing can be refused any more: nobody would close it.
+        self.store.prepare()
+        result_of(self.store.start())
         self.logins.start()
         self._treq: Any = StubTreq(None)
         # treq's own server would be a stock Site around the tree; ours is part of what is tested.
