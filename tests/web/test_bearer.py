@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -29,7 +28,6 @@ from tests.web.clients import (
     basic,
     challenges_in,
     check_secret,
-    make_api,
     recorded_log,
 )
 from tests.web.test_guard import check_entered, check_without_challenge
@@ -83,20 +81,6 @@ def settle(answer: Answer) -> None:
     del answer.headers["date"]
     lines = answer.headers.get("www-authenticate", [])
     answer.headers["www-authenticate"] = [re.sub('nonce="[^"]*"', "", line) for line in lines]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str], InMemoryApi]]:
-    """Make a server with some settings; it is closed at the end."""
-    made = []
-
-    def make(settings: str) -> InMemoryApi:
-        made.append(make_api(tmp_path, settings))
-        return made[-1]
-
-    yield make
-    for api in made:
-        api.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What stands before protected resources: the cases of auth.md sections 0 and 1, and rules of several schemes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -53,7 +53,6 @@ from tests.web.clients import (
     basic,
     challenges_in,
     check_secret,
-    make_api,
     recorded_log,
 )
 from tests.web.test_posts import check_problem
@@ -86,22 +85,8 @@ FORM_CHALLENGE = 'Cookie realm="postd", form-action="/login", cookie-name=sessio
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., InMemoryApi]]:
-    """Make a server with some settings; it is closed at the end."""
-    made = []
-
-    def make(settings: str = ALL, **more: str) -> InMemoryApi:
-        made.append(make_api(tmp_path, settings, **more))
-        return made[-1]
-
-    yield make
-    for api in made:
-        api.close()
-
-
-@pytest.fixture
 def api(make: Callable[..., InMemoryApi]) -> InMemoryApi:
-    return make()
+    return make(ALL)
 
 
 def log_in(api: InMemoryApi, username: str = "alice") -> dict[str, Any]:
@@ -373,7 +358,7 @@ class BasicTests:
             make("", users=f"alice:{BCRYPT}\nbob:\n")
         with pytest.raises(ConfigError, match=r"users: line 1: the hash is plain text"):
             make("", users="bob:secret\n")
-        check_challenged(make().request("GET", "/basic", headers=basic("bob", "")))
+        check_challenged(make(ALL).request("GET", "/basic", headers=basic("bob", "")))
 
     def test_a_comment_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
         """A12."""
@@ -394,7 +379,7 @@ class BasicTests:
 
     def test_a_changed_file_is_taken_up(self, make: Callable[..., InMemoryApi]) -> None:
         """A password that was verified a moment ago counts for nothing then."""
-        api = make()
+        api = make(ALL)
         assert api.users is not None
         check_entered(ask(api, "GET", "/basic", headers=basic()))
         api.users.write_text(account("carol"))
@@ -836,7 +821,7 @@ class StoreAwayTests:
                 assert answer.header("Cache-Control") == "no-store"
 
     def test_who_says_nothing_is_never_let_in(self, make: Callable[..., InMemoryApi]) -> None:
-        api = make()
+        api = make(ALL)
         result_of(api.store.stop())
         check_challenged(ask(api, "GET", "/basic"))
         check_without_challenge(ask(api, "GET", "/digest"), 503)  # no nonce can be made

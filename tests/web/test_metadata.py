@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from postd.web.bearer import METADATA_PATH
 from tests.helpers import Answer, InMemoryApi
 from tests.web.clients import ask_raw, basic
-from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, make, settle
+from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, settle
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask
-
-__all__ = ["make"]  # the fixture
 
 GOOD_HOSTS = {
     "posts.example": "posts.example",
