@@ -1,6 +1,6 @@
 """Who is let in: the settings of it, made into the parts of `postd.auth` and `postd.web` that work together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
@@ -8,7 +8,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from postd.auth.bearer import BearerChecker
+from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.digest import DigestChecker, NonceBook
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.session import SessionChecker, Sessions
@@ -17,7 +17,6 @@ from postd.auth.users import WATCH_EVERY_S, UserDirectory
 from postd.config import Settings
 from postd.errors import StoreUnavailableError
 from postd.issuers import make_issuer
-from postd.protocol.bearer import decode_scope
 from postd.reactor import IReactor
 from postd.review import find_problems
 from postd.store.interface import Store
@@ -105,7 +104,7 @@ class Logins:
             clients=clients,
             realm=settings.realm,
             secure=settings.session.secure,
-            metadata=_make_metadata(settings, clients),
+            metadata=_make_metadata(self._issuers, clients),
         )
 
     def start(self) -> None:
@@ -148,10 +147,8 @@ class Logins:
             self._log.warn("{problem}", problem=problem)
 
 
-def _make_metadata(settings: Settings, clients: Clients) -> ResourceMetadata | None:
-    if not settings.bearer:
+def _make_metadata(issuers: Sequence[Issuer], clients: Clients) -> ResourceMetadata | None:
+    if not issuers:
         return None
-    scopes = frozenset[str]().union(
-        *(decode_scope(scope) for issuer in settings.bearer for scope in (issuer.read_scope, issuer.write_scope))
-    )
-    return ResourceMetadata([issuer.issuer for issuer in settings.bearer], sorted(scopes), clients)
+    scopes = frozenset[str]().union(*(issuer.scopes for issuer in issuers))
+    return ResourceMetadata([issuer.url for issuer in issuers], sorted(scopes), clients)

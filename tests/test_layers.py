@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "listeners": {"errors", "reactor"},
     "review": {"auth", "config", "model", "protocol"},
     "issuers": {"auth", "config", "errors", "protocol", "reactor"},
-    "logins": {"auth", "config", "errors", "issuers", "protocol", "reactor", "review", "store", "web"},
+    "logins": {"auth", "config", "errors", "issuers", "reactor", "review", "store", "web"},
     "service": {"config", "errors", "listeners", "logins", "reactor", "review", "store", "web"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},
     "cli": {

@@ -104,6 +104,11 @@ class Issuer:
     def stop(self) -> None:
         self.keys.stop()
 
+    @property
+    def scopes(self) -> frozenset[str]:
+        """All words that a token's scope may need, for one thing or the other."""
+        return frozenset[str]().union(*(words for _, words in self._scopes))
+
     def missing_scope(self, token: AccessToken, *, writing: bool) -> str:
         """Return the scope that would be needed, if that of a token is not enough; nothing, if it is."""
         scope, words = self._scopes[writing]

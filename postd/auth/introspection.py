@@ -12,7 +12,7 @@ from twisted.internet.defer import DeferredSemaphore, TimeoutError  # noqa: A004
 from twisted.logger import Logger
 
 from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.auth.once import Remembered, Told, UnderWay
+from postd.auth.once import Remembered, Told, UnderWay, is_within
 from postd.auth.throttle import bucket
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
@@ -93,11 +93,11 @@ class Introspector:
             IssuerUnavailableError: the issuer does not answer.
             LoginsBusyError: too many tokens wait.
         """
-        accepted = self.recall(token)
+        key, now = _digest(token), self._now()
+        accepted = self._accepted.get(key, now)
         if accepted is not None:
             return accepted
-        key = _digest(token)
-        refused = self._refused.get(key, self._now())
+        refused = self._refused.get(key, now)
         if refused is not None:
             kind, why = refused
             raise kind(why)
@@ -151,8 +151,9 @@ class Introspector:
         return answer
 
     def _too_many(self) -> LoginsBusyError:
-        if not 0 <= self._now() - self._told_many_at < TELL_EVERY_S:
-            self._told_many_at = self._now()
+        now = self._now()
+        if not is_within(TELL_EVERY_S, self._told_many_at, now):
+            self._told_many_at = now
             self._log.warn("bearer {issuer}: too many tokens are to be asked about", issuer=self._policy.issuer)
         return LoginsBusyError()
 

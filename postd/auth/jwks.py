@@ -18,7 +18,7 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.auth.once import Told
+from postd.auth.once import Told, is_within
 from postd.errors import IssuerUnavailableError
 from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
@@ -145,7 +145,7 @@ class KeySource:
         """Return where the keys are, by the first of the two documents that is there. What was found is believed for
         a while, and for longer where it cannot be found again.
         """
-        if self._is_within(DISCOVERY_S, self._found_at):
+        if is_within(DISCOVERY_S, self._found_at, self._reactor.seconds()):
             return self._found_uri
         openid, oauth = metadata_urls(self._issuer)
         try:
@@ -180,16 +180,13 @@ class KeySource:
 
     def _may_ask(self) -> bool:
         """Tell whether a token may cause a fetch now; if so, it is the one that does."""
+        now = self._reactor.seconds()
         if self._keys is None:
-            return not self._is_within(RETRY_MIN_S, self._tried_at)
-        if self._is_within(UNKNOWN_KEY_S, self._unknown_at):
+            return not is_within(RETRY_MIN_S, self._tried_at, now)
+        if is_within(UNKNOWN_KEY_S, self._unknown_at, now):
             return False
-        self._unknown_at = self._reactor.seconds()
+        self._unknown_at = now
         return True
-
-    def _is_within(self, seconds: float, since: float) -> bool:
-        """Tell whether no more time has passed. A clock that was set back says nothing of that."""
-        return 0 <= self._reactor.seconds() - since < seconds
 
     async def _wait(self, until: float) -> None:
         """Wait for the fetch that is under way, but not for longer than that."""

@@ -37,6 +37,11 @@ class Remembered(Generic[K, T]):
         self._values.clear()
 
 
+def is_within(seconds: float, since: float, now: float) -> bool:
+    """Tell whether no more time than that has passed. Of a clock that was set back nothing can be said."""
+    return 0 <= now - since < seconds
+
+
 class Told:
     """What was told last, so that it is not told again."""
 

@@ -123,7 +123,6 @@ def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
             return await gatherResults([Deferred.fromCoroutine(one) for one in asking], consumeErrors=True)
         except FirstError as error:
             error.subFailure.raiseException()
-            raise
 
     told = run(ask_all, most_s=_ISSUERS_MAX_S)
     for one, lines in zip(issuers, told, strict=True):
