@@ -56,6 +56,8 @@ def run_sql(path: Path, *statements: str) -> list[Any]:
 def locked(path: Path, how: str) -> Iterator[None]:
     """Hold a lock of a database, as another program would: IMMEDIATE keeps writers out, EXCLUSIVE all."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        if how == "EXCLUSIVE":  # the word after BEGIN keeps no reader out where there is a write-ahead log
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute(f"BEGIN {how}")
         yield
         connection.execute("COMMIT")

@@ -20,7 +20,11 @@ from twisted.python.failure import Failure
 from postd.errors import PostdError, StoreBusyError, StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.sqlite_file import SqliteFile, is_locked, store_error, transaction
+from postd.store.sqlite_locks import Identity
+from postd.store.sqlite_log import LogFiles
 from postd.store.sqlite_mark import CommitMark
+from postd.store.sqlite_turn import Turnstile
+from postd.store.trouble import Trouble
 from postd.store.writes import GroupCommit, Outcome
 
 T = TypeVar("T")
@@ -28,6 +32,9 @@ T = TypeVar("T")
 _READ_AGAIN_AFTER_S = (0.01, 0.05, 0.2, 0.5)
 _OPEN_AGAIN_AFTER_S = 0.5
 _WATCH_EVERY_S = 1
+
+_LEAVING_TIMEOUT_MS = 1000
+"""How long a stop waits for others that read a file that is not at our path any more."""
 
 RECALLED_MAX = 4096
 """How many results of queries are kept for as long as nothing is committed."""
@@ -95,18 +102,20 @@ class SqliteEngine:
         self._thread = thread or WriterThread(reactor)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._turnstile: Turnstile | None = None
+        self._log_files: LogFiles | None = None
         self._mark: CommitMark | None = None
         self._keys: dict[str, bytes] = {}  # of the file that is open
         self._recalled: dict[object, Any] = {}
         self._recalled_at = b""
-        self._opened_file: tuple[int, int] | None = None
+        self._opened_file: Identity | None = None
         self._watch = LoopingCall(self._watch_file)
         self._watch.clock = reactor
         self._opening_later: Deferred[None] | None = None
         self._has_served = False
         self._why_not_open = f"{path}: not open yet"
         self._not_ours = f"{path}: it was moved, removed or replaced"
-        self._reading, self._writing = _Trouble(self._log, "reading"), _Trouble(self._log, "writing")
+        self._reading, self._writing = (Trouble(self._log, what, reactor) for what in ("reading", "writing"))
         self._writes: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
 
     def prepare(self, *, create: bool = True) -> None:
@@ -140,15 +149,24 @@ class SqliteEngine:
         self._opened_file = self._file.identity()
         writer = self._file.open_writer()
         try:
-            self._reader = self._file.open_reader()
+            reader = self._file.open_reader()
         except PostdError:
             writer.close()
             raise
-        self._writer = writer
-        self._recalled_at = b""
-        self._keys = {}
+        try:
+            self._turnstile = Turnstile(self._file.path)
+            self._log_files = LogFiles(self._file.path, self._opened_file)
+        except OSError as error:
+            reader.close()
+            writer.close()
+            self._let_go()
+            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
         with suppress(OSError):
             self._mark = CommitMark(self._file.path)
+        self._recalled_at = b""
+        self._keys = {}
+        # Last: from now on requests are answered, in another thread.
+        self._reader, self._writer = reader, writer
 
     async def _open_later(self, why: str) -> None:
         """Open the file as soon as that is possible. Requests are told until then that the store is away.
@@ -199,42 +217,58 @@ class SqliteEngine:
             reader.close()
 
     def _close_writer(self) -> None:
-        """Close the writer, after the reader, and let go of what may not be closed before both."""
+        """Close the writer, after the reader."""
         writer, self._writer = self._writer, None
-        mark, self._mark = self._mark, None
         if writer is not None:
             writer.close()
-        if mark is not None:
-            mark.close()
+
+    def _let_go(self) -> None:
+        """Let go of what may not be closed before reader and writer."""
+        for shared in (self._mark, self._log_files, self._turnstile):
+            if shared is not None:
+                shared.close()
+        self._mark = self._log_files = self._turnstile = None
 
     def _close(self) -> None:
         """Close all (in the writer's thread, after whatever that was still doing)."""
         self._close_reader()
         if not self._file_is_ours():
-            self._leave_file()
+            self._leave_file(_LEAVING_TIMEOUT_MS)
         self._close_writer()
+        self._let_go()
 
-    def _leave_file(self) -> bool:
+    def _leave_file(self, busy_timeout_ms: int = 0) -> bool:
         """Close a file that is not at our path any more, if nothing of it is lost by that (in the writer's thread).
 
         Its write-ahead log would stay behind under its name and be mistaken for that of the new file. What is in it
-        is therefore brought into the old file, wherever that is now, and the names are taken away.
+        is therefore brought into the old file, wherever that is now, and the names are taken away. Of several processes
+        one does so after the other: else the second could take away what the first has made anew with the new file.
 
         Returns:
             False if it cannot be done now, because another program is reading the old file.
         """
-        if self._writer is None:
+        if self._writer is None or self._turnstile is None or self._log_files is None:
             return True
-        try:
-            self._writer.execute("PRAGMA busy_timeout = 0")
-            busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        except sqlite3.Error:
-            busy = True
-        if busy:
-            return False
-        self._close_writer()
-        self._file.remove_log()
+        with self._turnstile.leaving() as alone:
+            if not alone:
+                return False
+            # A link may lead elsewhere now, and the file be where it was, and be used under its names.
+            moved = not self._log_files.are_in_use()
+            if moved and not self._empty_log(self._writer, busy_timeout_ms):
+                return False
+            self._close_writer()
+            if moved:
+                self._log_files.remove()
+        self._let_go()
         return True
+
+    def _empty_log(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> bool:
+        try:
+            writer.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            return False
+        return not busy
 
     async def _recall(self, question: object, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return what a query returned the last time if nothing was committed since, else what it returns now.
@@ -295,17 +329,24 @@ class SqliteEngine:
 
     def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
         """Store a batch in one transaction (in the writer thread)."""
-        connection = self._writer
-        if connection is None:
+        connection, turnstile = self._writer, self._turnstile
+        if connection is None or turnstile is None:
             raise StoreUnavailableError(self._why_not_open)
         if not self._file_is_ours():
             raise StoreUnavailableError(self._not_ours)
         try:
             self._file.set_synchronous(connection, synced=any(synced for _, synced in writes))
-            with transaction(connection, "BEGIN IMMEDIATE"):  # a BEGIN that reads first cannot wait for a lock
-                return [_outcome(write, connection) for write, _ in writes]
+            with turnstile.turn() as waited_s:
+                self._file.set_waited(connection, waited_s)
+                with transaction(connection, "BEGIN IMMEDIATE"):  # a BEGIN that reads first cannot wait for a lock
+                    outcomes = [_outcome(write, connection) for write, _ in writes]
+                    if not self._file_is_ours():  # by now: we may have waited for seconds
+                        raise StoreUnavailableError(self._not_ours)
+                return outcomes
         except sqlite3.Error as error:
             raise self._unavailable(error) from None
+        except OSError as error:
+            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
 
     def _file_is_ours(self) -> bool:
         """Tell whether the file at our path is the one that is open: nobody would find again what goes into another."""
@@ -315,25 +356,6 @@ class SqliteEngine:
         """Tell what SQLite's error means for a request: once we have served, even a refusal may pass."""
         ours = store_error(error, self._file.path)
         return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
-
-
-class _Trouble:
-    """Tells the log when something begins to fail and when it works again, not at every request between."""
-
-    def __init__(self, log: Logger, what: str) -> None:
-        self._log = log
-        self._what = what
-        self._why: str | None = None
-
-    def began(self, why: str) -> None:
-        if why != self._why:
-            self._log.error("store: {what} fails: {why}", what=self._what, why=why)
-        self._why = why
-
-    def ended(self) -> None:
-        if self._why is not None:
-            self._log.info("store: {what} works again", what=self._what)
-        self._why = None
 
 
 def _outcome(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

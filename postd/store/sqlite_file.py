@@ -13,6 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from postd.errors import StoreFullError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.store.sqlite_locks import Identity, identity_of
+from postd.store.sqlite_log import log_is_of_another
 
 APPLICATION_ID = int.from_bytes(b"post")
 """SQLite's mark of whose file it is (`PRAGMA application_id`)."""
@@ -84,6 +86,7 @@ class SqliteFile:
         self.path = path
         self._synchronous = synchronous
         self._synced = True
+        self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
         """Open the file for writing, bringing its schema up to date if need be.
@@ -99,6 +102,10 @@ class SqliteFile:
         if create:
             self._create_if_missing()
         self._check_place()
+        if log_is_of_another(self.path):
+            raise StoreUnavailableError(
+                f"{self.path}: the write-ahead log beside it is that of a file that was there before, and in use"
+            )
 
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
@@ -108,7 +115,7 @@ class SqliteFile:
             if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
                 self._check_whole(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            self._synced = True
+            self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
 
         return self._open(set_up)
 
@@ -131,18 +138,16 @@ class SqliteFile:
             connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
             self._synced = synced
 
-    def identity(self) -> tuple[int, int] | None:
-        """Return what tells this file from another one put in its place, None if there is none."""
-        try:
-            status = os.stat(self.path)  # noqa: PTH116 - asked for each batch; a Path takes twice the time
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
+    def set_waited(self, connection: sqlite3.Connection, waited_s: float) -> None:
+        """Let the next transaction of a writer wait for as long as is left of what a write may wait in all."""
+        busy_timeout_ms = BUSY_TIMEOUT_MS - int(waited_s * 10) * 100
+        if busy_timeout_ms != self._busy_timeout_ms:
+            connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            self._busy_timeout_ms = busy_timeout_ms
 
-    def remove_log(self) -> None:
-        """Take the names of the write-ahead log away; for a file that is not at our path any more."""
-        for suffix in ("-wal", "-shm"):
-            Path(self.path + suffix).unlink(missing_ok=True)
+    def identity(self) -> Identity | None:
+        """Return what tells this file from another one put in its place, None if there is none."""
+        return identity_of(self.path)
 
     def _create_if_missing(self) -> None:
         """Make the empty file ourselves: SQLite would leave its mode to the umask, and it will hold secrets."""
@@ -199,6 +204,10 @@ class SqliteFile:
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
         steps = schema_steps()
+        with transaction(connection):  # where nothing is to be done there is no need to wait for others that write
+            if self._schema(connection, known=len(steps)) == len(steps):
+                self._check_tables(connection, steps)
+                return
         with transaction(connection, "BEGIN IMMEDIATE"):
             schema = self._schema(connection, known=len(steps))
             for step in steps[schema:]:

@@ -7,25 +7,18 @@ else changes but a recovery (https://sqlite.org/walformat.html, "The WAL-Index H
 find out whether what it has read before is still true. So do we.
 """
 
-import mmap
 import os
 import struct
-from pathlib import Path
+
+from postd.store.sqlite_locks import SharedFile
 
 _HEADER_BYTES = 48
 _VERSION = 3007000
 """Of the header's format, which SQLite has not changed since 3.7.0; in the machine's own byte order."""
 
 
-_opened: list[object] = []
-"""What must not be closed by the way, not even by the garbage collector. To close any descriptor of a file gives up all
-locks that the process has on it (fcntl(2)), and SQLite has one on this file while the database is open. Without it
-another program that opens the database takes itself for the first, and cuts the memory off under our feet.
-"""
-
-
 class CommitMark:
-    """A look at the shared memory of a database that is open, in write-ahead mode; one a process and database.
+    """A look at the shared memory of a database that is open, in write-ahead mode.
 
     Args:
         database: the path of the database.
@@ -36,11 +29,10 @@ class CommitMark:
 
     def __init__(self, database: str) -> None:
         # Beside the file itself, as SQLite has it, if the path is that of a link.
-        path = Path(os.path.realpath(database) + "-shm")
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        _opened.append(self)
+        path = os.path.realpath(database) + "-shm"
+        self._file = SharedFile(path, os.O_RDONLY)
         try:
-            self._memory = mmap.mmap(self._descriptor, 2 * _HEADER_BYTES, access=mmap.ACCESS_READ)
+            self._memory = self._file.memory(2 * _HEADER_BYTES)
         except ValueError as error:  # the file is shorter than that
             raise OSError(f"{path}: {error}") from None
         version = struct.unpack_from("=I", self._memory)[0]
@@ -56,6 +48,4 @@ class CommitMark:
 
     def close(self) -> None:
         """Let go of the memory; only once SQLite has closed the database."""
-        self._memory.close()
-        os.close(self._descriptor)
-        _opened.remove(self)
+        self._file.close()
