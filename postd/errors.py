@@ -61,6 +61,18 @@ class NoSuchPostError(PostdError):
         self.post_id = post_id
 
 
+class PostExistsError(PostdError):
+    """There is a post with this id already."""
+
+    def __init__(self, post_id: int) -> None:
+        super().__init__(post_id)
+        self.post_id = post_id
+
+
+class StoreNotEmptyError(PostdError):
+    """There are posts in the store."""
+
+
 class PostChangedError(PostdError):
     """The post no longer has the text that the caller expected of it."""
 

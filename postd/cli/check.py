@@ -97,8 +97,10 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
     try:
         store = try_store(loaded)
     except StoreMissingError as error:
-        folder = Path(loaded.settings.store.partition(":")[2]).parent
-        if os.access(folder, os.W_OK):
+        kind, _, path = loaded.settings.store.partition(":")
+        if kind != "sqlite":
+            yield True, f"{error.why}; the server makes it"
+        elif os.access(Path(path).parent, os.W_OK):
             yield True, f"{loaded.settings.store} is not there yet; the server makes it"
         else:
             yield False, f"{error.why}, and its folder is not writable"

@@ -8,6 +8,7 @@ import click
 
 from postd import __version__
 from postd.cli.check import check
+from postd.cli.moving import backup_posts, copy_posts, export_posts, import_posts
 from postd.cli.session import session
 from postd.cli.user import user
 from postd.errors import PostdError, printable
@@ -59,3 +60,7 @@ def main() -> None:
 main.add_command(user)
 main.add_command(session)
 main.add_command(check)
+main.add_command(export_posts)
+main.add_command(import_posts)
+main.add_command(copy_posts)
+main.add_command(backup_posts)

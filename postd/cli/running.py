@@ -1,10 +1,12 @@
 """How a command waits for what takes time: it runs the reactor until its work is done, once."""
 
+import select
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 import click
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from postd.reactor import IReactor
@@ -19,12 +21,12 @@ def global_reactor() -> IReactor:
     return cast("IReactor", reactor)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float) -> T:
+def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float | None = None) -> T:
     """Return what `work` comes to. A process can do this only once.
 
     Args:
         work: is begun when the reactor runs.
-        most_s: how long it may take, in seconds.
+        most_s: how long it may take, in seconds; None for as long as it needs.
 
     Raises:
         click.Abort: somebody pressed Ctrl-C.
@@ -32,17 +34,22 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float) -> T:
     """
     clock = cast("Any", global_reactor())
     results: list[T | Failure] = []
+    is_ending = False
 
     def end(running: Deferred[None]) -> Deferred[None]:
+        nonlocal is_ending
+        is_ending = True
         running.cancel()
         return running
 
     def begin() -> None:
         running = Deferred.fromCoroutine(work())
-        running.addTimeout(most_s, clock).addBoth(results.append)
+        if most_s is not None:
+            running.addTimeout(most_s, clock)
+        running.addBoth(results.append)
         # Ctrl-C ends the reactor, and that the work; what it has opened is closed all the same.
         clock.addSystemEventTrigger("before", "shutdown", end, running)
-        running.addBoth(lambda _: clock.callLater(0, clock.stop) if clock.running else None)
+        running.addBoth(lambda _: None if is_ending else clock.callLater(0, clock.stop))
 
     clock.callWhenRunning(begin)
     clock.run()
@@ -52,3 +59,20 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float) -> T:
     if isinstance(result, Failure):
         result.raiseException()
     return result
+
+
+_LOOK_AGAIN_AFTER_S = 0.02
+
+
+async def ready(descriptor: int, event: int) -> None:
+    """Return when reading or writing a little will not block: while a call blocks, Ctrl-C is not heard.
+
+    Args:
+        descriptor: of a file of any kind; the reactor itself would not take one on a disk.
+        event: `select.POLLIN`, or `select.POLLOUT`: then a pipe takes `select.PIPE_BUF` bytes.
+    """
+    poll = select.poll()
+    poll.register(descriptor, event)
+    await deferLater(global_reactor(), 0)
+    while not poll.poll(0):
+        await deferLater(global_reactor(), _LOOK_AGAIN_AFTER_S)

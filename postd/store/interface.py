@@ -5,7 +5,7 @@ result, and a write that was not refused with `StoreBusyError` may or may not ha
 durable when its call returns. `now` and all times are seconds since the epoch.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -86,6 +86,49 @@ class PostStore(Protocol):
         Raises:
             ChangesGoneError: the log does not reach back that far, or not up to that revision.
         """
+
+
+    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        """Yield all posts in ascending order of their ids, at most `at_once` of them together.
+
+        They are as they stood at one moment if the store can do that, else each portion is.
+        """
+
+    async def last_id(self) -> int:
+        """Return the largest id that was ever given out, 0 if there was none."""
+
+    async def begin_import(self) -> "Import":
+        """Return what takes posts that come with their ids."""
+
+
+class Import(Protocol):
+    """Posts on their way into a store, with the ids that they have. None of them is in it before `commit`."""
+
+    async def add(self, posts: Sequence[tuple[int, str]]) -> None:
+        """Take posts, in any order; a few hundred to a thousand at once.
+
+        Raises:
+            PostExistsError: a post with this id was taken before. The whole import is of no use any more.
+        """
+
+    async def commit(
+        self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
+    ) -> int:
+        """Store all that were taken, as one step, and return how many that were. Each is a change of its own.
+
+        Args:
+            skip_existing: leave those out whose ids there are posts with, instead of refusing them all.
+            into_empty: refuse them all if there is any post.
+            last_id: ids that are given out from now on are larger than this, too.
+            revision: those of the changes from now on are larger than this, too.
+
+        Raises:
+            PostExistsError: there is a post with the id of one of them; nothing was stored.
+            StoreNotEmptyError: `into_empty`, and there is a post; nothing was stored.
+        """
+
+    async def discard(self) -> None:
+        """Forget what was taken and not stored; harmless after `commit`."""
 
 
 class LoginStore(Protocol):

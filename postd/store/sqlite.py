@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from postd.errors import StoreRefusedError
@@ -46,6 +47,16 @@ class _NamelessSqliteStore(SqliteStore):
             super()._open()
         finally:
             shutil.rmtree(folder)
+
+    async def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        # Nobody can open the file a second time: each portion is of a moment of its own.
+        after, more = 0, True
+        while more:
+            page = await self.list_posts(after=after, limit=at_once)
+            if page.posts:
+                yield page.posts
+                after = page.posts[-1][0]
+            more = page.more
 
     def _file_is_ours(self) -> bool:
         return True

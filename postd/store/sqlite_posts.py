@@ -1,12 +1,18 @@
 """Posts in SQLite, their version, and the log of their changes (`postd.store.interface.PostStore`)."""
 
 import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from typing import Any
 
-from postd.errors import ChangesGoneError, NoSuchPostError, PostChangedError
+from twisted.internet.task import deferLater
+
+from postd.errors import ChangesGoneError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import Page
 from postd.store.sqlite_engine import SqliteEngine
 from postd.store.sqlite_file import transaction
+from postd.store.sqlite_import import SqliteImport
 
 
 class SqlitePosts(SqliteEngine):
@@ -66,10 +72,56 @@ class SqlitePosts(SqliteEngine):
 
         return await self._read(query)
 
+    async def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        if self._reader is None:
+            raise StoreUnavailableError(self._why_not_open)
+        # Of its own: on the one that is open, all other reads would be of the same moment, too.
+        with closing(self._file.open_reader()) as connection:
+            if not self._file_is_ours():
+                raise StoreUnavailableError(self._not_ours)
+            try:
+                posts = connection.execute("SELECT id, post FROM post ORDER BY id")
+                while portion := posts.fetchmany(at_once):
+                    yield portion
+                    await deferLater(self._reactor, 0)  # others have their turn
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from None
+
+    async def last_id(self) -> int:
+        return await self._read(_select_last_id)
+
+    async def begin_import(self) -> SqliteImport:
+        return await SqliteImport.begin(beside=self._beside, write=self._write)
+
+    async def _beside(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Return what `work` returns, done with the writer's connection between two writes.
+
+        Args:
+            work: changes temporary tables, and nothing of the file. Its transaction locks nothing.
+        """
+
+        def in_thread() -> Any:
+            if self._writer is None:
+                raise StoreUnavailableError(self._why_not_open)
+            try:
+                with transaction(self._writer):
+                    return work(self._writer)
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from None
+
+        if self._writer is None:  # nor is there a thread, perhaps
+            raise StoreUnavailableError(self._why_not_open)
+        return await self._thread.run(in_thread)
+
 
 def _select_version(connection: sqlite3.Connection) -> Version:
     revision, tag = connection.execute("SELECT revision, tag FROM version").fetchone()
     return Version(revision, tag.hex())
+
+
+def _select_last_id(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'post'").fetchone()
+    return row[0] if row else 0
 
 
 def _select_text(connection: sqlite3.Connection, post_id: int) -> str:

@@ -13,6 +13,7 @@ from postd.cli.main import main
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
 from tests.helpers import locked
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
         "",
     )
     assert not list(folder.iterdir())
+
+
+def test_a_redis_that_is_empty_is_a_store_to_be(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        status, lines, error = check("--store", server.url)
+    assert (status, error) == (0, "")
+    assert lines[2] == f"store: ok, {server.url}/0: there is no postd store in this database; the server makes it"
 
 
 def test_what_is_there_and_good(folder: Path) -> None:
@@ -147,7 +155,7 @@ def test_a_store_that_cannot_be_used(folder: Path) -> None:
         ("memory:", "memory: is known to the process of the server alone"),
         ("sqlite:missing/postd.db", "its folder is not writable"),
         (f"sqlite:{folder}", "it is not a file"),
-        ("redis://x", "is no store"),
+        ("mysql:x", "is no store"),
     ):
         status, lines, _ = check("--store", url)
         assert status == 1

@@ -4,7 +4,7 @@ A store's test module derives a class from `PostStoreContract` and gives a fixtu
 store not yet started. Called again, it makes another one on the same place, if there is a place that lasts.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,10 +19,12 @@ from postd.errors import (
     NoSuchPostError,
     PostChangedError,
     PostdError,
+    PostExistsError,
     StoreBusyError,
+    StoreNotEmptyError,
     StoreUnavailableError,
 )
-from postd.model import Change, ChangeKind, Post, Session
+from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
 from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Store
 from postd.store.writes import QUEUE_MAX
 
@@ -78,7 +80,284 @@ async def check_text_comes_back(store: Store, text: str) -> None:
     assert (await store.get_post(await store.add_post(text))).post == text
 
 
-class PostStoreContract:
+async def posts_of(store: Store) -> list[tuple[int, str]]:
+    return [post async for portion in store.read_posts(at_once=1000) for post in portion]
+
+
+async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: Any) -> int:
+    """Bring posts in with their ids; return how many were stored."""
+    taken = await store.begin_import()
+    try:
+        for start in range(0, len(posts), 1000):
+            await taken.add(posts[start : start + 1000])
+        return await taken.commit(**how)
+    finally:
+        await taken.discard()
+
+
+class MovingContract:
+    """Posts read from end to end, and posts that come with their ids."""
+
+    @ensureDeferred
+    async def test_all_posts_are_read_in_order_a_portion_at_a_time(self, store: Store) -> None:
+        assert [portion async for portion in store.read_posts(at_once=4)] == []
+        await gatherResults([started(store.add_post(f"post {n}")) for n in range(1, 31)])
+        for post_id in (1, 7, 30):
+            await store.delete_post(post_id)
+        for at_once in (1, 4, 27, 1000):
+            portions = [list(portion) async for portion in store.read_posts(at_once=at_once)]
+            assert {len(portion) for portion in portions} <= set(range(1, at_once + 1))
+            read = [post for portion in portions for post in portion]
+            assert read == [(n, f"post {n}") for n in range(1, 31) if n not in {1, 7, 30}]
+
+    @ensureDeferred
+    async def test_writes_go_on_while_posts_are_read(self, store: Store) -> None:
+        await import_posts(store, [(n, f"post {n}") for n in range(1, 21)])
+        read: list[tuple[int, str]] = []
+        async for portion in store.read_posts(at_once=5):
+            read += portion
+            assert await store.add_post("late") > 20
+        assert read[:20] == [(n, f"post {n}") for n in range(1, 21)]
+        assert {text for _, text in read[20:]} <= {"late"}
+        assert [post_id for post_id, _ in read] == sorted({post_id for post_id, _ in read})
+
+    @ensureDeferred
+    async def test_reading_can_be_given_up(self, store: Store) -> None:
+        await import_posts(store, [(n, "x") for n in range(1, 21)])
+        async for portion in store.read_posts(at_once=5):
+            assert len(portion) == 5
+            break
+        assert await store.add_post("y") == 21
+
+    @ensureDeferred
+    async def test_the_last_id_is_the_largest_ever_given(self, store: Store) -> None:
+        assert await store.last_id() == 0
+        for _ in range(3):
+            await store.add_post("x")
+        await store.delete_post(3)
+        assert await store.last_id() == 3
+        await import_posts(store, [(10, "ten"), (8, "eight")])
+        assert await store.last_id() == 10
+
+    @ensureDeferred
+    async def test_imported_posts_keep_their_ids_and_others_get_larger_ones(self, store: Store) -> None:
+        assert await store.add_post("one") == 1
+        assert await import_posts(store, [(70, "seventy"), (3, "three")]) == 2
+        assert await posts_of(store) == [(1, "one"), (3, "three"), (70, "seventy")]
+        assert await store.get_post(70) == Post(70, "seventy")
+        assert await store.add_post("next") == 71
+        assert await import_posts(store, [(2, "two")]) == 1
+        assert await store.add_post("next") == 72
+
+    @ensureDeferred
+    async def test_an_id_of_a_post_that_was_deleted_can_come_back(self, store: Store) -> None:
+        await store.add_post("one")
+        await store.delete_post(1)
+        assert await import_posts(store, [(1, "uno")]) == 1
+        assert await posts_of(store) == [(1, "uno")]
+
+    @ensureDeferred
+    async def test_the_largest_id_there_is_can_be_imported(self, store: Store) -> None:
+        assert await import_posts(store, [(POST_ID_MAX, "last"), (POST_ID_MAX - 1, "last but one")]) == 2
+        assert await posts_of(store) == [(POST_ID_MAX - 1, "last but one"), (POST_ID_MAX, "last")]
+        assert (await store.get_post(POST_ID_MAX)).post == "last"
+        assert await store.last_id() == POST_ID_MAX
+
+    @ensureDeferred
+    async def test_nothing_is_there_before_it_is_committed(self, store: Store) -> None:
+        version = await store.version()
+        taken = await store.begin_import()
+        await taken.add([(1, "one"), (2, "two")])
+        assert await posts_of(store) == []
+        assert await store.version() == version
+        assert await taken.commit() == 2
+        assert await posts_of(store) == [(1, "one"), (2, "two")]
+        await taken.discard()
+        assert await posts_of(store) == [(1, "one"), (2, "two")]
+
+    @ensureDeferred
+    async def test_what_is_discarded_never_was(self, store: Store) -> None:
+        version = await store.version()
+        taken = await store.begin_import()
+        await taken.add([(5, "five")])
+        await taken.discard()
+        await taken.discard()
+        assert await posts_of(store) == []
+        assert await store.version() == version
+        assert await import_posts(store, [(5, "another")]) == 1
+        assert await posts_of(store) == [(5, "another")]
+
+    @ensureDeferred
+    async def test_an_id_that_is_taken_refuses_all(self, store: Store) -> None:
+        for text in ("one", "two", "three"):
+            await store.add_post(text)
+        version = await store.version()
+        error = await error_of(import_posts(store, [(9, "new"), (2, "zwei"), (1000, "new")]))
+        assert isinstance(error, PostExistsError)
+        assert error.post_id == 2
+        assert await posts_of(store) == [(1, "one"), (2, "two"), (3, "three")]
+        assert (await store.version(), await store.last_id()) == (version, 3)
+        assert len(await store.list_changes(after=0, limit=10)) == 3
+
+    @ensureDeferred
+    async def test_ids_that_are_taken_can_be_left_out(self, store: Store) -> None:
+        for text in ("one", "two"):
+            await store.add_post(text)
+        assert await import_posts(store, [(2, "zwei"), (3, "drei"), (1, "eins")], skip_existing=True) == 1
+        assert await posts_of(store) == [(1, "one"), (2, "two"), (3, "drei")]
+        version = await store.version()
+        assert await import_posts(store, [(2, "zwei"), (3, "drei")], skip_existing=True) == 0
+        assert await store.version() == version
+
+    @ensureDeferred
+    async def test_an_import_can_ask_for_an_empty_store(self, store: Store) -> None:
+        await store.add_post("one")
+        version = await store.version()
+        how: dict[str, Any] = {"into_empty": True, "last_id": 50, "revision": 50}
+        assert isinstance(await error_of(import_posts(store, [(2, "two")], **how)), StoreNotEmptyError)
+        assert isinstance(await error_of(import_posts(store, [], **how)), StoreNotEmptyError)
+        assert (await store.version(), await store.last_id()) == (version, 1)
+        await store.delete_post(1)
+        assert await import_posts(store, [(2, "two")], **how) == 1
+        assert await posts_of(store) == [(2, "two")]
+        assert await store.add_post("next") == 51
+
+    @ensureDeferred
+    async def test_an_id_that_is_given_twice_is_refused(self, store: Store) -> None:
+        for portions in ([[(1, "a"), (2, "b"), (1, "a")]], [[(1, "a"), (2, "b")], [(3, "c"), (1, "b")]]):
+            taken = await store.begin_import()
+            for portion in portions[:-1]:
+                await taken.add(portion)
+            error = await error_of(taken.add(portions[-1]))
+            assert isinstance(error, PostExistsError)
+            assert error.post_id == 1
+            await taken.discard()
+        assert await posts_of(store) == []
+
+    @ensureDeferred
+    async def test_an_import_can_raise_the_next_id_and_the_next_revision(self, store: Store) -> None:
+        tags = {(await store.version()).tag}
+        assert await import_posts(store, [(3, "three")], last_id=40, revision=100) == 1
+        assert (await store.version()).revision == 101
+        assert await store.last_id() == 40
+        assert await store.list_changes(after=100, limit=10) == [Change(101, ChangeKind.ADDED, 3, "three")]
+        for unknown in (0, 50, 99, 102):
+            assert isinstance(await error_of(store.list_changes(after=unknown, limit=10)), ChangesGoneError)
+        tags.add((await store.version()).tag)
+        assert await import_posts(store, [(4, "four")], last_id=7, revision=7) == 1
+        assert ((await store.version()).revision, await store.last_id()) == (102, 40)
+        tags.add((await store.version()).tag)
+        assert await import_posts(store, [], last_id=60, revision=200) == 0
+        assert ((await store.version()).revision, await store.last_id()) == (200, 60)
+        tags.add((await store.version()).tag)
+        assert await store.add_post("next") == 61
+        assert await store.list_changes(after=200, limit=10) == [Change(201, ChangeKind.ADDED, 61, "next")]
+        assert len(tags) == 4
+
+    @ensureDeferred
+    async def test_each_imported_post_is_a_change_of_its_own(self, store: Store) -> None:
+        await store.add_post("one")
+        before = await store.version()
+        await import_posts(store, [(9, "nine"), (4, "four"), (7, "seven")])
+        after = await store.version()
+        assert after.revision == before.revision + 3
+        assert after.tag != before.tag
+        changes = await store.list_changes(after=before.revision, limit=10)
+        assert [change.revision for change in changes] == [2, 3, 4]
+        assert {(change.kind, change.id, change.post) for change in changes} == {
+            (ChangeKind.ADDED, 4, "four"),
+            (ChangeKind.ADDED, 7, "seven"),
+            (ChangeKind.ADDED, 9, "nine"),
+        }
+        await store.delete_post(4)
+        assert await store.list_changes(after=4, limit=10) == [Change(5, ChangeKind.DELETED, 4, None)]
+
+    @ensureDeferred
+    async def test_an_import_of_nothing_is_no_change(self, store: Store) -> None:
+        await store.add_post("one")
+        version = await store.version()
+        assert await import_posts(store, []) == 0
+        assert (await store.version(), await store.last_id()) == (version, 1)
+
+    @ensureDeferred
+    async def test_of_many_imported_posts_the_log_has_the_last_changes(self, store: Store) -> None:
+        await store.add_post("one")
+        many = CHANGES_KEPT + 5
+        assert await import_posts(store, [(n, f"post {n}") for n in range(many + 1, 1, -1)]) == many
+        assert (await store.version()).revision == many + 1
+        reach = many + 1 - CHANGES_KEPT
+        kept = await store.list_changes(after=reach, limit=2 * CHANGES_KEPT)
+        assert [change.revision for change in kept] == list(range(reach + 1, many + 2))
+        assert len({change.id for change in kept}) == CHANGES_KEPT
+        for out_of_reach in (0, reach - 1):
+            assert isinstance(await error_of(store.list_changes(after=out_of_reach, limit=1)), ChangesGoneError)
+        assert [post_id for post_id, _ in await posts_of(store)] == list(range(1, many + 2))
+
+    @ensureDeferred
+    async def test_writes_go_on_while_an_import_gathers(self, store: Store) -> None:
+        taken = await store.begin_import()
+        await taken.add([(100, "a hundred")])
+        ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(20)])
+        await taken.add([(50, "fifty")])
+        await store.delete_post(ids[0])
+        assert await taken.commit() == 2
+        await taken.discard()
+        assert ids == list(range(1, 21))
+        assert [post_id for post_id, _ in await posts_of(store)] == [*range(2, 21), 50, 100]
+
+    @ensureDeferred
+    async def test_an_id_that_was_given_out_while_an_import_gathers_is_taken(self, store: Store) -> None:
+        taken = await store.begin_import()
+        await taken.add([(1, "imported")])
+        assert await store.add_post("added") == 1
+        assert isinstance(await error_of(taken.commit()), PostExistsError)
+        await taken.discard()
+        assert await posts_of(store) == [(1, "added")]
+
+    @ensureDeferred
+    async def test_two_imports_at_once_do_not_meet(self, store: Store) -> None:
+        one, other = await store.begin_import(), await store.begin_import()
+        await one.add([(1, "one"), (2, "two")])
+        await other.add([(1, "another one")])
+        await other.discard()
+        assert await one.commit() == 2
+        await one.discard()
+        assert await posts_of(store) == [(1, "one"), (2, "two")]
+
+    @ensureDeferred
+    async def test_texts_of_all_kinds_come_through_an_import(self, store: Store) -> None:
+        kinds = [
+            "é" * 140,
+            "\U0001f9d1\u200d\U0001f680" * 46,
+            "a\nb\r\n\t ",
+            "\ufeff\u2028\uffff",
+            "0012",
+            "7:x",
+            "\x01",
+            "{}",
+        ]
+        posts = list(enumerate(kinds, 1))
+        assert await import_posts(store, posts) == len(posts)
+        assert await posts_of(store) == posts
+        assert [change.post for change in await store.list_changes(after=0, limit=100)] == kinds
+
+    @ensureDeferred
+    async def test_one_not_started_moves_nothing(self, make_store: MakeStore) -> None:
+        store = make_store()
+        for call in (store.last_id(), store.begin_import(), posts_of(store)):
+            assert isinstance(await error_of(call), StoreUnavailableError)
+
+    @ensureDeferred
+    async def test_nor_does_one_that_was_stopped(self, make_store: MakeStore) -> None:
+        store = await open_store(make_store)
+        taken = await store.begin_import()
+        await taken.add([(1, "one")])
+        await store.stop()
+        for call in (store.last_id(), store.begin_import(), posts_of(store), taken.add([(2, "two")]), taken.commit()):
+            assert isinstance(await error_of(call), StoreUnavailableError)
+
+
+class PostStoreContract(MovingContract):
     """Posts, their version, and the log of their changes."""
 
     @ensureDeferred
@@ -268,6 +547,34 @@ class LastingStoreContract(PostStoreContract):
         await here.add_post("one")
         assert (await there.list_posts(limit=10)).posts == [(1, "one")]
         assert await there.add_post("two") == 2
+        assert await here.version() == await there.version()
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_what_was_imported_is_there_after_a_restart(self, make_store: MakeStore) -> None:
+        store = await open_store(make_store)
+        await import_posts(store, [(5, "five"), (2, "two")], last_id=9, revision=20)
+        abandoned = await store.begin_import()
+        await abandoned.add([(7, "never committed")])
+        await store.stop()
+        again = await open_store(make_store)
+        assert await posts_of(again) == [(2, "two"), (5, "five")]
+        assert (await again.version()).revision == 22
+        assert await again.add_post("ten") == 10
+        await again.stop()
+
+    @ensureDeferred
+    async def test_another_store_on_the_place_sees_an_import_whole(self, make_store: MakeStore) -> None:
+        here, there = await open_store(make_store), await open_store(make_store)
+        taken = await here.begin_import()
+        await taken.add([(n, "x") for n in range(1, 501)])
+        assert await posts_of(there) == []
+        assert await there.add_post("y") == 1
+        assert await taken.commit(skip_existing=True) == 499
+        await taken.discard()
+        assert len(await posts_of(there)) == 500
+        assert await there.add_post("z") == 501
         assert await here.version() == await there.version()
         await here.stop()
         await there.stop()

@@ -1,0 +1,241 @@
+"""`postd export`, `import`, `copy` and `backup` beside a real server, and cut short."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from tests.helpers import run_sql
+from tests.integration.daemon import Daemon
+from tests.integration.logins import POSTD
+from tests.redis_server import RedisServer
+
+POSTS = 100_000
+WAIT_MAX_S = 60
+
+
+def lines_of(first: int, count: int) -> bytes:
+    return b"".join(
+        b'{"id":%d,"post":"post number %d, with some words to it"}\n' % (n, n) for n in range(first, first + count)
+    )
+
+
+def postd(folder: Path, *arguments: str, given: bytes = b"", **how: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [POSTD, *arguments]
+    return subprocess.run(command, cwd=folder, input=given, capture_output=True, timeout=WAIT_MAX_S, check=False, **how)
+
+
+def count_in(path: Path) -> int:
+    count: int = run_sql(path, "SELECT count(*) FROM post")[0][0]
+    return count
+
+
+def wait_until(is_so: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not is_so():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@contextmanager
+def running(folder: Path, *arguments: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [POSTD, *arguments], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with many posts."""
+    folder = tmp_path_factory.mktemp("made")
+    run = postd(folder, "import", given=lines_of(1, POSTS))
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"%d posts imported\n" % POSTS, b"")
+    return folder / "postd.db"
+
+
+@pytest.fixture
+def store(tmp_path: Path, made: Path) -> Path:
+    """A copy of that of one's own."""
+    return Path(shutil.copyfile(made, tmp_path / "postd.db"))
+
+
+class Writer(threading.Thread):
+    """Adds posts, one after the other, until it is told to stop."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self._enough = threading.Event()
+        self.added: list[int] = []
+        self.refused: list[httpx.Response] = []
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as client:
+            while not self._enough.is_set():
+                answer = client.post("/post", json={"post": "meanwhile"})
+                if answer.status_code == 201:
+                    self.added.append(int(answer.headers["Location"].removeprefix("/post/")))
+                else:
+                    self.refused.append(answer)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join()
+
+
+def test_posts_are_moved_while_a_server_writes(store: Path) -> None:
+    folder = store.parent
+    with Daemon(folder) as daemon, Writer(daemon.url) as writer:
+        exported = postd(folder, "export")
+        saved = postd(folder, "backup", "backup.db")
+        imported = postd(folder, "import", given=lines_of(1_000_001, POSTS))
+        assert [run.returncode for run in (exported, saved, imported)] == [0, 0, 0]
+        answer = httpx.get(f"{daemon.url}/post/{1_000_000 + POSTS}")
+        assert answer.json()["post"].startswith("post number")
+    assert writer.refused == []
+    assert len(set(writer.added)) == len(writer.added) > 10
+    assert count_in(store) == 2 * POSTS + len(writer.added)
+
+    posts = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert exported.stdout.startswith(lines_of(1, POSTS))
+    assert [post["id"] for post in posts] == list(range(1, len(posts) + 1))
+
+    in_backup = count_in(folder / "backup.db")
+    assert POSTS <= in_backup < POSTS + len(writer.added)
+    assert run_sql(folder / "backup.db", "SELECT max(id) FROM post") == [(in_backup,)]
+
+
+def test_a_backup_is_a_store_at_once(store: Path) -> None:
+    folder = store.parent
+    with Daemon(folder) as daemon:
+        assert httpx.post(f"{daemon.url}/post", json={"post": "deleted"}).headers["Location"] == f"/post/{POSTS + 1}"
+        assert httpx.delete(f"{daemon.url}/post/{POSTS + 1}").status_code == 200
+        assert postd(folder, "backup", "backup.db").stdout == b"%d posts saved in backup.db\n" % POSTS
+    assert {file.name for file in folder.iterdir()} == {"postd.db", "backup.db", "log"}
+    with Daemon(folder, "--store", "sqlite:backup.db") as daemon:
+        assert httpx.get(f"{daemon.url}/post/{POSTS}").status_code == 200
+        assert httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"] == f"/post/{POSTS + 2}"
+
+
+def test_a_store_that_is_written_to_is_not_copied(store: Path) -> None:
+    with Daemon(store.parent) as daemon, Writer(daemon.url):
+        run = postd(store.parent, "copy", "--to", "sqlite:copy.db")
+    assert (run.returncode, run.stdout) == (1, b"")
+    assert b"was written to meanwhile; nothing was copied; stop its servers and copy again\n" in run.stderr
+    assert count_in(store.parent / "copy.db") == 0
+
+
+def test_posts_go_to_redis_and_back(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = store.parent
+    run_sql(store, "INSERT INTO post (post) VALUES ('gone')", f"DELETE FROM post WHERE id = {POSTS + 1}")
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        empty = postd(folder, "export", "-s", server.url)
+        assert (empty.returncode, empty.stderr.count(b"\n")) == (1, 1)
+        assert postd(folder, "copy", "--to", server.url).returncode == 0
+        again = postd(folder, "copy", "--to", server.url)
+        assert (again.returncode, b"there are posts in it" in again.stderr) == (1, True)
+        assert postd(folder, "export", "-s", server.url).stdout == lines_of(1, POSTS)
+        no_backup = postd(folder, "backup", "new", "-s", server.url)
+        assert (no_backup.returncode, b"only an SQLite store" in no_backup.stderr) == (1, True)
+        with Daemon(folder, "--store", server.url) as daemon:
+            added = httpx.post(f"{daemon.url}/post", json={"post": "next"})
+            assert added.headers["Location"] == f"/post/{POSTS + 2}"
+        assert postd(folder, "import", "-s", server.url, given=lines_of(POSTS + 1, 1)).returncode == 0
+        assert postd(folder, "copy", "-s", server.url, "--to", "sqlite:back.db").returncode == 0
+    assert run_sql(folder / "back.db", f"SELECT id, post FROM post WHERE id > {POSTS}") == [
+        (POSTS + 1, f"post number {POSTS + 1}, with some words to it"),
+        (POSTS + 2, "next"),
+    ]
+
+
+def test_an_import_that_is_killed_while_it_gathers_leaves_nothing(store: Path) -> None:
+    with running(store.parent, "import") as importing:
+        assert importing.stdin
+        importing.stdin.write(lines_of(POSTS + 1, POSTS // 2))  # far more than a pipe holds: most has been read
+        importing.stdin.flush()
+        importing.kill()
+        importing.wait()
+    assert count_in(store) == POSTS
+    assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
+
+
+def test_an_import_that_is_killed_while_it_is_stored_leaves_all_or_nothing(store: Path) -> None:
+    (store.parent / "lines").write_bytes(lines_of(POSTS + 1, POSTS))
+    log = store.with_name("postd.db-wal")
+    left = set()
+    for size in (1, 256 * 1024, 1024 * 1024):
+        with running(store.parent, "import", "lines") as importing:
+            wait_until(lambda size=size: log.exists() and log.stat().st_size > size, importing)  # type: ignore[misc]
+            importing.kill()
+            importing.wait()
+        with Daemon(store.parent) as daemon:
+            added = httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"]
+            assert httpx.delete(f"{daemon.url}{added}").status_code == 200
+        left.add(count_in(store))
+        run_sql(store, f"DELETE FROM post WHERE id > {POSTS}")
+    assert POSTS in left
+    assert left <= {POSTS, 2 * POSTS}
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_ctrl_c_ends_what_waits_for_the_other_end_of_a_pipe(store: Path, command: str) -> None:
+    with running(store.parent, command) as process:
+        assert process.stdin
+        assert process.stdout
+        if command == "import":
+            process.stdin.write(lines_of(POSTS + 1, 5000))
+            process.stdin.flush()
+        else:
+            os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_MAX_S) == 130
+        assert process.stderr
+        assert process.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
+    assert count_in(store) == POSTS
+
+
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_a_file_that_is_cut_short_is_removed(store: Path, command: str) -> None:
+    def begun() -> bool:
+        return any(file.name.startswith(".postd-") and file.stat().st_size > 0 for file in store.parent.glob(".*"))
+
+    with running(store.parent, command, "new") as process:
+        wait_until(begun, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_MAX_S) == 130
+        assert process.stderr
+        assert process.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
+    assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
+
+
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_a_file_for_which_there_is_no_room_is_removed(store: Path, command: str) -> None:
+    def leave_no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, 1024 * 1024))
+
+    run = postd(store.parent, command, "new", preexec_fn=leave_no_room)
+    assert (run.returncode, run.stdout, run.stderr.count(b"\n")) == (1, b"", 1)
+    assert run.stderr.startswith(b"postd: new: ")
+    assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
+    assert count_in(store) == POSTS
