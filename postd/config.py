@@ -6,11 +6,13 @@ Every value is decoded once, here, into frozen structs whose names carry the uni
 
 import difflib
 import ipaddress
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -245,6 +247,9 @@ class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     window_s: Seconds = field(default=Seconds(5 * 60), name="window")
 
 
+WORKERS_MAX = 1024
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """All settings; paths in them are absolute."""
 
@@ -252,6 +257,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     store: str = "sqlite:postd.db"
     users: str = ""
     realm: Realm = Realm("postd")
+    workers: Annotated[int, Meta(ge=0, le=WORKERS_MAX)] = 1
     insecure: frozenset[Literal["open-writes", "plaintext-passwords"]] = frozenset()
     trusted_proxies: tuple[TrustedProxy, ...] = ()
     public_url: Origin = Origin("")
@@ -267,10 +273,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadedSettings(Struct, frozen=True):
-    """Settings, and where each top-level key of them was given, for messages: `postd.toml: listen`, `--listen`."""
+    """Settings, and where each top-level key of them was given, for messages: `postd.toml: listen`, `--listen`.
+
+    `values` are what the settings were made from: plain values, which can go to another process.
+    """
 
     settings: Settings
     where: Mapping[str, str]
+    values: Mapping[str, Any]
 
 
 def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) -> LoadedSettings:
@@ -297,9 +307,30 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
         _convert(found, path)
         values |= _absolute(found, file.parent)
         where |= {key: f"{path}: {key}" for key in found}
-    values |= _absolute(dict(options), folder)
+    given = dict(options)
+    if "workers" in given:
+        given["workers"] = _decode_workers(given["workers"])
+    values |= _absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
-    return LoadedSettings(_convert(values, "settings"), where)
+    return settings_from(values, where)
+
+
+def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
+    """Return the settings that another process has loaded: what it has as `values` and `where`."""
+    return LoadedSettings(_convert(dict(values), "settings"), where, values)
+
+
+def count_workers(loaded: LoadedSettings) -> int:
+    """Return how many processes are to serve.
+
+    Raises:
+        ConfigError: they are more than one, and could not share the store.
+    """
+    count = loaded.settings.workers or len(os.sched_getaffinity(0))
+    if count > 1 and loaded.settings.store.startswith("memory:"):
+        why = f"{count} workers cannot share the store memory:, which lives in one process; allowed with it: 1"
+        raise ConfigError(loaded.where["workers"], why)
+    return count
 
 
 def check_folders(loaded: LoadedSettings) -> None:
@@ -311,6 +342,12 @@ def check_folders(loaded: LoadedSettings) -> None:
     for number, page in enumerate(loaded.settings.pages):
         if page.files and not Path(page.files).is_dir():
             raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
+
+
+def _decode_workers(written: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
+        raise ConfigError("--workers", f"{written!r} is not {_WANTED['workers']}")
+    return int(written)
 
 
 _FILE_MAX_BYTES = 1024**2
@@ -391,8 +428,9 @@ _SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
 
 _WANTED = {
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
-    "store": '"sqlite:PATH" or "memory:"',
+    "store": 'the URL of a store, such as "sqlite:PATH" or "redis://HOST"',
     "users": "the path of a user file",
+    "workers": f"a whole number from 0 to {WORKERS_MAX}; 0 is one a core",
     "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
     "trusted_proxies": 'a list of addresses and networks, and "unix"',
     "api": "a table, [api]",
@@ -435,12 +473,29 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
             {**issuer, **{key: str(folder / issuer[key]) for key in _ISSUER_FILES if issuer.get(key)}}
             for issuer in values["bearer"]
         ]
-    kind, _, path = str(values.get("store", "")).partition(":")
-    if kind == "sqlite" and path not in {"", ":memory:"}:
-        made["store"] = f"sqlite:{folder / path}"
+    if isinstance(values.get("store"), str):
+        made["store"] = absolute_store(values["store"], folder)
     if "listen" in values:
         made["listen"] = [absolute_endpoint(description, folder) for description in values["listen"]]
     return made
+
+
+def absolute_store(url: str, folder: Path) -> str:
+    """Make the paths in a store's URL absolute; what is not one is left as it is, for whoever opens it to refuse."""
+    kind, _, path = url.partition(":")
+    if kind == "sqlite":
+        return url if path in {"", ":memory:"} else f"sqlite:{folder / path}"
+    if not kind.startswith("redis"):
+        return url
+    place, question, query = url.partition("?")
+    if kind == "redis+unix":
+        place = re.sub(r"(?<=://)((?:[^/@]*@)?)(.+)", lambda found: found[1] + _joined(folder, found[2]), place)
+    return place + question + re.sub(r"(?<=_file=)[^&]+", lambda found: _joined(folder, found[0]), query)
+
+
+def _joined(folder: Path, path: str) -> str:
+    """Join a path as URLs have it."""
+    return quote(str(folder / unquote(path)))
 
 
 _ISSUER_FILES = ("ca_file", "client_secret_file")

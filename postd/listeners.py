@@ -1,20 +1,33 @@
 """Listening: endpoint strings become bound ports, or one line that says why not.
 
-Ports are bound before the reactor runs and before twistd forks, so that a taken port ends the start.
+Ports are bound before the reactor runs and before twistd forks, so that a taken port ends the start. Worker processes
+inherit them, and accept on the same sockets.
+
+Departures from stock Twisted, for sockets that are shared:
+
+- A worker accepts one connection and leaves the next to others for a moment. Stock Twisted accepts a hundred at once:
+  one worker would have a burst of clients almost for itself, and for as long as they stay.
+- A UNIX socket keeps its name and its mode, which are the parent's to care for, and is not shut down when a worker
+  ends. A port of stock Twisted that adopts one sees to all that as if it were alone.
 """
 
 import ipaddress
+import os
 import re
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from OpenSSL import SSL, crypto
+from twisted.internet import tcp, unix
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from postd.errors import ConfigError
@@ -24,6 +37,10 @@ KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
 """The endpoints that make sense for a server, of those that Twisted has."""
 
 _WANTED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
+
+
+ACCEPT_EVERY_S = 0.0005
+"""How long a worker leaves further connections to others when it has accepted one; to serve it takes about as long."""
 
 
 class Listener(Struct, frozen=True):
@@ -54,6 +71,14 @@ class Listener(Struct, frozen=True):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}/"  # type: ignore[attr-defined]
 
 
+class Inherited(Struct, frozen=True):
+    """A bound socket as a worker gets it: the endpoint that it is of, its address family, and its file descriptor."""
+
+    description: str
+    family: int
+    fd: int
+
+
 def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
     """Bind all endpoints, or none.
 
@@ -78,6 +103,107 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
         let_go(listeners)
         raise
     return listeners
+
+
+def accept_waiting(listeners: Sequence[Listener]) -> None:
+    """Accept all who have connected by now: when a port is closed they are turned away."""
+    for listener in listeners:
+        port: Any = listener.port
+        port.numberAccepts = socket.SOMAXCONN
+        tcp.Port.doRead(port)
+
+
+def hold(listeners: Sequence[Listener]) -> list[Inherited]:
+    """Leave bound ports to workers: nothing is accepted here. Return what to hand on."""
+    handed: list[Inherited] = []
+    for listener in listeners:
+        port: Any = listener.port
+        port.stopReading()
+        port._shouldShutdown = False  # noqa: SLF001 - workers accept on it until they close it
+        handed.append(Inherited(listener.description, port.socket.family, port.fileno()))
+    return handed
+
+
+def adopt(sockets: Sequence[Inherited], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
+    """Accept on sockets that another process has bound; their file descriptors are closed, and others taken for them.
+
+    Args:
+        sockets: what `hold` gave there; endpoints are built around them as they are around sockets of our own.
+        factory: serves the connections.
+        where: the setting they come from, for the error.
+        reactor: listens.
+
+    Raises:
+        ConfigError: the key or the certificate of an endpoint cannot be used any more.
+    """
+    listeners: list[Listener] = []
+    for one in sockets:
+        # What systemd has passed on it passed on to the parent alone.
+        description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
+        endpoint = _endpoint(description, where, cast("IReactor", _Adopting(one, reactor)))
+        port = _listen(endpoint, factory, f"{where}: {one.description}")
+        listeners.append(Listener(one.description, port, _kinds(one.description)[-1] in {"ssl", "tls"}))
+    return listeners
+
+
+class _Adopting:
+    """What endpoints take for a reactor: wherever it is told to listen, that is the socket which is there already."""
+
+    def __init__(self, inherited: Inherited, reactor: IReactor) -> None:
+        self._inherited = inherited
+        self._reactor = reactor
+
+    def listenTCP(self, _port: int, factory: IProtocolFactory, *_: Any, **__: Any) -> IListeningPort:
+        return self._adopt(factory)
+
+    def listenSSL(
+        self, _port: int, factory: IProtocolFactory, contextFactory: Any, *_: Any, **__: Any
+    ) -> IListeningPort:
+        return self._adopt(TLSMemoryBIOFactory(contextFactory, False, factory))  # noqa: FBT003 - Twisted's signature
+
+    def listenUNIX(self, _address: str, factory: IProtocolFactory, *_: Any, **__: Any) -> IListeningPort:
+        return self._adopt(factory)
+
+    def _adopt(self, factory: IProtocolFactory) -> IListeningPort:
+        fd, family = self._inherited.fd, self._inherited.family
+        port: Any
+        if family == socket.AF_UNIX:
+            port = _SharedUnixPort._fromListeningDescriptor(self._reactor, fd, factory)  # noqa: SLF001
+        else:
+            port = _SharedPort._fromListeningDescriptor(self._reactor, fd, family, factory)  # noqa: SLF001
+        os.close(fd)  # the port has a copy
+        port.startListening()
+        adopted: IListeningPort = port
+        return adopted
+
+
+class _Sharing:
+    """Leaves connections to others who accept on the same socket."""
+
+    _next_s = 0.0
+    numberAccepts: int
+
+    def doRead(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_s:
+            self._next_s = now + ACCEPT_EVERY_S
+            self.numberAccepts = 1
+            super().doRead()  # type: ignore[misc]
+
+
+class _SharedPort(_Sharing, tcp.Port):
+    """A TCP socket that others accept on, too."""
+
+
+class _SharedUnixPort(_Sharing, unix.Port):
+    """A UNIX socket that others accept on, too."""
+
+    def startListening(self) -> None:
+        # The way of TCP: what is bound already it takes as it is.
+        tcp.Port.startListening(self)
+
+    def connectionLost(self, reason: Failure) -> None:
+        tcp.Port.connectionLost(self, reason)
 
 
 def check_endpoint(description: str, *, where: str, reactor: IReactor) -> bool:

@@ -115,6 +115,10 @@ class Logins:
         for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
+    def reload(self) -> None:
+        """Take the user file up now, if it has changed."""
+        self._watch_users()
+
     def stop(self) -> None:
         for loop in self._loops:
             if loop.running:

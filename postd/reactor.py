@@ -4,10 +4,13 @@ from twisted.internet.interfaces import (
     IReactorCore,
     IReactorFromThreads,
     IReactorPluggableNameResolver,
+    IReactorProcess,
     IReactorTCP,
     IReactorTime,
 )
 
 
-class IReactor(IReactorCore, IReactorTime, IReactorFromThreads, IReactorTCP, IReactorPluggableNameResolver):
-    """A clock that other threads can call into, that connects, and that can be stopped."""
+class IReactor(
+    IReactorCore, IReactorTime, IReactorFromThreads, IReactorTCP, IReactorPluggableNameResolver, IReactorProcess
+):
+    """A clock that other threads can call into, that connects, starts processes, and that can be stopped."""

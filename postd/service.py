@@ -2,42 +2,62 @@
 
 import gc
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from twisted.application.service import Service
+from msgspec import Struct
+from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred, gatherResults, maybeDeferred
+from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
-from postd.config import LoadedSettings, Settings, check_folders
+from postd.config import LoadedSettings, Settings, check_folders, count_workers
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Listener, bind, let_go
+from postd.listeners import Inherited, Listener, accept_waiting, adopt, bind, let_go
 from postd.logins import Logins
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
 from postd.web.front.channel import PostdSite
 from postd.web.site import ProtectedPage, make_root
+from postd.workers import SHUTDOWN_GRACE_S, Started, WorkerPool
 
 GC_THRESHOLD = 20000
 """Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
 
+_log = Logger()
+
+
+class Parts(Struct, frozen=True):
+    """What serves with a store, none of it started yet."""
+
+    store: Store
+    logins: Logins
+    site: PostdSite
+
 
 class PostdService(Service):
-    """The running server: a store, logins, and listeners that are bound already. `rules` is for the log."""
+    """What serves, in this process: its parts, and listeners that are bound already.
+
+    Args:
+        parts: what the listeners' connections are served with.
+        listeners: the bound ports.
+        started: told whether the store answers.
+        reactor: its clock.
+    """
 
     _log = Logger()
 
-    def __init__(
-        self, store: Store, logins: Logins, listeners: Sequence[Listener], *, rules: str, reactor: IReactor
-    ) -> None:
-        self._store = store
-        self._logins = logins
+    def __init__(self, parts: Parts, listeners: Sequence[Listener], *, started: Started, reactor: IReactor) -> None:
+        self._store = parts.store
+        self._logins = parts.logins
+        self._site = parts.site
         self._listeners = listeners
-        self._rules = rules
+        self._started = started
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
 
@@ -50,67 +70,140 @@ class PostdService(Service):
         gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
         self._logins.start()
         self._starting = Deferred.fromCoroutine(self._store.start())
-        self._starting.addCallbacks(self._ready, self._not_ready)
+        self._starting.addCallbacks(lambda _: self._started.ready(), self._not_ready)
 
     async def _stop(self) -> None:
+        self._site.begin_end()
+        accept_waiting(self._listeners)
+        # It takes a turn, in which what they have sent is read.
         await gatherResults(
             [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
         )
+        await self._site.finish(within_s=SHUTDOWN_GRACE_S)
         try:
             self._logins.stop()
         finally:
             await self._store.stop()
-        await deferLater(self._reactor, 0)  # a turn for the sockets: the answers to the last writes go out
+        await deferLater(self._reactor, 0)  # a turn for the sockets that were cut off
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
-    def _ready(self, _: None) -> None:
-        self._log.info(
-            "postd ready: {addresses}; store {store}; {rules}",
-            addresses=", ".join(listener.url for listener in self._listeners),
-            store=self._store.description,
-            rules=self._rules,
-        )
+    def reload(self) -> None:
+        """Take up what has changed."""
+        self._logins.reload()
 
     def _not_ready(self, failure: Failure) -> None:
         if failure.check(StoreRefusedError):
-            self._end(failure.getErrorMessage())
+            self._started.refused(failure.getErrorMessage())
         elif not failure.check(CancelledError):
             self._log.failure("the store could not be started", failure=failure)
 
-    def _end(self, why: str) -> None:
-        """End the process as a start that fails ends it (contract 1); twistd has taken over and would exit with 0."""
-        self._log.critical("{why}", why=why)
-        print(f"postd: {why}", file=sys.__stderr__, flush=True)
-        self._reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
-        self._reactor.callWhenRunning(self._reactor.stop)
 
-
-def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> PostdService:
-    """Build the server. The store has been tried and the ports are bound when this returns.
+def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> IService:
+    """Build the server, or what starts its workers. The store has been tried and the ports are bound when this returns.
 
     Raises:
         ConfigError: a setting cannot be used; nothing is left bound.
     """
     settings, where = loaded.settings, loaded.where
     check_folders(loaded)
+    # With workers they are made here all the same, for what can be wrong with them.
+    parts = _make_parts(loaded, reactor)
+    count = count_workers(loaded)
+    listeners = bind(settings.listen, parts.site if count == 1 else _nobody(), where=where["listen"], reactor=reactor)
+    try:
+        _refuse_exposure(listeners, settings, where["listen"])
+        # Last: it makes the file if there is none.
+        _prepare(parts.store, where["store"])
+    except ConfigError:
+        let_go(listeners)
+        raise
+    rules = "; ".join(f"{what} {', '.join(schemes)}" for what, schemes in rules_of(settings).items())
+
+    def ready() -> None:
+        _log.info(
+            "postd ready: {addresses}; store {store}; {rules}{workers}",
+            addresses=", ".join(listener.url for listener in listeners),
+            store=parts.store.description,
+            rules=rules,
+            workers=f"; {count} workers" if count > 1 else "",
+        )
+
+    def refused(why: str) -> None:
+        _end(why, reactor)
+
+    started = Started(ready, refused)
+    service: PostdService | WorkerPool
+    if count > 1:
+        service = WorkerPool(loaded, listeners, count, started=started, reactor=reactor)
+    else:
+        service = PostdService(parts, listeners, started=started, reactor=reactor)
+
+    _listen_to_signals(service.reload, reactor)
+    return service
+
+
+def _listen_to_signals(reload: Callable[[], None], reactor: IReactor) -> None:
+    """Reload on SIGHUP, and while the server ends take no notice of who asks for it once more."""
+
+    def hang_up() -> None:
+        _log.info("SIGHUP: looking for what has changed")
+        reload()
+
+    def deafen() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+    # As Twisted has its own: a handler may run in the middle of anything.
+    reactor.callWhenRunning(signal.signal, signal.SIGHUP, lambda *_: reactor.callFromThread(hang_up))
+    # Stock Twisted would log a traceback.
+    reactor.addSystemEventTrigger("before", "shutdown", deafen)
+
+
+def make_worker(
+    loaded: LoadedSettings, sockets: Sequence[Inherited], *, started: Started, reactor: IReactor
+) -> PostdService:
+    """Build what a worker process serves with, from what its parent has tried and bound.
+
+    Args:
+        loaded: the parent's settings.
+        sockets: those to accept on.
+        started: for `PostdService`, as the reactor.
+        reactor: likewise.
+
+    Raises:
+        ConfigError: a file that the settings name cannot be used any more.
+    """
+    parts = _make_parts(loaded, reactor)
+    listeners = adopt(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
+    return PostdService(parts, listeners, started=started, reactor=reactor)
+
+
+def _make_parts(loaded: LoadedSettings, reactor: IReactor) -> Parts:
+    settings, where = loaded.settings, loaded.where
     store = open_store(settings.store, where=where["store"], reactor=reactor)
     logins = Logins(settings, store, reactor=reactor, issuers_where=where["bearer"])
     limits = settings.limits
     root = make_tree(settings, store, logins)
     site = PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
-    listeners = bind(settings.listen, site, where=where["listen"], reactor=reactor)
-    try:
-        _refuse_exposure(listeners, settings, where["listen"])
-        # Last: it makes the file if there is none.
-        _prepare(store, where["store"])
-    except ConfigError:
-        let_go(listeners)
-        raise
-    rules = "; ".join(f"{what} {', '.join(schemes)}" for what, schemes in rules_of(settings).items())
-    return PostdService(store, logins, listeners, rules=rules, reactor=reactor)
+    return Parts(store, logins, site)
+
+
+def _nobody() -> Factory:
+    """Return what stands behind ports that are not accepted on."""
+    factory = Factory()
+    factory.noisy = False
+    return factory
+
+
+def _end(why: str, reactor: IReactor) -> None:
+    """End the process as a start that fails ends it (contract 1); twistd has taken over and would exit with 0."""
+    _log.critical("{why}", why=why)
+    print(f"postd: {why}", file=sys.__stderr__, flush=True)
+    reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+    reactor.callWhenRunning(reactor.stop)
 
 
 def make_tree(settings: Settings, store: Store, logins: Logins) -> IResource:

@@ -28,9 +28,11 @@ class Options(usage.Options):
             "store",
             "s",
             None,
-            "Where posts are kept: sqlite:PATH, or memory: for as long as the server runs. [default: sqlite:postd.db]",
+            "Where posts are kept: sqlite:PATH, redis://HOST and more such, or memory: for as long as the server runs. "
+            "[default: sqlite:postd.db]",
         ],
         ["users", "u", None, "The user file, which `postd user` keeps. [default: none]"],
+        ["workers", "w", None, "Worker processes that share the listening sockets; 0: one a core. [default: 1]"],
     ]
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ def makeService(options: Options) -> IService:
     from postd.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
     given: dict[str, object] = {"listen": options.listen} if options.listen else {}
-    given |= {name: options[name] for name in ("store", "users") if options[name] is not None}
+    given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
     try:
         loaded = load_settings(options["config"], given, Path.cwd())
         return make_service(loaded, reactor=cast("IReactor", reactor))

@@ -1,5 +1,7 @@
 """Settings: what is taken, and the one line that refuses the rest."""
 
+import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,15 @@ from postd.config import (
     TrustedProxy,
     absolute_endpoint,
     check_folders,
+    count_workers,
     load_settings,
+    settings_from,
 )
 from postd.errors import ConfigError
 
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
-    *("listen", "store", "users", "realm", "insecure", "trusted_proxies", "public_url"),
+    *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url"),
     *("api", "page", "session", "digest", "bearer", "throttle", "limits"),
 )
 ALL_KEYS = ", ".join(KEYS)
@@ -68,6 +72,7 @@ def test_the_defaults(folder: Path) -> None:
         store=f"sqlite:{folder}/postd.db",
         users="",
         realm=Realm("postd"),
+        workers=1,
         insecure=frozenset(),
         trusted_proxies=(),
         public_url=Origin(""),
@@ -93,6 +98,7 @@ def test_every_key(folder: Path) -> None:
         store = "memory:"
         users = "users"
         realm = "My posts: all of them"
+        workers = 4
         insecure = ["open-writes", "plaintext-passwords"]
         trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
         public_url = "https://Posts.example:443/"
@@ -146,6 +152,7 @@ def test_every_key(folder: Path) -> None:
         store="memory:",
         users=f"{folder}/users",
         realm=Realm("My posts: all of them"),
+        workers=4,
         insecure=frozenset({"open-writes", "plaintext-passwords"}),
         trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
         public_url=Origin("https://posts.example"),
@@ -188,6 +195,40 @@ def test_every_key(folder: Path) -> None:
 def test_an_option_wins_over_the_file(folder: Path) -> None:
     settings = load(folder, 'listen = ["tcp:1", "tcp:2"]\nstore = "sqlite:a.db"', listen=["tcp:3"], store="sqlite:b.db")
     assert (settings.listen, settings.store) == (("tcp:3",), f"sqlite:{folder}/b.db")
+
+
+@pytest.mark.parametrize("written", ["two", "-1", "1025", "1.5", "", "٣", "1 "])
+def test_what_is_no_number_of_workers(folder: Path, written: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {"workers": written}, folder)
+    assert str(caught.value) == f"--workers: {written!r} is not a whole number from 0 to 1024; 0 is one a core"
+
+
+def test_workers_are_counted(folder: Path) -> None:
+    (folder / "postd.toml").write_text("workers = 3")
+    assert count_workers(load_settings("postd.toml", {}, folder)) == 3
+    assert count_workers(load_settings("postd.toml", {"workers": "2"}, folder)) == 2
+    assert count_workers(load_settings("postd.toml", {"workers": "0"}, folder)) == len(os.sched_getaffinity(0))
+
+
+def test_a_store_that_only_one_process_has_cannot_be_shared(folder: Path) -> None:
+    (folder / "postd.toml").write_text('workers = 2\nstore = "memory:"')
+    with pytest.raises(ConfigError, match=r"^postd\.toml: workers: 2 workers cannot share the store memory:"):
+        count_workers(load_settings("postd.toml", {}, folder))
+    with pytest.raises(ConfigError, match=r"^--workers: 5 workers cannot share the store memory:"):
+        count_workers(load_settings("postd.toml", {"workers": "5"}, folder))
+    assert count_workers(load_settings("postd.toml", {"workers": "1"}, folder)) == 1
+
+
+def test_settings_go_to_another_process_as_json(folder: Path) -> None:
+    for text in (
+        SAMPLE.read_text(),
+        '[[bearer]]\nissuer = "https://i.example"\naudience = ""\nrequired_claims = {a = inf}',
+    ):
+        (folder / "postd.toml").write_text(text)
+        loaded = load_settings("postd.toml", {"store": os.fsdecode(b"sqlite:a\xffb.db"), "workers": "3"}, folder)
+        there = settings_from(json.loads(json.dumps(loaded.values)), json.loads(json.dumps(loaded.where)))
+        assert there == loaded
 
 
 def test_paths_are_relative_to_where_they_are_given(folder: Path) -> None:
@@ -239,7 +280,19 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
             "[limits]\nboddy = 1",
             "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, idle_time",
         ),
-        ("store = 1", 'postd.toml: store: Expected `str`, got `int`; allowed: "sqlite:PATH" or "memory:"'),
+        (
+            "workers = -1",
+            "postd.toml: workers: Expected `int` >= 0; allowed: a whole number from 0 to 1024; 0 is one a core",
+        ),
+        (
+            "workers = '2'",
+            "postd.toml: workers: Expected `int`, got `str`; allowed: a whole number from 0 to 1024; 0 is one a core",
+        ),
+        (
+            "store = 1",
+            "postd.toml: store: Expected `str`, got `int`; allowed: the URL of a store, "
+            'such as "sqlite:PATH" or "redis://HOST"',
+        ),
         ('listen = "tcp:1"', f"postd.toml: listen: Expected `array`, got `str`; allowed: {ENDPOINTS}"),
         ("listen = [1]", f"postd.toml: listen[0]: Expected `str`, got `int`; allowed: {ENDPOINTS}"),
         ("limits = 1", "postd.toml: limits: Expected `object`, got `int`; allowed: a table, [limits]"),
@@ -378,9 +431,7 @@ def test_a_folder_that_is_not_there(folder: Path) -> None:
     check_folders(load_settings("postd.toml", {}, folder))
 
 
-@pytest.mark.parametrize(
-    "later", ["workers = 2", '[api]\ncors_origins = ["*"]', '[log]\nformat = "json"', 'hsts = "1d"']
-)
+@pytest.mark.parametrize("later", ['[api]\ncors_origins = ["*"]', '[log]\nformat = "json"', 'hsts = "1d"'])
 def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, later: str) -> None:
     assert "unknown key" in refusal(folder, later)
 

@@ -21,7 +21,9 @@ MAY_IMPORT = {
     "review": {"auth", "config", "model", "protocol"},
     "issuers": {"auth", "config", "errors", "protocol", "reactor"},
     "logins": {"auth", "config", "errors", "issuers", "reactor", "review", "store", "web"},
-    "service": {"config", "errors", "listeners", "logins", "reactor", "review", "store", "web"},
+    "workers": {"config", "listeners", "reactor"},
+    "service": {"config", "errors", "listeners", "logins", "reactor", "review", "store", "web", "workers"},
+    "worker": {"config", "errors", "listeners", "reactor", "service", "workers"},
     "tap": {"__init__", "config", "errors", "reactor", "service"},
     "cli": {
         "__init__",

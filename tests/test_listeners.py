@@ -1,19 +1,24 @@
 """Endpoint strings, on real sockets."""
 
 import gc
+import os
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 
 from postd.errors import ConfigError
-from postd.listeners import Listener, bind
+from postd.listeners import Inherited, Listener, adopt, bind, hold
 from postd.reactor import IReactor
 
 reactor = cast(IReactor, global_reactor)
@@ -160,3 +165,57 @@ async def test_one_that_fails_lets_go_of_the_others(listen: Bind, taken_port: in
     await deferLater(reactor, 0.01)  # a port is closed in the reactor's next turn
     (listener,) = listen(f"tcp:{free}:interface=127.0.0.1")
     assert str(free) in listener.url
+
+
+class Greeter(Protocol):
+    """Says hello, and that is it."""
+
+    def connectionMade(self) -> None:
+        self.transport.write(b"hello")  # type: ignore[union-attr]
+        self.transport.loseConnection()  # type: ignore[union-attr]
+
+
+def pass_on(sockets: list[Inherited]) -> list[Inherited]:
+    """Return them as another process would have them."""
+    return [msgspec.structs.replace(one, fd=os.dup(one.fd)) for one in sockets]
+
+
+@ensureDeferred
+async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(listen: Bind, tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    held = listen(f"unix:{path}:mode=640", "tcp:0:interface=127.0.0.1")
+    sockets = hold(held)
+
+    def greet() -> list[bytes]:
+        greetings = []
+        for family, address in ((socket.AF_UNIX, str(path)), (socket.AF_INET, ("127.0.0.1", _port_of(held[1])))):
+            with socket.socket(family) as client:
+                client.settimeout(10)
+                client.connect(address)
+                greetings.append(b"".join(iter(lambda client=client: client.recv(100), b"")))  # type: ignore[misc]
+        return greetings
+
+    for _ in range(2):
+        adopted = adopt(pass_on(sockets), Factory.forProtocol(Greeter), where="--listen", reactor=reactor)
+        assert [listener.url for listener in adopted] == [listener.url for listener in held]
+        assert await deferToThread(greet) == [b"hello", b"hello"]
+        await gatherResults([maybeDeferred(listener.port.stopListening) for listener in adopted])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    await gatherResults([maybeDeferred(listener.port.stopListening) for listener in held])
+    assert not path.exists()
+
+
+@ensureDeferred
+async def test_what_is_held_is_not_accepted(listen: Bind) -> None:
+    (held,) = listen("tcp:0:interface=127.0.0.1")
+    hold([held])
+    with socket.create_connection(("127.0.0.1", _port_of(held)), timeout=10) as client:
+        client.settimeout(0)
+        await deferLater(reactor, 0.1)
+        with pytest.raises(BlockingIOError):  # neither served nor closed
+            client.recv(1)
+
+
+def _port_of(listener: Listener) -> int:
+    port: int = listener.port.getHost().port  # type: ignore[attr-defined]
+    return port

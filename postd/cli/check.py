@@ -16,7 +16,7 @@ from postd.auth.userfile import Account, decode_users, read_user_file
 from postd.cli.running import global_reactor, run
 from postd.cli.shared import counted, with_settings
 from postd.cli.storing import try_store
-from postd.config import BearerSettings, LoadedSettings, Settings, check_folders
+from postd.config import BearerSettings, LoadedSettings, Settings, check_folders, count_workers
 from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError, printable
 from postd.issuers import make_issuer
 from postd.listeners import check_endpoint
@@ -57,10 +57,11 @@ def _check_settings(loaded: LoadedSettings) -> _Lines:
 
 
 def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
-    try:
-        check_folders(loaded)
-    except ConfigError as error:
-        yield str(error)
+    for look in (check_folders, count_workers):
+        try:
+            look(loaded)
+        except ConfigError as error:
+            yield str(error)
     yield from rule_problems(loaded.settings)
     where = loaded.where["listen"]
     for description in loaded.settings.listen:

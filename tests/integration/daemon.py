@@ -1,5 +1,6 @@
 """A real `twistd postd` process."""
 
+import os
 import re
 import signal
 import subprocess
@@ -31,6 +32,7 @@ class Daemon:
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                process_group=0,
             )
         if self._wait:
             self.wait_for("postd ready")
@@ -54,13 +56,22 @@ class Daemon:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def wait_for(self, words: str) -> None:
-        """Wait until the log says something."""
+    @property
+    def workers(self) -> dict[int, int]:
+        """The process ids of its workers, by their numbers."""
+        return find_workers(self.process.pid)
+
+    def wait_for(self, words: str, times: int = 1) -> None:
+        """Wait until the log says something, so often."""
         deadline = time.monotonic() + START_MAX_S
-        while words not in self.log:
+        while self.log.count(words) < times:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C in its terminal: all its processes are told."""
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self) -> None:
         self.process.kill()
@@ -76,6 +87,33 @@ class Daemon:
                 self.kill()
                 raise AssertionError(f"did not stop: {self.log}") from None
         return self.process.returncode
+
+
+def find_workers(pid: int) -> dict[int, int]:
+    """Return the process ids of the workers of a process, by their numbers."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        if "postd.worker" in command:
+            found[int(command[-2])] = int(child)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is such a process, and it has not ended without anybody having asked for its status."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "\nState:\tZ" not in status
+
+
+def wait_for_end(*pids: int) -> None:
+    """Wait until processes have ended that need not be ours."""
+    deadline = time.monotonic() + STOP_MAX_S
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def run_postd(

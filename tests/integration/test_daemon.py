@@ -157,12 +157,12 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
     [
         ("colour = 1", ["postd.toml: colour", "unknown key", "listen, store"]),
         ("store = 1", ["postd.toml: store", "Expected `str`"]),
-        ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is no store", "sqlite:PATH or memory:"]),
-        ("store = ''", ["postd.toml: store", "sqlite:PATH or memory:"]),
-        ("store = 'sqlite:'", ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is no store", "allowed: sqlite:PATH, redis://"]),
+        ("store = ''", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
+        ("store = 'sqlite:'", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ("store = 'sqlite:no/such/folder/x.db'", ["postd.toml: store", "no/such/folder/x.db", "No such file"]),
-        ("store = 'sqlite::memory:'", ["postd.toml: store", "sqlite:PATH or memory:"]),
-        ('store = "sqlite:a\\u0000b"', ["postd.toml: store", "sqlite:PATH or memory:"]),
+        ("store = 'sqlite::memory:'", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
+        ('store = "sqlite:a\\u0000b"', ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ("listen = ['systemd:domain=INET:index=0']", ["postd.toml: listen", "systemd has not passed on"]),
         ("listen = ['tcp:x']", ["postd.toml: listen", "'tcp:x'"]),
         ("listen = []", ["postd.toml: listen", "nothing to listen on"]),
@@ -189,7 +189,8 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
         (["--store", "memory"], ["--store: 'memory' is no store"]),
         (["-s", "sqlite:/", "-l", FREE_PORT], ["--store: /: it is not a file"]),
         (["-l", "tcp:0:interface=0.0.0.0"], ["--listen: tcp:0:interface=0.0.0.0", "open-writes"]),
-        (["--workers", "2"], ["option --workers not recognized"]),
+        (["--workers", "two"], ["--workers: 'two' is not a whole number from 0 to 1024; 0 is one a core"]),
+        (["--workers", "2", "--store", "memory:"], ["--workers: ", "memory:", "one process"]),
     ],
 )
 def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:

@@ -15,6 +15,8 @@ Departures from stock Twisted:
 - Bodies are kept in memory, which the limit bounds; stock Twisted makes a temporary file from 100,000 bytes on.
 - No `Server` field with a version in it (contract 7).
 - The access log goes out in bundles: an event of Twisted's log for each line takes a third of a request's time.
+- When the server ends, answers carry `Connection: close`, what is under way is finished, and connections without a
+  request are closed. Stock Twisted drops them all, with the answers that are not there yet.
 - HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of these limits.
 """
 
@@ -24,11 +26,14 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
+from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http
+from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 from zope.interface import implementer
@@ -50,6 +55,7 @@ _ABSOLUTE_FORM = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
 
 _SECRET = re.compile(r"([?&;#](?:password|access_token|id_token|token)=)[^&;\s\"#]+", re.IGNORECASE)
 
+_log = Logger()
 _access_log = Logger("postd.access")
 
 
@@ -106,9 +112,14 @@ def _too_large(limit: int) -> Problem:
 class Channel(http.HTTPChannel):
     """An HTTP/1.1 connection that can refuse a request while it is still coming in."""
 
+    site: "PostdSite"
     _refused = False
     _input_ended = False
     _next_turn: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self.site.channels.add(self)
 
     def headerReceived(self, line: bytes) -> bool:
         name, _, value = line.partition(b":")
@@ -161,7 +172,15 @@ class Channel(http.HTTPChannel):
             super().dataReceived(data)
             self._hold_input()
 
+    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        if self.site.ending:
+            self.persistent = False
+            headers.setRawHeaders(b"Connection", [b"close"])
+        super().writeHeaders(version, code, reason, headers)
+
     def requestDone(self, request: Request) -> None:
+        if self.site.ending:  # since the head of the answer went out
+            self.persistent = False
         self.paused = True  # the line receiver's word: what it has got it keeps
         super().requestDone(request)
         if self._buffer:
@@ -182,6 +201,20 @@ class Channel(http.HTTPChannel):
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
+        self.site.forget(self)
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
+        transport: Any = self.transport
+        if self.requests or self._buffer or self.paused or self._refused or transport.disconnecting:
+            return
+        self.loseConnection()
+        if self.isSecure():  # TLS waits for the client to say that it has understood
+            self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
+
+    def abort(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
 
     def _take_next_later(self) -> None:
         if self._next_turn is None and self.persistent:
@@ -282,6 +315,9 @@ class PostdSite(Site):
         # Stock Twisted parses the body of every POST that might be a form, with the library for e-mail headers.
         super().__init__(root, timeout=idle_s, reactor=reactor, parsePOSTFormSubmission=False)
         self.max_body_bytes = max_body_bytes
+        self.channels: set[Channel] = set()
+        self.ending = False
+        self._all_closed: Deferred[None] | None = None
         self._access_lines: list[str] = []
         self._stopped = False
 
@@ -311,6 +347,37 @@ class PostdSite(Site):
         channel.timeOut = self.timeOut
         channel.callLater = self.reactor.callLater
         return channel
+
+    def forget(self, channel: Channel) -> None:
+        """Called when a connection is gone."""
+        self.channels.discard(channel)
+        if self._all_closed is not None and not self.channels:
+            closed, self._all_closed = self._all_closed, None
+            closed.callback(None)
+
+    def begin_end(self) -> None:
+        """From now on each answer is the last of its connection."""
+        self.ending = True
+
+    async def finish(self, *, within_s: float) -> None:
+        """Close the connections that have no request, and return when all others have had their answers.
+
+        Args:
+            within_s: what is still under way after so many seconds is cut off.
+        """
+        for channel in list(self.channels):
+            channel.close_if_idle()
+        if not self.channels:
+            return
+        self._all_closed = Deferred()
+        try:
+            await self._all_closed.addTimeout(within_s, self.reactor)
+        except DeferredTimeoutError:
+            self._all_closed = None
+            left = list(self.channels)
+            _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
+            for channel in left:
+                channel.abort()
 
     def acceptableProtocols(self) -> list[bytes]:
         return [b"http/1.1"]

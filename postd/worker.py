@@ -1,0 +1,140 @@
+"""A worker process: `python -m postd.worker NUMBER`, started by the parent and by nobody else (`postd.workers`)."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from twisted.internet.error import ReactorNotRunning
+from twisted.internet.process import ProcessReader
+from twisted.logger import ILogObserver, LogLevel, eventAsText, globalLogBeginner
+
+from postd.config import settings_from
+from postd.errors import ConfigError
+from postd.listeners import Inherited
+from postd.reactor import IReactor
+from postd.workers import LINE_MAX_BYTES, Lines, Started
+
+TEXT_MAX_CHARS = LINE_MAX_BYTES // 16
+"""How much text goes into one message; a character can be twelve bytes of JSON."""
+
+_READ_BYTES = 64 * 1024
+
+
+def main() -> int:
+    """Serve until the parent says that it is enough, or is gone; return the exit status."""
+    parent = Parent(os.dup(1))
+    os.dup2(2, 1)  # what anything here prints is no message
+    brief = json.loads(_read_first_line())
+
+    # Importing the one installs the reactor, and so would the other.
+    from twisted.internet import reactor as installed  # noqa: PLC0415
+
+    from postd.service import make_worker  # noqa: PLC0415
+
+    reactor = cast("IReactor", installed)
+    # What Twisted has noted of sockets until now, the parent has noted of the same ones.
+    globalLogBeginner.beginLoggingTo([cast("ILogObserver", parent.log)], discardBuffer=True, redirectStandardIO=False)
+
+    def stop() -> None:
+        with suppress(ReactorNotRunning):  # the parent, systemd and an administrator may all tell us
+            reactor.stop()
+
+    def refuse(why: str) -> None:
+        parent.tell("refused", why)
+        reactor.callWhenRunning(stop)
+
+    try:
+        service = make_worker(
+            settings_from(brief["values"], brief["where"]),
+            [Inherited(**one) for one in brief["sockets"]],
+            started=Started(lambda: parent.tell("ready", True), refuse),  # noqa: FBT003 - JSON
+            reactor=reactor,
+        )
+    except ConfigError as error:
+        parent.tell("refused", str(error))
+        return 1
+    ProcessReader(reactor, Orders(reload=service.reload, stop=stop), 0, 0)
+    reactor.callWhenRunning(signal.signal, signal.SIGTERM, lambda *_: reactor.callFromThread(stop))
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    service.startService()
+    reactor.run()
+    return 0
+
+
+def _read_first_line() -> bytes:
+    """Return the first line of standard input; what follows it in the same read can only be about what is yet to be."""
+    read = b""
+    while b"\n" not in read:
+        more = os.read(0, _READ_BYTES)
+        if not more:
+            raise SystemExit(1)  # the parent has gone already
+        read += more
+    return read.partition(b"\n")[0]
+
+
+class Parent:
+    """The parent as a worker can talk to it.
+
+    Args:
+        fd: where its messages go.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._turn = threading.Lock()  # other threads have something to log, too
+
+    def tell(self, kind: str, value: object) -> None:
+        left = memoryview(json.dumps({kind: value}).encode() + b"\n")
+        with self._turn:
+            try:
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            except OSError:  # it is gone, which the end of our input tells
+                pass
+
+    def log(self, event: Any) -> None:
+        """Observe events of the log."""
+        namespace, level = event.get("log_namespace", ""), event.get("log_level", LogLevel.info)
+        # What Twisted notes of ports the parent notes, whose ports they are.
+        if namespace == "log_legacy" and level is LogLevel.info:
+            return
+        for piece in _in_pieces(eventAsText(event, includeTimestamp=False, includeSystem=False)):
+            self.tell("log", [level.name, namespace, piece])
+
+
+def _in_pieces(text: str) -> Iterator[str]:
+    """Cut a text that is too long for one message, at ends of lines if it can be."""
+    while len(text) > TEXT_MAX_CHARS:
+        cut = text.rfind("\n", 1, TEXT_MAX_CHARS)
+        cut = cut if cut > 0 else TEXT_MAX_CHARS
+        yield text[:cut]
+        text = text[cut:].removeprefix("\n")
+    if text:
+        yield text
+
+
+class Orders:
+    """Hears what the parent says; its methods are what a `ProcessReader` calls."""
+
+    def __init__(self, *, reload: Callable[[], None], stop: Callable[[], None]) -> None:
+        self._reload = reload
+        self._stop = stop
+        self._lines = Lines(_READ_BYTES)
+
+    def childDataReceived(self, _fd: int, data: bytes) -> None:
+        for line in self._lines.take(data):
+            if json.loads(line) == "reload":
+                self._reload()
+
+    def childConnectionLost(self, _fd: int, _reason: object) -> None:
+        """Called at the end of the parent, or of the reactor."""
+        self._stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

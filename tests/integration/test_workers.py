@@ -1,0 +1,429 @@
+"""Several processes on the same sockets, as one service."""
+
+import os
+import re
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.helpers import locked, run_sql
+from tests.integration.daemon import (
+    FREE_PORT,
+    START_MAX_S,
+    STOP_MAX_S,
+    TWISTD,
+    Daemon,
+    find_workers,
+    is_running,
+    run_postd,
+    wait_for_end,
+)
+from tests.integration.logins import DigestUser, is_stale, run_postd_user, sign_in
+from tests.integration.test_crash import Writer
+
+TWO = ("--workers", "2")
+PASSWORD = "correct horse"
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    """A user file with alice in it."""
+    run_postd_user(tmp_path / "users", "add", "alice", PASSWORD)
+    return tmp_path / "users"
+
+
+@contextmanager
+def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
+    """Connect a client to each worker, the others being stopped while it connects; they stay connected to theirs."""
+    workers = daemon.workers
+    with ExitStack() as closing:
+        clients = []
+        for number in sorted(workers):
+            others = [pid for one, pid in workers.items() if one != number]
+            for pid in others:
+                os.kill(pid, signal.SIGSTOP)
+            client = closing.enter_context(httpx.Client(base_url=daemon.url, timeout=30))
+            try:
+                client.get("/nothing")
+            finally:
+                for pid in others:
+                    os.kill(pid, signal.SIGCONT)
+            clients.append(client)
+        yield clients
+
+
+def wait_for_workers(daemon: Daemon, *, without: int) -> dict[int, int]:
+    """Wait until one that was killed has been replaced, and return which there are now."""
+    deadline = time.monotonic() + START_MAX_S
+    while len(daemon.workers) < 2 or without in daemon.workers.values():
+        assert time.monotonic() < deadline, daemon.log
+        time.sleep(0.02)
+    return daemon.workers
+
+
+def test_they_serve_and_say_so_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon:
+        assert sorted(daemon.workers) == [1, 2]
+        with clients_of_each(daemon) as clients:
+            assert [client.get("/post").text for client in clients] == ["[]\n", "[]\n"]
+        ready = [line for line in daemon.log.splitlines() if "ready" in line]
+        assert len(ready) == 1
+        assert ready[0].endswith(
+            f" postd ready: http://127.0.0.1:{daemon.port}/; store sqlite:{tmp_path}/postd.db; read open; write open; "
+            "/basic basic; /digest digest; 2 workers"
+        )
+        daemon.wait_for('"GET /post HTTP/1.1" 200 3 ', times=2)
+    assert re.search(r'\[postd\.access#info\] "127\.0\.0\.1" - - \[.*\] "GET /', daemon.log)
+    assert "Traceback" not in daemon.log
+
+
+def test_a_post_written_through_one_is_seen_through_the_others_at_once(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon, clients_of_each(daemon) as (first, second):
+        for round_ in range(20):
+            etag = second.get("/post").headers["ETag"]
+            path = first.post("/post", json={"post": f"{round_}"}).headers["Location"]
+            seen = second.get("/post", headers={"If-None-Match": etag})
+            assert seen.status_code == 200
+            assert seen.json()[-1]["post"] == f"{round_}"
+            assert seen.headers["ETag"] == first.get("/post").headers["ETag"]
+            unchanged = first.get("/post", headers={"If-None-Match": seen.headers["ETag"]})
+            assert unchanged.status_code == 304
+            one = first.get(path).headers["ETag"]
+            assert second.put(path, json={"post": "other"}).status_code == 200
+            lost = first.put(path, json={"post": "lost"}, headers={"If-Match": one})
+            assert lost.status_code == 412
+
+
+def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(tmp_path: Path, users: Path) -> None:
+    with Daemon(tmp_path, *TWO, "-u", str(users)) as daemon, clients_of_each(daemon) as (first, second):
+        session = {"Cookie": f"session={sign_in(daemon, 'alice', PASSWORD).cookies['session']}"}
+        for client in (first, second):
+            assert client.get("/home", headers=session).text == "Success: alice\n"
+        assert second.post("/logout", headers=session).status_code == 302
+        for client in (first, second):
+            assert client.get("/home", headers=session).headers["Location"] == "/"
+
+
+def test_a_digest_count_is_good_once_whoever_is_asked(tmp_path: Path, users: Path) -> None:
+    alice = DigestUser("alice", PASSWORD)
+    with Daemon(tmp_path, *TWO, "-u", str(users)) as daemon, clients_of_each(daemon) as clients:
+        first, second = clients
+        nonce = alice.nonce(daemon)
+        assert alice.get(first, nonce, 1).text == "Success: alice\n"
+        assert is_stale(alice.get(second, nonce, 1))
+        assert alice.get(second, nonce, 2).text == "Success: alice\n"
+        assert is_stale(alice.get(first, nonce, 2))
+        counts = range(3, 103)
+        with ThreadPoolExecutor(8) as threads:  # both at the same time
+            answers = {
+                (place, count): threads.submit(alice.get, client, nonce, count)
+                for count in counts
+                for place, client in enumerate(clients)
+            }
+        for count in counts:
+            statuses = sorted(answers[place, count].result().status_code for place in (0, 1))
+            assert statuses == [200, 401]
+
+
+def test_failed_logins_are_counted_together(tmp_path: Path, users: Path) -> None:
+    (tmp_path / "postd.toml").write_text("workers = 2\n[throttle]\nfailures = 4\n")
+    with (
+        Daemon(tmp_path, "-c", "postd.toml", "-u", str(users)) as daemon,
+        clients_of_each(daemon) as (first, second),
+    ):
+        for client in (first, second, first, second):
+            assert client.get("/basic", auth=("alice", "wrong")).status_code == 401
+        for client in (first, second):
+            refused = client.get("/basic", auth=("alice", PASSWORD))
+            assert refused.status_code == 429
+            assert "Retry-After" in refused.headers
+
+
+def test_one_that_is_killed_is_replaced_and_the_service_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text("workers = 2\n")
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
+        (tmp_path / "postd.toml").write_text("workers = 'broken since'\n")
+        for round_ in (1, 2):
+            before = daemon.workers
+            os.kill(before[round_], signal.SIGKILL)
+            for _ in range(20):
+                assert httpx.get(f"{daemon.url}/post").status_code == 200
+            after = wait_for_workers(daemon, without=before[round_])
+            assert after[3 - round_] == before[3 - round_]
+            daemon.wait_for(f"worker {round_} (process {after[round_]}) is ready")
+            assert f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; another follows" in daemon.log
+        # None of the first ones is left: it is the others who answer.
+        with clients_of_each(daemon) as clients:
+            for client in clients:
+                assert client.post("/post", json={"post": "x"}).status_code == 201
+        assert daemon.log.count("postd ready") == 1
+
+
+def test_what_python_says_when_it_dies_is_logged(tmp_path: Path) -> None:
+    """Nobody reads the standard error of a worker but its parent."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setenv("PYTHONFAULTHANDLER", "1")
+        with Daemon(tmp_path, *TWO) as daemon:
+            pid = daemon.workers[2]
+            os.kill(pid, signal.SIGSEGV)
+            daemon.wait_for(f"worker 2 (process {pid}) ended: killed by SIGSEGV")
+            assert f"worker 2 (process {pid}): Fatal Python error: Segmentation fault" in daemon.log
+            wait_for_workers(daemon, without=pid)
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon:
+        httpx.post(f"{daemon.url}/post", json={"post": "x"})
+        port, workers = daemon.port, daemon.workers
+        daemon.kill()
+        wait_for_end(*workers.values())
+    assert not (tmp_path / "postd.db-wal").exists()  # they have closed the store
+    with Daemon(tmp_path, *TWO, listen=f"tcp:{port}:interface=127.0.0.1") as daemon:
+        assert httpx.get(f"{daemon.url}/post/1").json() == {"id": 1, "post": "x"}
+
+
+def test_a_stop_under_load_loses_nothing_and_leaves_nobody(tmp_path: Path) -> None:
+    acknowledged: dict[int, str] = {}
+    with Daemon(tmp_path, *TWO) as daemon:
+        enough = threading.Event()
+        writers = [Writer(daemon.url, f"{n}", enough, acknowledged) for n in range(8)]
+        for writer in writers:
+            writer.start()
+        assert enough.wait(60)
+        workers = daemon.workers
+        assert daemon.stop() == -signal.SIGTERM
+        for writer in writers:
+            writer.join()
+        assert not any(is_running(pid) for pid in workers.values())
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "postd.db"}
+    assert "Traceback" not in daemon.log
+    with Daemon(tmp_path) as daemon:
+        stored = {post["id"]: post["post"] for post in httpx.get(f"{daemon.url}/post").json()}
+    assert {post_id: stored.get(post_id) for post_id in acknowledged} == acknowledged
+
+
+BODY = b'{"post": "sent in two parts"}'
+HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_lets_requests_finish_and_closes_connections_without_one(tmp_path: Path, workers: str) -> None:
+    with Daemon(tmp_path, "--workers", workers) as daemon, ExitStack() as closing:
+
+        def connect() -> socket.socket:
+            return closing.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=STOP_MAX_S))
+
+        idle, slow = [connect() for _ in range(4)], [connect() for _ in range(4)]
+        for client in slow:
+            client.sendall(HEAD + BODY[:10])
+        for client in idle:
+            client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"Connection: close" not in client.recv(10_000)
+        for pid in (*daemon.workers.values(), daemon.process.pid):
+            os.kill(pid, signal.SIGTERM)  # to each of them, as systemd does
+        for client in idle:
+            assert client.recv(100) == b""
+        for client in slow:
+            client.sendall(BODY[10:])
+            answer = b"".join(iter(lambda client=client: client.recv(10_000), b""))  # type: ignore[misc]
+            assert answer.startswith(b"HTTP/1.1 201 Created\r\n")
+            assert b"\r\nConnection: close\r\n" in answer
+        assert daemon.stop() == -signal.SIGTERM
+    assert daemon.log.count('"POST /post HTTP/1.1" 201') == 4
+    assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_answers_those_whose_passwords_are_being_verified(tmp_path: Path, users: Path, workers: str) -> None:
+    with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon, ThreadPoolExecutor(16) as threads:
+        logins = [threads.submit(sign_in, daemon, "alice", PASSWORD) for _ in range(16)]
+        while not any(login.done() for login in logins):
+            time.sleep(0.005)
+        assert daemon.stop() == -signal.SIGTERM
+        # Who had not yet connected finds nobody; all others are let in.
+        answers = []
+        for login in logins:
+            with suppress(httpx.ConnectError):
+                answers.append(login.result())
+        assert {answer.headers["Location"] for answer in answers} == {"/home"}
+        assert daemon.log.count('"POST /login HTTP/1.1" 302') == len(answers)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sighup_takes_users_up_and_ends_nobody(tmp_path: Path, users: Path, workers: str) -> None:
+    with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon:
+        before = daemon.workers
+        run_postd_user(users, "add", "bob", PASSWORD)
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("SIGHUP: ")
+        daemon.wait_for(f"{users}: 2 users", times=int(workers))
+        for pid in before.values():
+            os.kill(pid, signal.SIGHUP)  # `systemctl kill` and a terminal tell all of them
+        with clients_of_each(daemon) as clients, httpx.Client(base_url=daemon.url) as any_client:
+            for client in (*clients, any_client):
+                assert client.get("/basic", auth=("bob", PASSWORD)).text == "Success: bob\n"
+        assert daemon.log.count("SIGHUP") == 1
+        assert daemon.workers == before
+        assert daemon.process.poll() is None
+
+
+def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    more = ["-l", f"ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", "-l", "unix:p.sock:mode=660"]
+    more += ["-l", "haproxy:tcp:0:interface=127.0.0.1", "-l", "haproxy:unix:h.sock", "-l", "tcp6:0:interface=\\:\\:1"]
+    with Daemon(tmp_path, *TWO, *more) as daemon:
+        sock = tmp_path / "p.sock"
+        ready = re.search(r"postd ready: (.*?);", daemon.log)
+        assert ready is not None
+        plain, tls, _, haproxy, _, ipv6 = ready[1].split(", ")
+        for _ in range(2):  # as it is, and when all workers are other ones
+            for _ in range(10):
+                assert httpx.get(f"{plain}post").text == "[]\n"
+                assert httpx.get(f"{ipv6}post").text == "[]\n"
+                context = ssl.create_default_context(cafile=str(cert))
+                assert httpx.get(f"{tls}post".replace("127.0.0.1", "localhost"), verify=context).text == "[]\n"
+                with httpx.Client(transport=httpx.HTTPTransport(uds=str(sock))) as client:
+                    assert client.get("http://x/post").text == "[]\n"
+                address = ("127.0.0.1", int(haproxy.rpartition(":")[2].rstrip("/")))
+                with socket.create_connection(address, timeout=10) as proxied:
+                    check_proxied(proxied)
+                with socket.socket(socket.AF_UNIX) as proxied:
+                    proxied.settimeout(10)
+                    proxied.connect(str(tmp_path / "h.sock"))
+                    check_proxied(proxied)
+            assert stat.S_IMODE(sock.stat().st_mode) == 0o660
+            before = daemon.workers
+            for pid in before.values():
+                os.kill(pid, signal.SIGTERM)  # a worker ends in an orderly way, and yet leaves what is shared alone
+                wait_for_workers(daemon, without=pid)
+        daemon.wait_for('"192.0.2.7" - - ')
+    assert not sock.exists()
+    assert not (tmp_path / "h.sock").exists()
+
+
+def check_proxied(client: socket.socket) -> None:
+    client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
+    assert client.recv(1000).startswith(b"HTTP/1.0 200 OK")
+
+
+def test_a_socket_of_systemd(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/post"
+        # What systemd does: the first socket is number 3, and the process that it is for is named.
+        script = f'exec 3<&{server.fileno()}; LISTEN_FDS=1 LISTEN_FDNAMES=web LISTEN_PID=$$ exec "$@"'
+        command = [TWISTD, "-n", "--pidfile=", "postd", *TWO, "-l", "systemd:domain=INET:index=0"]
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", script, "bash", *command],
+                cwd=tmp_path,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[server.fileno()],
+            )
+    daemon = Daemon(tmp_path)
+    daemon.process = process
+    try:
+        daemon.wait_for("postd ready")
+        for pid in daemon.workers.values():
+            assert httpx.get(url).text == "[]\n"
+            os.kill(pid, signal.SIGKILL)
+            wait_for_workers(daemon, without=pid)
+        assert httpx.get(url).text == "[]\n"
+    finally:
+        daemon.stop()
+
+
+def test_one_a_core(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text("workers = 0\n")
+    cores = len(os.sched_getaffinity(0))
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
+        assert len(daemon.workers) == (cores if cores > 1 else 0)
+        assert httpx.get(f"{daemon.url}/post").status_code == 200
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    assert run_postd(tmp_path, *TWO, "-l", FREE_PORT, before=()).returncode == 0
+    pid = int((tmp_path / "twistd.pid").read_text())
+    daemon = Daemon(tmp_path)
+    daemon.log_file = tmp_path / "twistd.log"
+    try:
+        deadline = time.monotonic() + START_MAX_S
+        while "postd ready" not in daemon.log:
+            assert time.monotonic() < deadline, daemon.log
+            time.sleep(0.05)
+        workers = find_workers(pid)
+        assert sorted(workers) == [1, 2]
+        assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(pid)
+    wait_for_end(*workers.values())
+    assert '"POST /post HTTP/1.1" 201' in daemon.log
+    assert not (tmp_path / "twistd.pid").exists()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_is_quiet(tmp_path: Path, workers: str) -> None:
+    with Daemon(tmp_path, "--workers", workers) as daemon:
+        daemon.interrupt()
+        assert daemon.process.wait(STOP_MAX_S) == -signal.SIGINT
+    assert "Traceback" not in daemon.log
+    assert "ended" not in daemon.log
+
+
+def test_ctrl_c_is_quiet_while_workers_start(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO, wait=False) as daemon:
+        daemon.wait_for("starting up")
+        deadline = time.monotonic() + START_MAX_S
+        while not daemon.workers:
+            assert time.monotonic() < deadline, daemon.log
+            time.sleep(0.005)
+        daemon.interrupt()
+        assert daemon.process.wait(STOP_MAX_S) == -signal.SIGINT
+    assert "Traceback" not in daemon.log
+
+
+def test_a_store_that_turns_out_unfit_ends_them_all(tmp_path: Path) -> None:
+    run_sql(tmp_path / "postd.db", "CREATE TABLE customer (id)")
+    with ExitStack() as daemon_and_lock:
+        lock = daemon_and_lock.enter_context(ExitStack())
+        lock.enter_context(locked(tmp_path / "postd.db", "EXCLUSIVE"))
+        daemon = daemon_and_lock.enter_context(Daemon(tmp_path, *TWO, wait=False))
+        daemon.wait_for("store not open", times=2)
+        workers = daemon.workers
+        assert len(workers) == 2
+        lock.close()
+        assert daemon.process.wait(STOP_MAX_S) == 1
+        assert not any(is_running(pid) for pid in workers.values())
+    assert [line for line in daemon.log.splitlines() if line.startswith("postd: ")] == [
+        f"postd: {tmp_path}/postd.db: it is an SQLite database of another program, not of postd"
+    ]
+
+
+def test_newcomers_are_turned_away_while_the_last_request_is_finished(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO, "-l", "unix:p.sock") as daemon:
+        address = ("127.0.0.1", daemon.port)
+        with socket.create_connection(address, timeout=STOP_MAX_S) as slow:
+            slow.sendall(HEAD + BODY[:10])
+            daemon.process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_MAX_S
+            with pytest.raises(ConnectionRefusedError):
+                while time.monotonic() < deadline:
+                    socket.create_connection(address, timeout=STOP_MAX_S).close()
+                    time.sleep(0.02)
+            assert not (tmp_path / "p.sock").exists()
+            slow.sendall(BODY[10:])
+            assert slow.recv(10_000).startswith(b"HTTP/1.1 201 Created\r\n")
+        assert daemon.process.wait(STOP_MAX_S) == -signal.SIGTERM
+    assert "Traceback" not in daemon.log
