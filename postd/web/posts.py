@@ -13,6 +13,7 @@ from msgspec import Struct
 from twisted.web.iweb import IRequest
 from werkzeug.routing import BaseConverter
 
+from postd.auth.once import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
 from postd.web.answers import JSON, TEXT, encode_answer, encode_not_modified, set_headers
@@ -62,7 +63,7 @@ class PostIdConverter(BaseConverter):
 
 
 class _EncodedList(Struct, frozen=True):
-    """The whole list at a version; without a body it was longer than `SNAPSHOT_MAX`."""
+    """A list at a version; without a body it was longer than `SNAPSHOT_MAX`."""
 
     version: Version
     body: bytes | None
@@ -87,6 +88,7 @@ class PostApi:
         self._store = store
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._whole_list: _EncodedList | None = None
+        self._listing: UnderWay[Version, _EncodedList] = UnderWay()
 
     @app.route("/post", methods=["GET"])
     async def list_posts(self, request: IRequest) -> bytes:
@@ -95,21 +97,26 @@ class PostApi:
         headers = {b"ETag": _list_etag(version, after, limit), **self._caching}
         if is_current(request, headers[b"ETag"]):
             return encode_not_modified(request, headers)
-        whole = after == 0 and limit is None
-        if whole and self._whole_list is not None and self._whole_list.version == version:
-            body = self._whole_list.body
+        if after == 0 and limit is None:
+            listed = self._whole_list
+            if listed is None or listed.version != version:
+                # What others have asked for since the posts are at this version is new enough for us.
+                listed = await self._listing.join(version, self._list_all)
         else:
             page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
-            body = None if page.more and limit is None else _encode_list(page.posts)
+            listed = _EncodedList(page.version, None if page.more and limit is None else _encode_list(page.posts))
             if page.more and limit is not None:
                 headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-            if whole:
-                self._whole_list = _EncodedList(page.version, body)
-            # The rows may be newer than the version that was asked for first.
-            headers[b"ETag"] = _list_etag(page.version, after, limit)
-        if body is None:
+        if listed.body is None:
             return await self._stream_list(request, after)
-        return await write_in_pieces(request, encode_answer(request, HTTPStatus.OK, JSON, body, headers))
+        # The posts may be newer than the version that was asked for first.
+        headers[b"ETag"] = _list_etag(listed.version, after, limit)
+        return await write_in_pieces(request, encode_answer(request, HTTPStatus.OK, JSON, listed.body, headers))
+
+    async def _list_all(self) -> _EncodedList:
+        page = await self._store.list_posts(limit=SNAPSHOT_MAX)
+        self._whole_list = _EncodedList(page.version, None if page.more else _encode_list(page.posts))
+        return self._whole_list
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: IRequest) -> bytes:
