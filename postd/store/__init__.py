@@ -5,14 +5,18 @@
 3. A store is opened by its URL, here and nowhere else.
 """
 
+import re
+
 from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.store.interface import Store
+from postd.store.redis import RedisStore
+from postd.store.redis_address import REDIS_URLS, decode_redis_url
 from postd.store.sqlite import SqliteStore
 
 __all__ = ["STORE_URLS", "Store", "open_store"]
 
-STORE_URLS = "sqlite:PATH or memory:"
+STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
 """What a store URL may be, for messages."""
 
 
@@ -20,7 +24,7 @@ def open_store(url: str, *, where: str, reactor: IReactor) -> Store:
     """Make the store that `url` names; nothing is opened yet.
 
     Args:
-        url: `sqlite:PATH` or `memory:`.
+        url: one of `STORE_URLS`.
         where: the setting the URL comes from, for the error.
         reactor: its clock and its threads.
 
@@ -32,4 +36,11 @@ def open_store(url: str, *, where: str, reactor: IReactor) -> Store:
         return SqliteStore(rest, reactor=reactor)
     if kind == "memory" and colon and not rest:
         return SqliteStore.in_memory(reactor=reactor)
-    raise ConfigError(where, f"{url!r} is no store; allowed: {STORE_URLS}")
+    if kind.startswith("redis"):
+        try:
+            return RedisStore(decode_redis_url(url), reactor=reactor)
+        except ValueError as error:
+            # The URL may have a password in it and is therefore not told.
+            raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
+    shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)  # there may be a password in it
+    raise ConfigError(where, f"{shown!r} is no store; allowed: {STORE_URLS}")

