@@ -45,12 +45,12 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running(command: str, folder: Path) -> Iterator[None]:
-    """Run a command that serves on port 8080 in the end."""
+def running(command: str, folder: Path, url: str = "http://127.0.0.1:8080/post") -> Iterator[None]:
+    """Run a command that serves at an address in the end."""
     with subprocess.Popen(["bash", "-c", command], cwd=folder, start_new_session=True) as process:
         try:
             deadline = time.monotonic() + 300
-            while not answers():
+            while not answers(url):
                 assert process.poll() is None, "it ended"
                 assert time.monotonic() < deadline, "nobody answers"
                 time.sleep(0.2)
@@ -152,6 +152,23 @@ def check_library(folder: Path) -> None:
             assert httpx.get(url, headers={"Authorization": f"Bearer {token}"}).text == "yours"
         finally:
             process.terminate()
+
+
+def test_moving_posts(clone: Path) -> None:
+    """After the first block, which installs postd."""
+    check_steps("The store", clone, least=4)
+
+
+def test_more_than_one_process(clone: Path) -> None:
+    """After the first block, which installs postd."""
+    (redis,) = [block for language, block in BLOCKS if language == "sh" and "redis-server" in block]
+    first, second = [block for language, block in BLOCKS if language == "sh" and "-s redis://" in block]
+    subprocess.run(["bash", "-c", redis], cwd=clone, check=True, timeout=30)
+    try:
+        with running(first, clone), running(second, clone, "http://127.0.0.1:8081/post"):
+            check_steps("More than one process", clone, least=9)
+    finally:
+        subprocess.run(["redis-cli", "-p", "6380", "shutdown"], capture_output=True, timeout=30, check=False)
 
 
 def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
