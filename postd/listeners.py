@@ -17,6 +17,7 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from msgspec import Struct
 from OpenSSL import SSL, crypto
 from twisted.internet import tcp, unix
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
@@ -105,12 +107,54 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     return listeners
 
 
+def keep_waiting(listeners: Sequence[Listener]) -> None:
+    """Accept nobody for now: who connects waits."""
+    for listener in listeners:
+        port: Any = listener.port
+        port.stopReading()
+
+
+def let_in(listeners: Sequence[Listener]) -> None:
+    """Accept those who wait, and all who come."""
+    for listener in listeners:
+        port: Any = listener.port
+        port.startReading()
+
+
 def accept_waiting(listeners: Sequence[Listener]) -> None:
     """Accept all who have connected by now: when a port is closed they are turned away."""
     for listener in listeners:
         port: Any = listener.port
         port.numberAccepts = socket.SOMAXCONN
         tcp.Port.doRead(port)
+
+
+def own_locks(listeners: Sequence[Listener]) -> None:
+    """Put the number of this process into the locks beside UNIX sockets; twistd forks after they were bound.
+
+    Else whoever starts next takes the locks for those of a process that has died, and the sockets with them.
+    """
+    for listener in listeners:
+        lock = getattr(listener.port, "lockFile", None)
+        if lock is not None:
+            name = os.fsencode(lock.name)
+            made = b"%b.%d" % (name, os.getpid())
+            with suppress(OSError):  # twistd may have given up the right to, for another user's
+                os.symlink(b"%d" % os.getpid(), made)  # noqa: PTH211 - a path of bytes, as below
+                os.replace(made, name)  # noqa: PTH105
+
+
+async def close(listeners: Sequence[Listener]) -> None:
+    """Close ports while the reactor runs."""
+    await gatherResults(
+        [maybeDeferred(one.port.stopListening).addErrback(_close_all_the_same, one.port) for one in listeners]
+    )
+
+
+def _close_all_the_same(failure: Failure, port: Any) -> None:
+    """Close a UNIX socket whose name or lock cannot be removed: stock Twisted gives up with the socket open."""
+    failure.trap(OSError, ValueError)
+    tcp.Port.connectionLost(port, failure)
 
 
 def hold(listeners: Sequence[Listener]) -> list[Inherited]:

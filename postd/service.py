@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from twisted.application.service import IService, Service
-from twisted.internet.defer import CancelledError, Deferred, gatherResults, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -17,7 +18,18 @@ from twisted.web.resource import IResource
 
 from postd.config import LoadedSettings, Settings, check_folders, count_workers
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Inherited, Listener, accept_waiting, adopt, bind, let_go
+from postd.listeners import (
+    Inherited,
+    Listener,
+    accept_waiting,
+    adopt,
+    bind,
+    close,
+    keep_waiting,
+    let_go,
+    let_in,
+    own_locks,
+)
 from postd.logins import Logins
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
@@ -28,6 +40,9 @@ from postd.workers import SHUTDOWN_GRACE_S, Started, WorkerPool
 
 GC_THRESHOLD = 20000
 """Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
+
+STORE_WAITED_FOR_S = 1.0
+"""How long the first clients wait for the store at the most. Then they are told that it is away."""
 
 _log = Logger()
 
@@ -60,6 +75,7 @@ class PostdService(Service):
         self._started = started
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
+        self._opening: IDelayedCall | None = None
 
     def startService(self) -> None:
         super().startService()
@@ -69,16 +85,29 @@ class PostdService(Service):
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
         self._logins.start()
+        # A store that is there is open in a moment: nobody is told in it that it is away.
+        keep_waiting(self._listeners)
+        self._opening = self._reactor.callLater(STORE_WAITED_FOR_S, self._let_in)
         self._starting = Deferred.fromCoroutine(self._store.start())
-        self._starting.addCallbacks(lambda _: self._started.ready(), self._not_ready)
+        self._starting.addCallbacks(self._ready, self._not_ready)
+
+    def _ready(self, _: None) -> None:
+        self._let_in()
+        self._started.ready()
+
+    def _let_in(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            if opening.active():
+                opening.cancel()
+            let_in(self._listeners)
 
     async def _stop(self) -> None:
+        self._let_in()
         self._site.begin_end()
         accept_waiting(self._listeners)
         # It takes a turn, in which what they have sent is read.
-        await gatherResults(
-            [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
-        )
+        await close(self._listeners)
         await self._site.finish(within_s=SHUTDOWN_GRACE_S)
         try:
             self._logins.stop()
@@ -142,6 +171,7 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> IService:
         service = PostdService(parts, listeners, started=started, reactor=reactor)
 
     _listen_to_signals(service.reload, reactor)
+    reactor.callWhenRunning(own_locks, listeners)
     return service
 
 

@@ -1,5 +1,6 @@
 """A worker process: `python -m postd.worker NUMBER`, started by the parent and by nobody else (`postd.workers`)."""
 
+import io
 import json
 import os
 import signal
@@ -67,14 +68,11 @@ def main() -> int:
 
 
 def _read_first_line() -> bytes:
-    """Return the first line of standard input; what follows it in the same read can only be about what is yet to be."""
-    read = b""
-    while b"\n" not in read:
-        more = os.read(0, _READ_BYTES)
-        if not more:
-            raise SystemExit(1)  # the parent has gone already
-        read += more
-    return read.partition(b"\n")[0]
+    """Return the first line of standard input, and take no more of it."""
+    line = io.FileIO(0, closefd=False).readline()
+    if not line.endswith(b"\n"):
+        raise SystemExit(1)  # the parent has gone already
+    return line
 
 
 class Parent:
@@ -86,7 +84,9 @@ class Parent:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._turn = threading.Lock()  # other threads have something to log, too
+        # Other threads have something to log, too; so has this one in the middle of it, by what a garbage collection
+        # may end just then (Twisted logs failures of Deferreds that nobody has looked at).
+        self._turn = threading.RLock()
 
     def tell(self, kind: str, value: object) -> None:
         left = memoryview(json.dumps({kind: value}).encode() + b"\n")

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import ProcessProtocol
@@ -30,7 +30,7 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
-from postd.listeners import Inherited, Listener, hold
+from postd.listeners import Inherited, Listener, close, hold
 from postd.reactor import IReactor
 
 RESTART_FIRST_S, RESTART_MAX_S = 0.1, 10.0
@@ -116,9 +116,7 @@ class WorkerPool(Service):
         if self._workers:
             self._all_gone = Deferred()
         # First: as long as a socket is open, clients are let in by the kernel, and wait for nobody.
-        await gatherResults(
-            [maybeDeferred(listener.port.stopListening) for listener in self._listeners], consumeErrors=True
-        )
+        await close(self._listeners)
         if self._all_gone is not None:
             for worker in self._workers.values():
                 worker.stop()

@@ -4,7 +4,10 @@ import fcntl
 import json
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -239,6 +242,42 @@ def test_a_long_text_is_relayed_in_pieces_cut_at_ends_of_lines(parts: Parts, pip
     pieces = relayed(parts, pipe, events[0])
     assert len(pieces) == 2
     assert "\n".join(text for _, _, text in pieces) == "\n".join(lines)
+
+
+def test_what_is_told_in_the_middle_of_telling_something_does_not_wait_for_itself(pipe: tuple[int, int]) -> None:
+    """A signal takes the part of the garbage collector, which may have something to log at any time."""
+    reading, writing = pipe
+    parent = Parent(writing)
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"\n" * 4096)
+    os.set_blocking(writing, True)
+
+    def drain() -> None:
+        time.sleep(0.5)
+        while b"outer" not in b"".join(found):
+            found.append(os.read(reading, 65536))
+
+    def interrupt(*_: object) -> None:
+        alarms.append(None)
+        assert len(alarms) == 1, "it waits for itself"
+        parent.tell("ready", "inner")
+
+    found: list[bytes] = []
+    alarms: list[None] = []
+    draining = threading.Thread(target=drain, daemon=True)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        draining.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 10)
+        parent.tell("ready", "outer")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    draining.join()
+    lines = b"".join(found).split()
+    assert lines == [b'{"ready":', b'"inner"}', b'{"ready":', b'"outer"}']
 
 
 def test_a_parent_that_is_gone_is_no_error() -> None:

@@ -244,6 +244,55 @@ def test_a_stop_lets_requests_finish_and_closes_connections_without_one(tmp_path
     assert "Traceback" not in daemon.log
 
 
+def finish(slow: socket.socket) -> bytes:
+    """Send the rest of a request, and return the answer."""
+    slow.sendall(BODY[10:])
+    return b"".join(iter(lambda: slow.recv(10_000), b""))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(tmp_path: Path, workers: str) -> None:
+    name = tmp_path / "socket"
+    with Daemon(tmp_path, "--workers", workers, listen=f"unix:{name}") as daemon, socket.socket(socket.AF_UNIX) as slow:
+        slow.settimeout(STOP_MAX_S)
+        slow.connect(str(name))
+        slow.sendall(HEAD + BODY[:10])
+        name.unlink()
+        daemon.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # it would have ended long ago
+        assert finish(slow).startswith(b"HTTP/1.1 201 Created\r\n")
+        assert daemon.stop() == -signal.SIGTERM
+    assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(tmp_path: Path, workers: str) -> None:
+    """Twistd forks after the socket is bound, and the lock beside it has the number of who bound it."""
+    name = tmp_path / "socket"
+    assert run_postd(tmp_path, "-l", f"unix:{name}", "-w", workers, before=()).returncode == 0
+    pid = int((tmp_path / "twistd.pid").read_text())
+    daemon = Daemon(tmp_path)
+    daemon.log_file = tmp_path / "twistd.log"
+    with socket.socket(socket.AF_UNIX) as slow:
+        try:
+            deadline = time.monotonic() + START_MAX_S
+            while "postd ready" not in daemon.log:
+                assert time.monotonic() < deadline, daemon.log
+                time.sleep(0.05)
+            slow.settimeout(STOP_MAX_S)
+            slow.connect(str(name))
+            slow.sendall(HEAD + BODY[:10])
+            another = run_postd(tmp_path, "-l", f"unix:{name}", "-s", "sqlite:other.db")
+            assert another.returncode == 1
+            assert "cannot listen" in another.stderr
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.3)  # it would have ended long ago
+        assert finish(slow).startswith(b"HTTP/1.1 201 Created\r\n")
+        wait_for_end(pid)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["postd.db", "twistd.log"]
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_stop_answers_those_whose_passwords_are_being_verified(tmp_path: Path, users: Path, workers: str) -> None:
     with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon, ThreadPoolExecutor(16) as threads:
