@@ -110,7 +110,7 @@ async def _take_lines(taken: Import, source: BinaryIO, name: str) -> int:
     status = os.fstat(source.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     given = read = 0
-    with Bar("importing", size, shown=size > 0) as bar:
+    with Bar("importing", size) as bar:
         async for first, lines in read_lines(source.fileno()):
             posts, numbers = [], []
             for number, line in enumerate(lines, first):
@@ -197,6 +197,8 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     Servers may go on. FILE must not be there yet, and is readable by its owner alone. It can be used as a store at
     once. Sessions, keys and the counts of logins stay behind: users sign in again.
     """
+    if file == "-":
+        raise click.UsageError("a backup is a file: give its name")
     source = named_store(loaded)
     if not isinstance(source, SqliteStore):
         why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"

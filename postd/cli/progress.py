@@ -12,23 +12,32 @@ class Bar:
 
     Args:
         what: is done.
-        length: of it all.
+        length: of it all; 0 for a pipe, of which nobody knows how many bytes will come.
         shown: False to be silent on a terminal, too.
     """
 
     def __init__(self, what: str, length: int, *, shown: bool = True) -> None:
         terminal = shown and sys.stderr is not None and sys.stderr.isatty()
-        file: TextIO = sys.stderr if terminal else io.StringIO()
-        self._bar: Any = click.progressbar(length=length, label=what, file=file)
+        self._file: TextIO = sys.stderr if terminal else io.StringIO()
+        self._what = what
+        self._bar: Any = click.progressbar(length=length, label=what, file=self._file) if length else None
         self._reached = 0
 
     def __enter__(self) -> Self:
-        self._bar.__enter__()
+        if self._bar is not None:
+            self._bar.__enter__()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._bar.__exit__(*raised)
+        if self._bar is not None:
+            self._bar.__exit__(*raised)
+        else:
+            self._file.write("\n" if self._reached else "")
 
     def reach(self, position: int) -> None:
-        self._bar.update(position - self._reached)
+        if self._bar is not None:
+            self._bar.update(position - self._reached)
+        else:
+            self._file.write(f"\r{self._what}  {position // 1024} KiB")
+            self._file.flush()
         self._reached = position

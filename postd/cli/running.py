@@ -1,11 +1,14 @@
 """How a command waits for what takes time: it runs the reactor until its work is done, once."""
 
 import select
+import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import click
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
@@ -51,7 +54,13 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float | None = No
         clock.addSystemEventTrigger("before", "shutdown", end, running)
         running.addBoth(lambda _: None if is_ending else clock.callLater(0, clock.stop))
 
+    def interrupt() -> None:
+        with suppress(ReactorNotRunning):  # it is ending already: stock Twisted would show a traceback
+            clock.stop()
+
     clock.callWhenRunning(begin)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        clock.callWhenRunning(signal.signal, number, lambda *_: clock.callFromThread(interrupt))
     clock.run()
     if not results or (isinstance(results[0], Failure) and results[0].check(CancelledError)):
         raise click.Abort

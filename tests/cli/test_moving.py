@@ -241,6 +241,32 @@ def test_help_tells_what_one_must_know(tmp_path: Path) -> None:
             assert option in " ".join(shown.split())
 
 
+def test_a_terminal_is_shown_how_much_has_come_through_a_pipe(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001))
+    terminal, theirs = pty.openpty()
+    run = subprocess.run(
+        [POSTD, "import"],
+        cwd=tmp_path,
+        input=lines.encode(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert run.stdout == b"2000 posts imported\n"
+    assert shown.split("\r")[-2] == f"importing  {len(lines) // 1024} KiB"
+
+
+def test_a_backup_is_a_file(tmp_path: Path) -> None:
+    status, shown, error = postd(tmp_path, "backup", "-")
+    assert (status, shown) == (2, "")
+    assert "a backup is a file: give its name" in error
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001)))
     for command in (["import", "lines"], ["export", "out"], ["copy", "--to", "sqlite:copy.db"], ["backup", "b.db"]):

@@ -215,6 +215,20 @@ def test_ctrl_c_ends_what_waits_for_the_other_end_of_a_pipe(store: Path, command
     assert count_in(store) == POSTS
 
 
+def test_ctrl_c_while_it_ends_by_ctrl_c_is_quiet(store: Path) -> None:
+    with running(store.parent, "import") as process:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.write(lines_of(POSTS + 1, 5000))
+        process.stdin.flush()
+        # At once: the second is there before the first has been seen to.
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
+        assert process.wait(WAIT_MAX_S) == 130
+        assert process.stderr.read().strip() == b"postd: interrupted"
+    assert count_in(store) == POSTS
+
+
 @pytest.mark.parametrize("command", ["export", "backup"])
 def test_a_file_that_is_cut_short_is_removed(store: Path, command: str) -> None:
     def begun() -> bool:
