@@ -428,7 +428,7 @@ _SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
 
 _WANTED = {
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
-    "store": 'the URL of a store, such as "sqlite:PATH" or "redis://HOST"',
+    "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
     "users": "the path of a user file",
     "workers": f"a whole number from 0 to {WORKERS_MAX}; 0 is one a core",
     "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',

@@ -28,8 +28,7 @@ class Options(usage.Options):
             "store",
             "s",
             None,
-            "Where posts are kept: sqlite:PATH, redis://HOST and more such, or memory: for as long as the server runs. "
-            "[default: sqlite:postd.db]",
+            "Where posts are kept: sqlite:PATH, redis://HOST, memory: for a while … [default: sqlite:postd.db]",
         ],
         ["users", "u", None, "The user file, which `postd user` keeps. [default: none]"],
         ["workers", "w", None, "Worker processes that share the listening sockets; 0: one a core. [default: 1]"],

@@ -290,8 +290,7 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
         ),
         (
             "store = 1",
-            "postd.toml: store: Expected `str`, got `int`; allowed: the URL of a store, "
-            'such as "sqlite:PATH" or "redis://HOST"',
+            "postd.toml: store: Expected `str`, got `int`; allowed: the URL of a store, such as sqlite:PATH or redis://HOST",
         ),
         ('listen = "tcp:1"', f"postd.toml: listen: Expected `array`, got `str`; allowed: {ENDPOINTS}"),
         ("listen = [1]", f"postd.toml: listen[0]: Expected `str`, got `int`; allowed: {ENDPOINTS}"),

@@ -87,7 +87,6 @@ class PostStore(Protocol):
             ChangesGoneError: the log does not reach back that far, or not up to that revision.
         """
 
-
     def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
         """Yield all posts in ascending order of their ids, at most `at_once` of them together.
 

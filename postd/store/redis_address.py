@@ -80,10 +80,8 @@ def decode_redis_url(url: str) -> RedisAddress:
     if kind not in _PARAMETERS or not separator:
         raise ValueError("is not a URL of a Redis store")
     place, _, query = rest.partition("?")
-    who, at, place = _split_credentials(place)
+    who, place = _split_credentials(place)
     user, _, password = who.partition(":")
-    if at and user and not password and "password_file=" not in query:
-        raise ValueError("has a user without a password")
     parameters = _decode_parameters(kind, query)
     if password and "password_file" in parameters:
         raise ValueError("has a password and a password_file")
@@ -115,11 +113,11 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
     return replace(address, hosts=hosts, db=_decode_db(path or "0"))
 
 
-def _split_credentials(place: str) -> tuple[str, str, str]:
-    """Split what stands before the host; a path may have an @ in it, too."""
+def _split_credentials(place: str) -> tuple[str, str]:
+    """Return what stands before the host, and the rest; a path may have an @ in it, too."""
     authority, slash, path = place.partition("/")
-    who, at, host = authority.rpartition("@")
-    return who, at, host + slash + path
+    who, _, host = authority.rpartition("@")
+    return who, host + slash + path
 
 
 def _decode_parameters(kind: str, query: str) -> dict[str, str]:

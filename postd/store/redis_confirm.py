@@ -19,13 +19,13 @@ WAIT_MAX_MS = 500
 """How long a replica may take."""
 
 LAG_MAX_S = 2
-"""For how long a replica may have told nothing and still count as one: as `min-replicas-max-lag`, which see in
-etc/redis.conf.example. The server is to refuse writes where there is none; we cannot tell that from one that was never
-to have any."""
+"""For how long a replica may have told nothing and still count as one, where the server does not decide that
+(`min-replicas-to-write`, see etc/redis.conf.example)."""
 
 _CONFIRM = load_script("confirm")
 
 _REPLICA = re.compile(r"slave[0-9]+")
+_GOOD_LAGS = {str(lag) for lag in range(LAG_MAX_S + 1)}
 
 
 class Confirmer:
@@ -43,8 +43,11 @@ class Confirmer:
         self._waiting: list[Deferred[None]] = []
 
     def note(self, info: Info) -> None:
-        """Note which replicas there are."""
-        self._has_replicas = any(_REPLICA.fullmatch(name) and _is_good(value) for name, value in info.items())
+        """Note whether there are replicas, or must be: a server that refuses writes without any tells of them."""
+        enforced = "min_slaves_good_slaves" in info
+        self._has_replicas = enforced or any(
+            _REPLICA.fullmatch(name) and _is_good(value) for name, value in info.items()
+        )
 
     async def confirm(self, *, give_up_at: float) -> None:
         """Return when a replica has all that was written until now; at once, if there is none.
@@ -88,4 +91,4 @@ class Confirmer:
 def _is_good(replica: str) -> bool:
     """Decode what INFO says of a replica: `ip=…,port=…,state=online,offset=…,lag=1`."""
     told = dict(part.partition("=")[::2] for part in replica.split(","))
-    return told.get("state") == "online" and int(told.get("lag", LAG_MAX_S + 1)) <= LAG_MAX_S
+    return told.get("state") == "online" and told.get("lag") in _GOOD_LAGS

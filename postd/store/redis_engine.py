@@ -11,7 +11,7 @@ from postd.reactor import IReactor
 from postd.store.apart import run_apart
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_link import DEADLINE_S, RedisLink
-from postd.store.redis_scripts import SCHEMA, Script, load_script
+from postd.store.redis_scripts import KEYS, SCHEMA, Script, load_script
 from postd.store.redis_wire import Info, RedisProtocol, RedisReplyError
 from postd.store.trouble import Trouble
 from postd.store.writes import QUEUE_MAX
@@ -37,7 +37,7 @@ class RedisEngine:
         self.description = address.description
         self._address = address
         self._reactor = reactor
-        self._link = RedisLink(address, begin=self._begin, reactor=reactor)
+        self._link = RedisLink(address, begin=self._begin, look=self._look, reactor=reactor)
         self._create = True
         self._seen_id = self._seen_revision = 0
         self._keys: dict[str, bytes] = {}  # of the history that we are connected to
@@ -51,7 +51,11 @@ class RedisEngine:
                 "store: {where}: the password stands in the URL, where others may read it; a password_file is safer",
                 where=self.description,
             )
-        run_apart(lambda reactor: RedisLink(self._address, begin=self._begin, reactor=reactor).try_once())
+
+        async def try_once(reactor: IReactor) -> None:
+            await RedisLink(self._address, begin=self._begin, look=self._look, reactor=reactor).try_once()
+
+        run_apart(try_once)
 
     async def start(self) -> None:
         await self._link.start()
@@ -72,23 +76,23 @@ class RedisEngine:
         """Return what a script answers that changes nothing."""
         return await self._tell(self._run(script, arguments, DEADLINE_S), self._reading)
 
-    async def _write(
-        self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S, kept: bool = True
-    ) -> Any:
-        """Return what a script answers that changes something, once it has. Its first argument comes from here.
+    async def _write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
+        """Return what a script answers that changes something, once it has, and a replica knows, if one is to.
 
         Args:
-            script: what is done.
-            arguments: what it is told.
+            script: what is done. Its first argument, until when somebody waits, comes from here.
+            arguments: the others.
             deadline_s: how long it may take.
-            kept: whether it is to outlive the server, where another is to take its place.
         """
         if self._link.waiting >= QUEUE_MAX:
             raise StoreBusyError(f"{QUEUE_MAX} commands are waiting")
         limited = (self._link.limit_ms(deadline_s), *arguments)
         answer = await self._tell(self._run(script, limited, deadline_s), self._writing)
-        if kept:
+        try:
             await self._link.confirm()
+        except StoreUnavailableError as error:
+            self._writing.began(error.why)
+            raise
         return answer
 
     async def _tell(self, asking: Awaitable[Any], trouble: Trouble) -> Any:
@@ -117,6 +121,13 @@ class RedisEngine:
         ours = error.as_store_error(self.description)
         return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
 
+    async def _look(self, protocol: RedisProtocol) -> None:
+        """See how far others have come."""
+        self._saw(
+            post_id=int(await protocol.ask_soon("GET", KEYS["LAST_ID"]) or 0),
+            revision=int(await protocol.ask_soon("HGET", KEYS["VERSION"], "revision") or 0),
+        )
+
     async def _begin(self, protocol: RedisProtocol, info: Info) -> None:
         """Look whether a server is fit, and whether its database is ours and goes on where we know it to have been."""
         where, version = protocol.where, info.get("redis_version", "")
@@ -137,11 +148,14 @@ class RedisEngine:
             STEP,
             "1" if self._create else "",
         )
-        found, detail = await answer
+        found, detail, revision = await answer
         if found == "missing":
             raise StoreMissingError(f"{where}: there is no postd store in this database")
+        if found == "foreign":
+            raise StoreRefusedError(f"{where}: has a key {detail} that is not postd's; choose another database")
         if found == "other":
             raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
+        self._saw(post_id=int(detail), revision=int(revision))
         if found == "parted":
             self._log.warn(
                 "store: {where}: the server was started anew, or is another one: it may lack the last writes; new ids "

@@ -15,7 +15,8 @@ STAGED_KEPT_S = 3600
 """How long posts are kept that are never committed, because whoever brought them has died, in seconds."""
 
 COMMIT_MAX_S = 60
-"""How long the server may take to commit. It does nothing else meanwhile: some 2 s for a million posts."""
+"""How long the server may take to commit. It does nothing else meanwhile: into a store that has posts, 0.7 s for
+100,000; into an empty one a moment, however many."""
 
 
 class RedisImports(RedisEngine):

@@ -29,6 +29,9 @@ from postd.store.redis_wire import Info, RedisProtocol, RedisReplyError, connect
 DEADLINE_S = 1.5
 """How long an answer may take; many that wait may take longer, as long as answers come."""
 
+CONFIRM_MAX_S = 1.0
+"""How long it may take, after that, until it is known whether a replica has what was written."""
+
 ATTEMPT_MAX_S = 1.5
 """How long one attempt to connect may take, with all that belongs to it."""
 
@@ -45,6 +48,7 @@ class RedisLink:
     Args:
         address: where it is.
         begin: is awaited with each new connection and what the server says of itself; what it raises refuses it.
+        look: is awaited each second, while all is well.
         reactor: connects, and has the clock.
     """
 
@@ -55,10 +59,12 @@ class RedisLink:
         address: RedisAddress,
         *,
         begin: Callable[[RedisProtocol, Info], Coroutine[Any, Any, None]],
+        look: Callable[[RedisProtocol], Coroutine[Any, Any, None]],
         reactor: IReactor,
     ) -> None:
         self._address = address
         self._begin = begin
+        self._look_further = look
         self._reactor = reactor
         self._protocol: RedisProtocol | None = None
         self._confirmer: Confirmer | None = None
@@ -66,7 +72,7 @@ class RedisLink:
         self._server_ahead_s = 0.0
         self._keeping: Deferred[None] | None = None
         self._started: Deferred[None] = Deferred()
-        self._has_served = False
+        self._has_served = self._stopped = False
         self._why_not = f"{address.description}: not connected yet"
         self._watch = LoopingCall(self._look)
         self._watch.clock = reactor
@@ -98,6 +104,7 @@ class RedisLink:
 
     async def stop(self) -> None:
         """Take on nothing more, wait for what was asked for, hang up."""
+        self._stopped = True
         protocol, self._protocol = self._protocol, None
         self._why_not = f"{self._address.description}: closed"
         if self._watch.running:
@@ -132,8 +139,10 @@ class RedisLink:
         Raises:
             StoreUnavailableError: none says so.
         """
-        if self._confirmer is not None:
-            await self._confirmer.confirm(give_up_at=self._reactor.seconds() + DEADLINE_S)
+        if self._address.primary:
+            if self._confirmer is None:
+                raise StoreUnavailableError(self._why_not)
+            await self._confirmer.confirm(give_up_at=self._reactor.seconds() + CONFIRM_MAX_S)
 
     def limit_ms(self, deadline_s: float = DEADLINE_S) -> int:
         """Return the time of the server, in milliseconds, after which what is sent now is given up."""
@@ -164,6 +173,8 @@ class RedisLink:
             else:
                 attempts, told = 0, ""
                 why = await self._use(protocol)
+            if self._stopped:  # to be told to stop while it connects looks like any failure to
+                return
             self._why_not = why
             if why != told:
                 self._log.error("store: {why}; trying again", why=why)
@@ -203,6 +214,11 @@ class RedisLink:
             raise StoreUnavailableError(f"{self._address.description}: does not answer") from None
         except (LookupError, TypeError, ValueError):  # of what an answer should have in it
             raise StoreUnavailableError(f"{self._address.description}: does not answer as Redis does") from None
+        except (CancelledError, StoreRefusedError, StoreUnavailableError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, connecting goes on
+            self._log.failure("unexpected, while connecting to {where}", where=self._address.description)
+            raise StoreUnavailableError(f"{self._address.description}: {type(error).__name__}") from None
 
     async def _connect(self) -> tuple[RedisProtocol, Confirmer | None]:
         host = await find_server(self._address, reactor=self._reactor)
@@ -214,15 +230,15 @@ class RedisLink:
             self._history = info["master_replid"]
             if not self._address.primary:
                 return protocol, None
-            beside = await connect(self._address, host, reactor=self._reactor)
+            confirmer = Confirmer(await connect(self._address, host, reactor=self._reactor))
         except RedisReplyError as error:
             protocol.hang_up()
             raise error.as_store_error(protocol.where) from None
         except BaseException:
             protocol.hang_up()
             raise
-        beside.whenDisconnected().addCallback(lambda _: protocol.give_up("the connection beside it was lost"))
-        confirmer = Confirmer(beside)
+        gone = confirmer.protocol.whenDisconnected()
+        gone.addCallback(lambda _: protocol.give_up("the connection beside it was lost"))
         confirmer.note(info)
         return protocol, confirmer
 
@@ -253,8 +269,10 @@ class RedisLink:
             protocol.give_up("is no primary any more")
         elif info["master_replid"] != self._history:
             protocol.give_up("has another history of its data than before")
-        elif self._confirmer is not None:
-            self._confirmer.note(info)
+        else:
+            if self._confirmer is not None:
+                self._confirmer.note(info)
+            await self._look_further(protocol)
 
     def _not_told(self, failure: Failure) -> None:
         # The connection was lost, or a long script of somebody's keeps the server from answering.

@@ -44,8 +44,7 @@ class RedisLogins(RedisEngine):
         return key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
-        # Where another server takes the place of one, a nonce that is still alive may be used twice; nothing else may.
-        first: bool = await self._write(_USE_NONCE, nonce.hex(), count, repr(expires), kept=False) == 1
+        first: bool = await self._write(_USE_NONCE, nonce.hex(), count, repr(expires)) == 1
         return first
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
@@ -104,7 +103,7 @@ class RedisLogins(RedisEngine):
 
     async def purge_expired(self, *, now: float) -> None:
         times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S))
-        while await self._write(_PURGE, *times, _AT_ONCE, kept=False):
+        while await self._write(_PURGE, *times, _AT_ONCE):
             pass
 
 

@@ -11,6 +11,7 @@ from postd.errors import ChangesGoneError, NoSuchPostError, PostChangedError, St
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import Page
+from postd.store.paging import read_by_pages
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_engine import RedisEngine
 from postd.store.redis_scripts import KEYS, load_script
@@ -81,14 +82,8 @@ class RedisPosts(RedisEngine):
             raise ChangesGoneError(after)
         return changes
 
-    async def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        after, more = 0, True
-        while more:
-            page = await self.list_posts(after=after, limit=at_once)
-            if page.posts:
-                yield page.posts
-                after = page.posts[-1][0]
-            more = page.more
+    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return read_by_pages(self.list_posts, at_once=at_once)
 
     async def last_id(self) -> int:
         return int(await self._ask("GET", KEYS["LAST_ID"]) or 0)

@@ -17,11 +17,18 @@ import hiredis
 import txredisapi
 from OpenSSL import SSL, crypto
 from service_identity import VerificationError
-from twisted.internet.defer import Deferred, DeferredList, TimeoutError  # noqa: A004 - Twisted's
+from twisted.internet.defer import (
+    CancelledError,
+    Deferred,
+    TimeoutError,  # noqa: A004 - Twisted's
+    succeed,
+)
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.ssl import Certificate, optionsForClientTLS, platformTrust, trustRootFromCertificates
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
@@ -30,6 +37,11 @@ from postd.store.redis_address import Host, RedisAddress
 
 CONNECT_MAX_S = 0.5
 """How long a server or a sentinel may take to be connected to, and to give each answer until we are ready."""
+
+OTHERS_MAX_S = 0.1
+"""How long the other sentinels may take when one has answered."""
+
+_HEARD_LOOK_EVERY_S = 0.005
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -61,7 +73,7 @@ class RedisReplyError(Exception):
         # Redis 6 wraps what a script has met into an error of its own: the word stands somewhere in it.
         found = _CODE.search(text)
         self.code = found[0] if found else ""
-        self.text = " ".join(text[found.start() if found else 0 :].split())
+        self.text = " ".join(text[found.start() if found else 0 :].split()).removesuffix(".")
 
     def as_store_error(self, where: str) -> StoreRefusedError | StoreUnavailableError:
         """Put the error into our words."""
@@ -123,6 +135,10 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         answer = self.ask(*command, give_up_at=self._reactor.seconds() + CONNECT_MAX_S)
         return await _within(answer, self.where, self._reactor)
 
+    def whenDisconnected(self) -> Deferred[Any]:
+        """Return what fires when the connection is lost; at once, if it is already. txredisapi's would never fire."""
+        return super().whenDisconnected() if self.connected else succeed(self)
+
     def is_late(self, now: float) -> bool:
         """Tell whether the next answer should have come by now."""
         return bool(self.give_up_at) and self.give_up_at[0] <= now
@@ -179,24 +195,45 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
 async def find_server(address: RedisAddress, *, reactor: IReactor) -> Host | None:
     """Return which server is the primary at an address, by what sentinels say of it now; None for a UNIX socket.
 
-    All are asked together, and who answers first is believed: those that say nothing cost no time.
+    All are asked together. Those that say nothing cost next to no time, and where two do not agree one has not heard of
+    the last failover yet: the latest is believed.
 
     Raises:
+        StoreRefusedError: no sentinel takes us.
         StoreUnavailableError: no sentinel knows.
     """
     if not address.primary:
         return address.hosts[0] if address.hosts else None
-    asking = [Deferred.fromCoroutine(_ask_sentinel(address, sentinel, reactor)) for sentinel in address.hosts]
-    # A list of all outcomes if all have failed, else the first success and its place.
-    outcome: Any = await DeferredList(asking, fireOnOneCallback=True, consumeErrors=True)
-    if isinstance(outcome, tuple):
+    told: list[tuple[int, Host] | StoreRefusedError | StoreUnavailableError] = []
+    asking = [
+        Deferred.fromCoroutine(_ask_sentinel(address, sentinel, reactor))
+        .addErrback(_as_outcome)
+        .addCallback(told.append)
+        for sentinel in address.hosts
+    ]
+    try:
+        enough_at = float("inf")
+        while len(told) < len(asking) and reactor.seconds() < enough_at:
+            await deferLater(reactor, _HEARD_LOOK_EVERY_S)
+            if enough_at == float("inf") and any(isinstance(one, tuple) for one in told):
+                enough_at = reactor.seconds() + OTHERS_MAX_S
+    finally:
         for one in asking:
             one.cancel()
-        host: Host = outcome[0]
-        return host
-    for _, failure in outcome:
-        failure.trap(StoreRefusedError, StoreUnavailableError)
-    raise StoreUnavailableError("; ".join(failure.value.why for _, failure in outcome))
+    found = [one for one in told if isinstance(one, tuple)]
+    if found:
+        return max(found, key=lambda one: one[0])[1]
+    errors = [one for one in told if not isinstance(one, tuple)]
+    kind = StoreRefusedError if all(isinstance(one, StoreRefusedError) for one in errors) else StoreUnavailableError
+    raise kind("; ".join(one.why for one in errors))
+
+
+def _as_outcome(failure: Failure) -> StoreRefusedError | StoreUnavailableError:
+    if failure.check(CancelledError):  # nobody wants to know any more
+        return StoreUnavailableError("not asked to the end")
+    failure.trap(StoreRefusedError, StoreUnavailableError)
+    error: StoreRefusedError | StoreUnavailableError = failure.value  # type: ignore[assignment]
+    return error
 
 
 async def connect(address: RedisAddress, host: Host | None, *, reactor: IReactor) -> RedisProtocol:
@@ -210,7 +247,7 @@ async def connect(address: RedisAddress, host: Host | None, *, reactor: IReactor
     where = f"{host}, the primary {address.primary!r}" if address.primary else address.description
     protocol = await _open(_make_endpoint(address, host, reactor), where, reactor)
     try:
-        if password:
+        if password or address.user:  # who may have none
             await _introduce(protocol, address, password)
         if address.db:
             await _or_refuse(protocol, "SELECT", address.db)
@@ -262,7 +299,8 @@ async def _check_role(protocol: RedisProtocol, *, by_sentinel: bool) -> None:
     raise StoreRefusedError(f"{protocol.where}: is a replica, which cannot be written to; name the primary")
 
 
-async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor) -> Host:
+async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor) -> tuple[int, Host]:
+    """Return the primary, and how many failovers the sentinel knows of."""
     password = _read_password(address)
     protocol = await _open(_make_endpoint(address, sentinel, reactor), f"sentinel {sentinel}", reactor)
     question = ("SENTINEL", "get-master-addr-by-name", address.primary)
@@ -275,13 +313,17 @@ async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor
                 raise
             await _introduce(protocol, address, password)
             found = await protocol.ask_soon(*question)
+        if not found:
+            raise StoreUnavailableError(f"{protocol.where}: knows no primary {address.primary!r}")
+        state = await protocol.ask_soon("SENTINEL", "MASTER", address.primary)
     except RedisReplyError as error:
+        if "unknown command" in error.text:
+            raise StoreRefusedError(f"{protocol.where}: is no sentinel") from None
         raise error.as_store_error(protocol.where) from None
     finally:
         protocol.hang_up()
-    if not found:
-        raise StoreUnavailableError(f"{protocol.where}: knows no primary {address.primary!r}")
-    return Host(str(found[0]), int(found[1]))
+    epoch = dict(zip(state[::2], state[1::2], strict=True))["config-epoch"]
+    return int(epoch), Host(str(found[0]), int(found[1]))
 
 
 def _make_endpoint(address: RedisAddress, host: Host | None, reactor: IReactor) -> IStreamClientEndpoint:
@@ -315,8 +357,10 @@ async def _open(endpoint: IStreamClientEndpoint, where: str, reactor: IReactor) 
     connecting = endpoint.connect(factory)
     try:
         protocol: RedisProtocol = await _within(connecting, where, reactor)
-    except StoreUnavailableError:
+    except (CancelledError, StoreUnavailableError):
         raise
+    except ConnectingCancelledError:
+        raise StoreUnavailableError(f"{where}: does not answer") from None
     except Exception as error:  # noqa: BLE001 - whatever connecting, or looking up a name, may meet
         raise StoreUnavailableError(f"{where}: {_words(error)}") from None
     return protocol

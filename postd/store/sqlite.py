@@ -7,6 +7,7 @@ from pathlib import Path
 
 from postd.errors import StoreRefusedError
 from postd.reactor import IReactor
+from postd.store.paging import read_by_pages
 from postd.store.sqlite_engine import WriterThread
 from postd.store.sqlite_file import SqliteFile
 from postd.store.sqlite_logins import SqliteLogins
@@ -48,15 +49,8 @@ class _NamelessSqliteStore(SqliteStore):
         finally:
             shutil.rmtree(folder)
 
-    async def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        # Nobody can open the file a second time: each portion is of a moment of its own.
-        after, more = 0, True
-        while more:
-            page = await self.list_posts(after=after, limit=at_once)
-            if page.posts:
-                yield page.posts
-                after = page.posts[-1][0]
-            more = page.more
+    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return read_by_pages(self.list_posts, at_once=at_once)  # nobody can open the file a second time
 
     def _file_is_ours(self) -> bool:
         return True

@@ -95,7 +95,6 @@ BAD_URLS = [
     ("redis://host/-1", DB_WANTED),
     ("redis://host/1/2", DB_WANTED),
     ("redis://a,b", "has more than one host; several are for redis+sentinel"),
-    ("redis://app@host", "has a user without a password"),
     (f"redis://:{SECRET}@host?password_file=/p", "has a password and a password_file"),
     ("redis://host?ca_file=/ca", "may have, once, after the question mark: password_file"),
     ("redis://host?db=1", "may have, once, after the question mark: password_file"),

@@ -21,8 +21,10 @@ from postd.errors import (
     StoreUnavailableError,
 )
 from postd.store.interface import Store
+from postd.store.redis_address import Host, RedisAddress
 from postd.store.redis_engine import STEP
 from postd.store.redis_scripts import KEYS, load_script
+from postd.store.redis_wire import connect
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import KEYS as FAILURE_KEYS
 from tests.store.contract import NOW, error_of, id_hash_of, import_posts, make_session, posts_of, started
@@ -343,6 +345,20 @@ async def test_a_store_of_a_newer_postd_is_refused(lasting: RedisServer) -> None
         assert await posts_of(store) == [(1, "x")]
 
 
+@ensureDeferred
+async def test_what_others_have_added_is_not_numbered_again(lasting: RedisServer) -> None:
+    """By one that only reads, and even that not, when all is gone and nobody else is left to remember."""
+    async with connected(lasting.url) as idle:
+        async with connected(lasting.url) as store:
+            ids = [await store.add_post(f"post {n}") for n in range(5)]
+            await sleep(1.5)
+        for _ in range(2):
+            lasting.ask("FLUSHALL")
+            await fails(idle.version())
+            await serves_again(idle)
+        assert await idle.add_post("on it goes") > ids[-1] + 2 * STEP
+
+
 async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
     """Wait until a store fails for a reason, which it has to soon."""
     deadline = reactor.seconds() + BACK_WITHIN_S
@@ -371,8 +387,15 @@ async def test_a_key_of_another_kind_is_an_error_and_no_more(lasting: RedisServe
         assert len(log.lines("reading works again")) == 1
     lasting.ask("DEL", KEYS["VERSION"])
     lasting.ask("SET", KEYS["VERSION"], "somebody else's")
-    with pytest.raises(StoreRefusedError, match="WRONGTYPE"):
+    with pytest.raises(StoreRefusedError, match="has a key postd:version that is not postd's"):
         make_store(lasting.url).prepare()
+
+
+def test_a_key_of_somebody_elses_is_left_alone(lasting: RedisServer) -> None:
+    lasting.ask("SET", KEYS["POSTS"], "somebody else's")
+    with pytest.raises(StoreRefusedError, match="has a key postd:posts that is not postd's; choose another database"):
+        make_store(lasting.url).prepare()
+    assert lasting.ask("KEYS", "*") == [KEYS["POSTS"]]
 
 
 # It refuses
@@ -547,6 +570,22 @@ async def test_a_server_with_too_many_clients_is_waited_for(guarded: RedisServer
         assert await store.add_post("who is in stays in") == 1
 
 
+def test_a_user_may_have_no_password(lasting: RedisServer) -> None:
+    lasting.ask("ACL", "SETUSER", "trusted", "on", "nopass", "~*", "&*", "+@all")
+    make_store(lasting.url.replace("//", "//trusted@")).prepare()
+    lasting.ask("ACL", "DELUSER", "trusted")
+
+
+@ensureDeferred
+async def test_a_connection_that_is_lost_already_says_so(lasting: RedisServer) -> None:
+    address = RedisAddress(hosts=(Host("127.0.0.1", lasting.port),))
+    protocol = await connect(address, address.hosts[0], reactor=reactor)
+    gone = protocol.whenDisconnected()
+    protocol.hang_up()
+    assert await gone is protocol
+    assert await protocol.whenDisconnected().addTimeout(1, reactor) is protocol
+
+
 def test_a_password_where_none_is_set_is_told(lasting: RedisServer) -> None:
     with pytest.raises(StoreRefusedError, match="without any password configured") as caught:
         make_store(f"redis://:s3cret@127.0.0.1:{lasting.port}").prepare()
@@ -712,6 +751,16 @@ def test_a_server_that_is_too_old_is_refused(lasting: RedisServer) -> None:
             make_store(proxy.url).prepare()
         proxy.to_client = lambda data: data.replace(b"redis_version:6.2.", b"redis_version:10.0")
         make_store(proxy.url).prepare()
+
+
+def test_a_host_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(full.getsockname())
+        with pytest.raises(StoreUnavailableError, match=r"^redis://127.0.0.1:\d+/0: does not answer$"):
+            make_store(f"redis://127.0.0.1:{full.getsockname()[1]}").prepare()
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -198,6 +198,7 @@ async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_
         assert writers.longest_gap_s < OUTAGE_MAX_S
         promoted = group.primary_port()
         assert promoted != group.primary.port
+        await serves_again(idle)
         group.primary.thaw()
         for n in range(40):
             post_id = await idle.add_post(f"idle {n}")
@@ -228,6 +229,8 @@ async def test_one_sentinel_that_answers_is_enough(tmp_path: Path) -> None:
                 make_store(url.replace("/main", "/other")).prepare()
             with pytest.raises(StoreRefusedError, match=r"is a sentinel; write redis\+sentinel://HOST:PORT/PRIMARY"):
                 make_store(sentinel.url).prepare()
+            with pytest.raises(StoreRefusedError, match=f"sentinel 127.0.0.1:{primary.port}: is no sentinel$"):
+                make_store(f"redis+sentinel://127.0.0.1:{primary.port}/main").prepare()
             sentinel.kill()
             with pytest.raises(StoreUnavailableError, match=r"sentinel 127.*Connection refused"):
                 make_store(url).prepare()
@@ -253,14 +256,35 @@ async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
         given_up.cancel()
         with pytest.raises(CancelledError):
             await given_up
-        assert await store.use_nonce(b"n", 1, expires=reactor.seconds() + 9)
         group.replicas[0].thaw()
-        began = reactor.seconds()
-        while True:
-            try:
-                await store.add_post("after")
-                break
-            except StoreUnavailableError:
-                assert reactor.seconds() < began + OUTAGE_MAX_S
-                await sleep(0.02)
+        await until_written(store)
         group.replicas[1].thaw()
+
+
+@ensureDeferred
+async def test_where_replicas_are_a_must_nothing_is_acknowledged_without_them(tmp_path: Path) -> None:
+    """The server counts them once a second, and lets writes pass for a while that no replica has."""
+    async with group_of(tmp_path, replicas=1) as group:
+        for setting, value in (("min-replicas-to-write", 1), ("min-replicas-max-lag", 2)):
+            group.primary.ask("CONFIG", "SET", setting, value)
+        async with connected(group.url) as store:
+            await until_written(store)
+            group.replicas[0].freeze()
+            until = reactor.seconds() + 4
+            while reactor.seconds() < until:
+                await fails(store.add_post("perhaps"))
+            group.replicas[0].thaw()
+            await until_written(store)
+
+
+async def until_written(store: Store) -> None:
+    """Wait until a write is acknowledged, which is to be soon."""
+    began = reactor.seconds()
+    while True:
+        try:
+            await store.add_post("after")
+        except StoreUnavailableError:
+            assert reactor.seconds() < began + OUTAGE_MAX_S
+            await sleep(0.02)
+        else:
+            return

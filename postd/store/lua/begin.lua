@@ -2,18 +2,26 @@
 -- anything else.
 --
 -- ARGV: the schema that we know, the server's name for the history of its data, a tag, the largest id and the largest
--- revision that we have seen, the step, and whether to create ('1' or ''). Returns what was found ('missing', 'other',
--- 'same', 'new' or 'parted'), and the schema or the largest id.
+-- revision that we have seen, the step, and whether to create ('1' or ''). Returns what was found ('foreign' with a key,
+-- 'other' with the schema, 'missing', 'same', 'new' or 'parted'), the largest id and the revision from now on.
 --
 -- A replica that became the primary, or a server that comes back with what was on its disk, may lack the last writes,
 -- which were acknowledged. Nobody knows how many. No id and no revision of theirs may be given out again: both go on a
 -- step further, and beyond all that we have seen. The first node to connect does that for all.
+local types = {[SCHEMA] = 'string', [HISTORY] = 'string', [LAST_ID] = 'string', [VERSION] = 'hash', [POSTS] = 'zset',
+  [CHANGES] = 'stream'}
+for key, wanted in pairs(types) do
+  local found = redis.call('TYPE', key)['ok']
+  if found ~= 'none' and (found ~= wanted or redis.call('EXISTS', SCHEMA) == 0) then
+    return {'foreign', key, '0'}
+  end
+end
 local schema = redis.call('GET', SCHEMA)
 if schema and schema ~= ARGV[1] then
-  return {'other', schema}
+  return {'other', schema, '0'}
 end
 if not schema and ARGV[7] == '' then
-  return {'missing', '0'}
+  return {'missing', '0', '0'}
 end
 local last_id = tonumber(redis.call('GET', LAST_ID) or '0')
 local revision = tonumber(redis.call('HGET', VERSION, 'revision') or '0')
@@ -34,4 +42,4 @@ if found ~= 'same' then
   redis.call('SET', LAST_ID, exact(last_id))
   redis.call('HSET', VERSION, 'revision', exact(revision), 'tag', ARGV[3])
 end
-return {found, exact(last_id)}
+return {found, exact(last_id), exact(revision)}
