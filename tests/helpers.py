@@ -31,6 +31,9 @@ from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_engine import WriterThread
 from postd.web.front.channel import Channel, PostdSite
 
+SALT = b"$2b$04$abcdefghijklmnopqrstuu"
+"""For bcrypt where a hash is part of a test's name, which is to be the same in each process."""
+
 
 def result_of(call: Any) -> Any:
     """Return what a coroutine or Deferred that needs nothing more comes to; raise what it raises."""

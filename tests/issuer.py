@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct, field, structs
 
-ABSENT: Any = object()
+ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "absent"})()
 """A header member or a claim with this value is left out."""
 
 WAIT_MAX_S = 30.0

@@ -38,6 +38,9 @@ ATTEMPT_MAX_S = 1.5
 AGAIN_AFTER_S = (0.05, 0.1, 0.2, 0.4)
 """How long is waited before the next attempt, and the one after that; in the end always the last of these."""
 
+_EACH_BEFORE_S = 0.001
+"""How much longer an answer may take for each that has to come before it."""
+
 _LOOK_EVERY_S = 0.1
 _ASK_EACH_LOOK_OF = 10
 
@@ -146,7 +149,8 @@ class RedisLink:
 
     def limit_ms(self, deadline_s: float = DEADLINE_S) -> int:
         """Return the time of the server, in milliseconds, after which what is sent now is given up."""
-        return int((self._reactor.seconds() + self._server_ahead_s + deadline_s) * 1000)
+        patience_s = deadline_s + self.waiting * _EACH_BEFORE_S
+        return int((self._reactor.seconds() + self._server_ahead_s + patience_s) * 1000)
 
     def give_up(self, why: str) -> None:
         """Leave this connection for another one."""

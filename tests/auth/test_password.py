@@ -376,7 +376,9 @@ class CheckerTests:
             with pytest.raises(Refused):
                 self.check(api, checker, threads, *shown)
 
-    @pytest.mark.parametrize("content", [user_line("alice", "other"), "", user_line("bob", "secret")])
+    @pytest.mark.parametrize(
+        "content", [user_line("alice", "other"), "", user_line("bob", "secret")], ids=["other", "none", "gone"]
+    )
     def test_a_password_that_was_changed_meanwhile_is_not_good(  # noqa: PLR0913, PLR0917 - fixtures
         self,
         api: InMemoryApi,

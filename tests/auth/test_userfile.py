@@ -30,8 +30,9 @@ from postd.auth.userfile import (
 )
 from postd.errors import ConfigError
 from postd.protocol.password import verify_password
+from tests.helpers import SALT
 
-BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()[4:]
+BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", SALT).decode()[4:]
 MD5 = hashlib.md5(b"alice:postd:secret").hexdigest()
 SHA256 = hashlib.sha256(b"alice:postd:secret").hexdigest()
 DIGEST = f"MD5={MD5},SHA-256={SHA256},realm=postd"

@@ -21,7 +21,7 @@ from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
 from tests.redis_server import RedisServer
 
-POSTS = 100_000
+POSTS = 30_000
 WAIT_MAX_S = 60
 
 

@@ -59,7 +59,7 @@ EXAMPLES: dict[str, tuple[dict[str, str], str]] = {
 
 def shown(value: object) -> str:
     """Name a case of a test by its value."""
-    return "absent" if value is ABSENT else ascii(value)
+    return ascii(sorted(value) if isinstance(value, set | frozenset) else value)
 
 
 def key_set(*entries: Any) -> KeySet:

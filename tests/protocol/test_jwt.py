@@ -48,7 +48,7 @@ ILL_TYPED: Mapping[str, Any] = {
 
 def shown(value: object) -> str:
     """Name a case of a test by its value."""
-    return "absent" if value is ABSENT else ascii(value)
+    return ascii(sorted(value) if isinstance(value, set | frozenset) else value)
 
 
 def make(header: Mapping[str, Any] | None = None, /, **claims: Any) -> str:

@@ -21,13 +21,14 @@ from postd.protocol.password import (
     verify_password,
     weakness,
 )
+from tests.helpers import SALT
 
 ANEW = "make it anew with `postd user passwd NAME` or `htpasswd -B`"
 
 
 def bcrypt_hash(password: bytes, prefix: str = "$2y$") -> str:
     """Return what `htpasswd -B -C 4` writes."""
-    return prefix + bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()[4:]
+    return prefix + bcrypt.hashpw(password, SALT).decode()[4:]
 
 
 def argon2_hash(
