@@ -315,15 +315,23 @@ async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor
             found = await protocol.ask_soon(*question)
         if not found:
             raise StoreUnavailableError(f"{protocol.where}: knows no primary {address.primary!r}")
-        state = await protocol.ask_soon("SENTINEL", "MASTER", address.primary)
+        epoch = await _ask_epoch(protocol, address.primary)
     except RedisReplyError as error:
         if "unknown command" in error.text:
             raise StoreRefusedError(f"{protocol.where}: is no sentinel") from None
         raise error.as_store_error(protocol.where) from None
     finally:
         protocol.hang_up()
-    epoch = dict(zip(state[::2], state[1::2], strict=True))["config-epoch"]
-    return int(epoch), Host(str(found[0]), int(found[1]))
+    return epoch, Host(str(found[0]), int(found[1]))
+
+
+async def _ask_epoch(protocol: RedisProtocol, primary: str) -> int:
+    """Return how many failovers a sentinel knows of, 0 if we may not know."""
+    try:
+        state = await protocol.ask_soon("SENTINEL", "MASTER", primary)
+    except RedisReplyError:
+        return 0
+    return int(dict(zip(state[::2], state[1::2], strict=True))["config-epoch"])
 
 
 def _make_endpoint(address: RedisAddress, host: Host | None, reactor: IReactor) -> IStreamClientEndpoint:
