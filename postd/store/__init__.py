@@ -10,7 +10,6 @@ import re
 from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.store.interface import Store
-from postd.store.redis import RedisStore
 from postd.store.redis_address import REDIS_URLS, decode_redis_url
 from postd.store.sqlite import SqliteStore
 
@@ -37,6 +36,8 @@ def open_store(url: str, *, where: str, reactor: IReactor) -> Store:
     if kind == "memory" and colon and not rest:
         return SqliteStore.in_memory(reactor=reactor)
     if kind.startswith("redis"):
+        from postd.store.redis import RedisStore  # noqa: PLC0415 - it brings libraries with it that SQLite does without
+
         try:
             return RedisStore(decode_redis_url(url), reactor=reactor)
         except ValueError as error:

@@ -1,7 +1,7 @@
 """Posts that come into Redis with their ids (`postd.store.interface.Import`)."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreUnavailableError
@@ -24,20 +24,28 @@ class RedisImports(RedisEngine):
 
     async def begin_import(self) -> "RedisImport":
         await self._ask("PING")  # for whoever has much to bring to a store that is away
-        return RedisImport(self)
+        return RedisImport(self.description, ask=self._ask, write=self._write)
 
 
 class RedisImport:
-    """An import into the store that `engine` is."""
+    """An import into one database.
 
-    def __init__(self, engine: RedisEngine) -> None:
-        self._engine = engine
+    Args:
+        where: names it in messages.
+        ask: sends a command.
+        write: runs a script that changes something.
+    """
+
+    def __init__(self, where: str, *, ask: Callable[..., Awaitable[Any]], write: Callable[..., Awaitable[Any]]) -> None:
+        self._where = where
+        self._ask = ask
+        self._write = write
         self._name = secrets.token_hex(8)
         self._taken = 0
 
     async def add(self, posts: Sequence[tuple[int, str]]) -> None:
         arguments: list[Any] = [argument for post in posts for argument in post]
-        twice = await self._engine._write(_STAGE, self._name, STAGED_KEPT_S, *arguments)  # noqa: SLF001
+        twice = await self._write(_STAGE, self._name, STAGED_KEPT_S, *arguments)
         if twice:
             raise PostExistsError(int(twice))
         self._taken += len(posts)
@@ -45,7 +53,7 @@ class RedisImport:
     async def commit(
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
     ) -> int:
-        outcome, detail = await self._engine._write(  # noqa: SLF001
+        outcome, detail = await self._write(
             _COMMIT,
             secrets.token_hex(8),
             self._name,
@@ -57,7 +65,7 @@ class RedisImport:
             deadline_s=COMMIT_MAX_S,
         )
         if outcome == "lost":
-            raise StoreUnavailableError(f"{self._engine.description}: has lost the posts that were to be imported")
+            raise StoreUnavailableError(f"{self._where}: has lost the posts that were to be imported")
         if outcome == "not empty":
             raise StoreNotEmptyError
         if outcome == "taken":
@@ -65,4 +73,4 @@ class RedisImport:
         return int(detail)
 
     async def discard(self) -> None:
-        await self._engine._ask("DEL", KEYS["IMPORT"] + self._name)  # noqa: SLF001
+        await self._ask("DEL", KEYS["IMPORT"] + self._name)

@@ -7,11 +7,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from postd.errors import ChangesGoneError, NoSuchPostError, PostChangedError, StoreUnavailableError
+from postd.errors import NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import Page
-from postd.store.paging import read_by_pages
+from postd.store.paging import check_reached, read_by_pages
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_engine import RedisEngine
 from postd.store.redis_scripts import KEYS, load_script
@@ -77,9 +77,7 @@ class RedisPosts(RedisEngine):
         latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit)
         latest = self._revision(latest_text)
         changes = [_decode_change(name, fields) for name, fields in entries]
-        # Where some may have been lost the log has a hole, and so it has where it was trimmed.
-        if after > latest or (after < latest and (not changes or changes[0].revision != after + 1)):
-            raise ChangesGoneError(after)
+        check_reached(changes, after=after, latest=latest)
         return changes
 
     def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:

@@ -4,6 +4,7 @@ A script is one step: nothing comes between its commands, and a crash leaves all
 """
 
 import hashlib
+from functools import cache
 from importlib import resources
 
 from msgspec import Struct
@@ -44,7 +45,13 @@ KEYS = {
 }
 """The names of keys, or what they begin with, by the names that the scripts have for them."""
 
-_NUMBERS = {"CHANGES_KEPT": str(CHANGES_KEPT), "POST_ID_MAX": str(POST_ID_MAX)}
+_NAMES = "".join(
+    [
+        *(f"local {name} = '{key}'\n" for name, key in KEYS.items()),
+        f"local CHANGES_KEPT = {CHANGES_KEPT}\n",
+        f"local POST_ID_MAX = {POST_ID_MAX}\n",
+    ]
+)
 
 
 class Script(Struct, frozen=True):
@@ -56,9 +63,10 @@ class Script(Struct, frozen=True):
 
 def load_script(name: str, *, writes: bool = False) -> Script:
     """Return the script in the file `name`, with what stands in front of each, and of each that `writes`."""
-    folder = resources.files("postd.store") / "lua"
-    names = "".join(f"local {name} = '{key}'\n" for name, key in KEYS.items())
-    numbers = "".join(f"local {name} = {number}\n" for name, number in _NUMBERS.items())
-    files = ("common", "writing", name) if writes else ("common", name)
-    text = "".join([names, numbers, *((folder / f"{file}.lua").read_text("utf-8") for file in files)])
+    text = "".join([_NAMES, *map(_read, ("common", "writing", name) if writes else ("common", name))])
     return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis' choice
+
+
+@cache
+def _read(name: str) -> str:
+    return (resources.files("postd.store") / "lua" / f"{name}.lua").read_text("utf-8")

@@ -7,9 +7,10 @@ from typing import Any
 
 from twisted.internet.task import deferLater
 
-from postd.errors import ChangesGoneError, NoSuchPostError, PostChangedError, StoreUnavailableError
+from postd.errors import NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import Page
+from postd.store.paging import check_reached
 from postd.store.sqlite_engine import SqliteEngine
 from postd.store.sqlite_file import transaction
 from postd.store.sqlite_import import SqliteImport
@@ -65,10 +66,9 @@ class SqlitePosts(SqliteEngine):
                     "SELECT revision, kind, id, post FROM change WHERE revision > ? ORDER BY revision LIMIT ?",
                     (after, limit),
                 ).fetchall()
-            # The log has no holes: what came next is either the first row or was trimmed.
-            if after > latest or (after < latest and (not rows or rows[0][0] != after + 1)):
-                raise ChangesGoneError(after)
-            return [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
+            changes = [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
+            check_reached(changes, after=after, latest=latest)
+            return changes
 
         return await self._read(query)
 

@@ -5,14 +5,16 @@ store not yet started. Called again, it makes another one on the same place, if 
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_twisted
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
 
 from postd.errors import (
     ChangesGoneError,
@@ -25,6 +27,7 @@ from postd.errors import (
     StoreUnavailableError,
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
+from postd.reactor import IReactor
 from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Store
 from postd.store.writes import QUEUE_MAX
 
@@ -45,6 +48,17 @@ async def store(make_store: MakeStore) -> AsyncIterator[Store]:
     opened = await open_store(make_store)
     yield opened
     await opened.stop()
+
+
+async def until_it_answers(store: Store) -> None:
+    for _ in range(100):
+        try:
+            await store.version()
+        except StoreUnavailableError:
+            await deferLater(cast(IReactor, global_reactor), 0.1)
+        else:
+            return
+    raise AssertionError("the store does not answer")
 
 
 async def error_of(call: Any) -> PostdError:

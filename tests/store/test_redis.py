@@ -1,6 +1,5 @@
 """The Redis store: the contract, on a real server."""
 
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -21,12 +20,6 @@ from tests.store.contract import (
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 reactor = cast(IReactor, global_reactor)
-
-
-@pytest.fixture(scope="session")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
 
 
 @pytest.fixture

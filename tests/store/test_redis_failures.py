@@ -45,12 +45,6 @@ from tests.store.failing import log as log  # noqa: PLC0414 - a fixture
 pytestmark = pytest.mark.usefixtures("log")
 
 
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture
 def lasting(shared_server: RedisServer) -> RedisServer:
     """A server without data, for tests that leave it as it was."""

@@ -37,6 +37,7 @@ from tests.store.contract import (
     make_session,
     open_store,
     started,
+    until_it_answers,
     with_any_text,
 )
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
@@ -387,17 +388,6 @@ async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore
     with pytest.raises(ArithmeticError):
         await store._write(broken)  # noqa: SLF001 - no public write fails so
     assert await store.add_post("next") == 1
-
-
-async def until_it_answers(store: Store) -> None:
-    for _ in range(100):
-        try:
-            await store.version()
-        except StoreUnavailableError:
-            await deferLater(reactor, 0.1)
-        else:
-            return
-    raise AssertionError("the store does not answer")
 
 
 @ensureDeferred

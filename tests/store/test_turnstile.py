@@ -25,7 +25,7 @@ from postd.store.sqlite_file import BUSY_TIMEOUT_MS
 from postd.store.sqlite_locks import SharedFile
 from postd.store.sqlite_turn import TURN_MAX_S, Turnstile
 from tests.helpers import locked, run_sql
-from tests.store.contract import error_of, started
+from tests.store.contract import error_of, started, until_it_answers
 
 reactor = cast(IReactor, global_reactor)
 
@@ -299,12 +299,12 @@ async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Pa
     late._watch.stop()  # noqa: SLF001 - it looks again when the test says so
     make_backup(path, "new").rename(path)
     await deferLater(reactor, 1.1)
-    await until_open(early)
+    await until_it_answers(early)
     assert await early.add_post("one") == 2
     beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
     late._watch_file()  # noqa: SLF001
     late._watch.start(1, now=False)  # noqa: SLF001
-    await until_open(late)
+    await until_it_answers(late)
     assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
     assert await late.add_post("two") == 3
     assert await early.add_post("three") == 4
@@ -342,7 +342,7 @@ async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
     assert path.read_bytes() == before
     await starting
     for store in stores:
-        await until_open(store)
+        await until_it_answers(store)
     assert await newcomer.add_post("x") == 2
     assert {await store.add_post("x") for store in stores} == {3, 4}
     await newcomer.stop()
@@ -361,21 +361,10 @@ async def test_a_link_that_leads_elsewhere_leaves_the_old_file_to_others(tmp_pat
     link.unlink()
     link.symlink_to(other)
     await deferLater(reactor, 1.1)
-    await until_open(store)
+    await until_it_answers(store)
     await stays.add_post("still")
     assert texts_in(target) == {"target", "old", "still"}
     await store.add_post("new")
     assert texts_in(other) == {"other", "new"}
     for one in (store, stays):
         await one.stop()
-
-
-async def until_open(store: SqliteStore) -> None:
-    for _ in range(100):
-        try:
-            await store.version()
-        except StoreUnavailableError:
-            await deferLater(reactor, 0.1)
-        else:
-            return
-    raise AssertionError("the store does not open")
