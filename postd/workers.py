@@ -174,6 +174,8 @@ class WorkerPool(Service):
 
     def on_ready(self, worker: "_Worker") -> None:
         """Called when the store of a worker answers."""
+        if not self.running:  # the listeners, whose addresses would be told, are closed
+            return
         if self._was_ready:
             self._log.info("{worker} is ready, in the place of the one that ended", worker=worker)
         elif len(self._workers) == len(self._numbers) and all(one.is_ready for one in self._workers.values()):
@@ -184,7 +186,7 @@ class WorkerPool(Service):
         """Called when a worker cannot serve as things are. Once all could, things may become as they were."""
         if self._was_ready:
             self._log.error("{worker}: {why}", worker=worker, why=why)
-        elif not self._was_refused:
+        elif self.running and not self._was_refused:
             self._was_refused = True
             self._started.refused(why)
 

@@ -113,6 +113,14 @@ def test_ready_is_told_once_when_all_are(parts: Parts) -> None:
     assert parts.told == ["ready"]
 
 
+@pytest.mark.parametrize("message", [{"ready": True}, {"refused": "p.db: not a database"}])
+def test_nothing_is_told_when_the_stop_has_begun(parts: Parts, message: dict[str, object]) -> None:
+    parts.pool.stopService()
+    for process in parts.processes:
+        process.tell(**message)
+    assert parts.told == []
+
+
 def test_one_that_ends_is_replaced_later_each_time_until_one_has_lived_for_a_while(parts: Parts) -> None:
     for delay_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, RESTART_MAX_S, RESTART_MAX_S):
         count = len(parts.processes)
