@@ -163,7 +163,18 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """`[limits]`: what one client may ask of the server."""
 
     max_body_bytes: ByteCount = field(default=ByteCount(16 * 1024), name="body")
+    header_s: Seconds = field(default=Seconds(10), name="header_time")
+    body_s: Seconds = field(default=Seconds(30), name="body_time")
     idle_s: Seconds = field(default=Seconds(60), name="idle_time")
+    connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+
+
+class Log(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[log]`: where events are written to, and how; `access` is a line a request."""
+
+    file: str = ""
+    format: Literal["text", "json"] = "text"
+    access: bool = True
 
 
 class Api(Struct, frozen=True, forbid_unknown_fields=True):
@@ -270,6 +281,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     bearer: tuple[BearerSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
+    log: Log = field(default_factory=Log)
 
 
 class LoadedSettings(Struct, frozen=True):
@@ -456,6 +468,11 @@ _WANTED = {
     "throttle.address_failures": "a whole number from 1 to 1000000",
     "throttle.account_failures": "a whole number from 1 to 1000000",
     "limits": "a table, [limits]",
+    "limits.connections": "a whole number from 1 to 1000000",
+    "log": "a table, [log]",
+    "log.file": 'the path of a file, or "": where twistd logs',
+    "log.format": '"text" or "json"',
+    "log.access": "true or false",
 }
 
 
@@ -464,6 +481,8 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     made = dict(values)
     if values.get("users"):
         made["users"] = str(folder / values["users"])
+    if values.get("log", {}).get("file"):
+        made["log"] = {**values["log"], "file": str(folder / values["log"]["file"])}
     if "page" in values:
         made["page"] = [
             {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.config import LoadedSettings, Settings, check_folders, count_workers
+from postd.descriptors import fit
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import (
     Inherited,
@@ -34,7 +35,8 @@ from postd.logins import Logins
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
-from postd.web.front.channel import PostdSite
+from postd.web.front.access_log import AccessLog
+from postd.web.front.site import PostdSite
 from postd.web.site import ProtectedPage, make_root
 from postd.workers import SHUTDOWN_GRACE_S, Started, WorkerPool
 
@@ -79,6 +81,7 @@ class PostdService(Service):
 
     def startService(self) -> None:
         super().startService()
+        self._site.connections_max = fit(self._site.connections_max)
         # What is there now stays: the collector need not look at it again, nor after each 700 new objects, which is
         # every few requests. They are in cycles, mostly, so that it must run at all.
         gc.collect()
@@ -130,8 +133,15 @@ class PostdService(Service):
             self._log.failure("the store could not be started", failure=failure)
 
 
-def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> IService:
+def make_service(
+    loaded: LoadedSettings, *, reactor: IReactor, reopen_log: Callable[[], None] = lambda: None
+) -> IService:
     """Build the server, or what starts its workers. The store has been tried and the ports are bound when this returns.
+
+    Args:
+        loaded: the settings.
+        reactor: the process's.
+        reopen_log: called on SIGHUP, before anything else is.
 
     Raises:
         ConfigError: a setting cannot be used; nothing is left bound.
@@ -170,15 +180,16 @@ def make_service(loaded: LoadedSettings, *, reactor: IReactor) -> IService:
     else:
         service = PostdService(parts, listeners, started=started, reactor=reactor)
 
-    _listen_to_signals(service.reload, reactor)
+    _listen_to_signals(service.reload, reopen_log, reactor)
     reactor.callWhenRunning(own_locks, listeners)
     return service
 
 
-def _listen_to_signals(reload: Callable[[], None], reactor: IReactor) -> None:
+def _listen_to_signals(reload: Callable[[], None], reopen_log: Callable[[], None], reactor: IReactor) -> None:
     """Reload on SIGHUP, and while the server ends take no notice of who asks for it once more."""
 
     def hang_up() -> None:
+        reopen_log()
         _log.info("SIGHUP: looking for what has changed")
         reload()
 
@@ -215,9 +226,10 @@ def _make_parts(loaded: LoadedSettings, reactor: IReactor) -> Parts:
     settings, where = loaded.settings, loaded.where
     store = open_store(settings.store, where=where["store"], reactor=reactor)
     logins = Logins(settings, store, reactor=reactor, issuers_where=where["bearer"])
-    limits = settings.limits
     root = make_tree(settings, store, logins)
-    site = PostdSite(root, max_body_bytes=limits.max_body_bytes, idle_s=limits.idle_s, reactor=reactor)
+    as_json, address_of = settings.log.format == "json", logins.access.clients.address
+    access_log = AccessLog(as_json=as_json, address_of=address_of, reactor=reactor) if settings.log.access else None
+    site = PostdSite(root, limits=settings.limits, access_log=access_log, reactor=reactor)
     return Parts(store, logins, site)
 
 

@@ -1,17 +1,23 @@
 """`twistd postd`: its options, and the way from them to the service."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from twisted.application.service import IService
+from twisted.application.service import IService, MultiService
+from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python import usage
+from twisted.python.components import Componentized
+from twisted.scripts._twistd_unix import UnixAppLogger
 
 from postd import __version__
-from postd.config import load_settings
+from postd.config import LoadedSettings, load_settings
 from postd.errors import ConfigError
+from postd.log import FORMATS, AppendedFile
 from postd.reactor import IReactor
+
+_log = Logger()
 
 
 class Options(usage.Options):
@@ -67,9 +73,66 @@ def makeService(options: Options) -> IService:
     given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
     try:
         loaded = load_settings(options["config"], given, Path.cwd())
-        return make_service(loaded, reactor=cast("IReactor", reactor))
+        logged = _Logged(loaded, options.parent or {})
+        logged.serve(make_service(loaded, reopen_log=logged.reopen, reactor=cast("IReactor", reactor)))
     except ConfigError as error:
         raise _refusal(str(error)) from None
+    return logged
+
+
+class _Logged(MultiService):
+    """What serves, and what twistd is to log to as long as it does: it asks its application for that.
+
+    Args:
+        loaded: the settings.
+        twistd: its options, whose `--logger` wins over `[log]`, and `--syslog` over `format`.
+
+    Raises:
+        ConfigError: the file of the log cannot be written to.
+    """
+
+    def __init__(self, loaded: LoadedSettings, twistd: Mapping[str, Any]) -> None:
+        super().__init__()
+        log, where = loaded.settings.log, loaded.where["log"]
+        self._twistd = twistd
+        self._format = FORMATS[log.format]
+        self._file: AppendedFile | None = None
+        if log.file:
+            try:
+                self._file = AppendedFile(log.file, self._format)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{where}.file", f"{log.file}: {getattr(error, 'strerror', error)}") from None
+        if twistd.get("logger") and log.file:
+            _log.warn("{where}.file is not written to: twistd was given --logger", where=where)
+        elif log.format != "text" and (twistd.get("logger") or (twistd.get("syslog") and not log.file)):
+            _log.warn("{where}.format is of no use: twistd was given --logger or --syslog", where=where)
+
+    def serve(self, service: IService) -> None:
+        """Take what serves."""
+        service.setServiceParent(self)
+
+    def reopen(self) -> None:
+        """Let the log go on in a file of the same name that may be another one."""
+        if self._file:
+            self._file.reopen()
+
+    def setServiceParent(self, parent: Any) -> None:
+        if isinstance(parent, Componentized):
+            observer = self._file or self._twistds_own()
+            if observer is not None:
+                parent.setComponent(ILogObserver, observer)
+        super().setServiceParent(parent)
+
+    def _twistds_own(self) -> FileLogObserver | None:
+        """Return what twistd would log to, with our lines; None where it is to do that by itself."""
+        if self._twistd.get("logger") or self._twistd.get("syslog"):
+            return None
+        try:
+            observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - whatever it is
+        except OSError as error:
+            raise _refusal(f"--logfile: {error.filename}: {error.strerror}") from None
+        observer.formatEvent = self._format
+        return observer
 
 
 def _refusal(why: str) -> SystemExit:

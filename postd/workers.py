@@ -6,8 +6,7 @@ has made it run, nor can the threads of a store. Between the two go lines of JSO
 - To a worker's standard input: one line that says all that it has to know, later `"reload"` each time. Its end is the
   word to stop: so workers do not outlive a parent that was killed. A worker takes SIGTERM for the same.
 - From its standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, `{"ready": true}` once its store answers, and
-  `{"refused": WHY}` before it ends because it cannot ever serve as things are. The log is written here alone: twistd
-  rotates it.
+  `{"refused": WHY}` before it ends because it cannot ever serve as things are. The log is written here alone.
 - From its standard error: whatever else it, or Python, has to say.
 """
 
@@ -31,6 +30,7 @@ from twisted.python.failure import Failure
 
 from postd.config import LoadedSettings
 from postd.listeners import Inherited, Listener, close, hold
+from postd.log import ACCESS_NAMESPACE
 from postd.reactor import IReactor
 
 RESTART_FIRST_S, RESTART_MAX_S = 0.1, 10.0
@@ -47,9 +47,6 @@ KILL_AFTER_S = SHUTDOWN_GRACE_S + 5
 
 LINE_MAX_BYTES = 1024 * 1024
 """The longest line of a worker; what is longer is taken for several."""
-
-ACCESS_NAMESPACE = "postd.access"
-"""The namespace of the access log, whose lines do not say who wrote them."""
 
 FIRST_FD = 3
 """The file descriptor of the first socket in a worker."""
@@ -271,9 +268,11 @@ class _Worker(ProcessProtocol):
                 self._pool.on_refused(self, why)
 
     def _relay(self, level: str, namespace: str, text: str) -> None:
-        if namespace != ACCESS_NAMESPACE:
-            text = f"worker {self.number}: {text}"
-        Logger(namespace).emit(LogLevel.levelWithName(level), "{text}", text=text)
+        log, known = Logger(namespace), LogLevel.levelWithName(level)
+        if namespace == ACCESS_NAMESPACE:  # whose lines do not say who wrote them
+            log.emit(known, "{lines}", lines=text)
+        else:
+            log.emit(known, "worker {worker}: {relayed}", worker=self.number, relayed=text)
 
     def _hear_errors(self, lines: Iterable[bytes]) -> None:
         text = b"\n".join(lines).decode(errors="backslashreplace")

@@ -23,13 +23,18 @@ from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisc
 from twisted.web.resource import IResource
 
 from postd.auth.password import HashThreads
-from postd.config import Settings, decode_text
+from postd.config import Limits, Settings, decode_text
 from postd.logins import Logins
 from postd.reactor import IReactor
 from postd.service import make_tree
 from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_engine import WriterThread
-from postd.web.front.channel import Channel, PostdSite
+from postd.web.front.access_log import AccessLog
+from postd.web.front.channel import Channel
+from postd.web.front.site import PostdSite
+
+FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
 
 SALT = b"$2b$04$abcdefghijklmnopqrstuu"
 """For bcrypt where a hash is part of a test's name, which is to be the same in each process."""
@@ -97,10 +102,15 @@ class Answer(Struct):
         return values[0] if values else None
 
 
-def make_site(root: IResource, *, clock: Clock | None = None, max_body_bytes: int = 16384) -> PostdSite:
-    """Put our front before a resource, with a clock that stands still."""
+def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> PostdSite:
+    """Put our front before a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
-    return PostdSite(root, max_body_bytes=max_body_bytes, idle_s=60, reactor=reactor)
+    access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
+    return PostdSite(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
+
+
+def _peer(request: Any) -> str:
+    return getattr(request.getClientAddress(), "host", "unix")
 
 
 class MemoryTransport(StringTransportWithDisconnection):
@@ -115,7 +125,7 @@ class MemoryTransport(StringTransportWithDisconnection):
 
 def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
     """Make a connection to the server; return the server's end."""
-    channel: Channel = site.buildProtocol(None)
+    channel = cast(Channel, site.buildProtocol(None))
     transport.protocol = channel
     channel.makeConnection(transport)
     return channel

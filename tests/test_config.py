@@ -18,6 +18,7 @@ from postd.config import (
     IssuerUrl,
     Leeway,
     Limits,
+    Log,
     Origin,
     Page,
     PagePath,
@@ -39,7 +40,7 @@ from postd.errors import ConfigError
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url"),
-    *("api", "page", "session", "digest", "bearer", "throttle", "limits"),
+    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"basic", "digest", "session", "bearer"'
@@ -83,6 +84,7 @@ def test_the_defaults(folder: Path) -> None:
         bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
         limits=Limits(max_body_bytes=ByteCount(16384), idle_s=Seconds(60)),
+        log=Log(file="", format="text", access=True),
     )
 
 
@@ -145,6 +147,10 @@ def test_every_key(folder: Path) -> None:
         [limits]
         body = "1.5MiB"
         idle_time = "500ms"
+        [log]
+        file = "var/posts.log"
+        format = "json"
+        access = false
         """,
     )
     assert settings == Settings(
@@ -189,6 +195,7 @@ def test_every_key(folder: Path) -> None:
         ),
         throttle=ThrottleSettings(failures=3, address_failures=4, account_failures=5, window_s=Seconds(3600)),
         limits=Limits(max_body_bytes=ByteCount(3 * 512 * 1024), idle_s=Seconds(0.5)),
+        log=Log(file=f"{folder}/var/posts.log", format="json", access=False),
     )
 
 
@@ -278,7 +285,8 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
         ),
         (
             "[limits]\nboddy = 1",
-            "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, idle_time",
+            "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, "
+            "header_time, body_time, idle_time, connections",
         ),
         (
             "workers = -1",
@@ -294,6 +302,17 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
         ),
         ('listen = "tcp:1"', f"postd.toml: listen: Expected `array`, got `str`; allowed: {ENDPOINTS}"),
         ("listen = [1]", f"postd.toml: listen[0]: Expected `str`, got `int`; allowed: {ENDPOINTS}"),
+        ("log = 1", "postd.toml: log: Expected `object`, got `int`; allowed: a table, [log]"),
+        (
+            "log.file = 1",
+            'postd.toml: log.file: Expected `str`, got `int`; allowed: the path of a file, or "": where twistd logs',
+        ),
+        ("log.format = 'xml'", 'postd.toml: log.format: Invalid enum value \'xml\'; allowed: "text" or "json"'),
+        ("log.access = 'no'", "postd.toml: log.access: Expected `bool`, got `str`; allowed: true or false"),
+        (
+            "log.acess = true",
+            "postd.toml: log.acess: unknown key (did you mean 'access'?); allowed in [log]: file, format, access",
+        ),
         ("limits = 1", "postd.toml: limits: Expected `object`, got `int`; allowed: a table, [limits]"),
         (
             'insecure = ["all"]',
@@ -430,7 +449,7 @@ def test_a_folder_that_is_not_there(folder: Path) -> None:
     check_folders(load_settings("postd.toml", {}, folder))
 
 
-@pytest.mark.parametrize("later", ['[api]\ncors_origins = ["*"]', '[log]\nformat = "json"', 'hsts = "1d"'])
+@pytest.mark.parametrize("later", ['[api]\ncors_origins = ["*"]', 'hsts = "1d"'])
 def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, later: str) -> None:
     assert "unknown key" in refusal(folder, later)
 
@@ -479,6 +498,6 @@ def test_the_sample_shows_every_key_with_its_default(folder: Path) -> None:
     table = tomllib.loads(shown)
     assert set(table) == set(KEYS)
     assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
-    for key in ("api", "session", "digest", "throttle", "limits"):
+    for key in ("api", "session", "digest", "throttle", "limits", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)

@@ -20,7 +20,7 @@ class SqlitePosts(SqliteEngine):
     """The tables of `schema/0001_posts.sql`."""
 
     async def version(self) -> Version:
-        return await self._read(_select_version)
+        return await self._recall("version", _select_version)
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
@@ -35,7 +35,7 @@ class SqlitePosts(SqliteEngine):
         return await self._read(query)
 
     async def get_post(self, post_id: int) -> Post:
-        return Post(post_id, await self._read(lambda connection: _select_text(connection, post_id)))
+        return await self._recall(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
     async def add_post(self, text: str) -> int:
         def write(connection: sqlite3.Connection) -> int | None:

@@ -1,10 +1,10 @@
-"""Setting up an answer. Each function returns the body, which the caller returns to whoever writes it."""
+"""Answers as values: a view returns one, and whoever has the connection sends it."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 
-from twisted.web.iweb import IRequest
+from msgspec import Struct
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
@@ -20,46 +20,63 @@ PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
 """What every page of ours carries (contract 3); pages in HTML have a policy of their own."""
 
 
+class Answer(Struct, frozen=True):
+    """An answer that is known whole, and can be sent any number of times.
+
+    Args:
+        status: the HTTP status.
+        head: status line and header fields, each with its line's end. What is due for each request alone is added
+            when it is sent: `Date`, `Connection`, and what was set on the request itself.
+        body: what a GET is sent; `Content-Length` tells its length.
+    """
+
+    status: int
+    head: bytes
+    body: bytes = b""
+
+
+class Stream(Struct, frozen=True):
+    """An answer whose body is made while it is sent, as fast as the client reads; `head` is that of `Answer`."""
+
+    status: int
+    head: bytes
+    pieces: AsyncIterator[bytes]
+
+
 def phrase(status: HTTPStatus) -> str:
     """Return the reason phrase of RFC 9110; Python before 3.13 has those of its forerunners for two of them."""
     return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status.value, status.phrase)
 
 
-def set_headers(
-    request: IRequest, status: HTTPStatus, content_type: bytes | None, headers: Mapping[bytes, bytes]
-) -> None:
-    """Set the status and all headers but the length of the body."""
-    # Twisted knows no phrase for 422 and later arrivals.
-    request.setResponseCode(status.value, phrase(status).encode())
-    for name, value in headers.items():
-        request.setHeader(name, value)
-    request.setHeader(b"X-Content-Type-Options", b"nosniff")
-    if content_type is not None:
-        request.setHeader(b"Content-Type", content_type)
+def make_answer(status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Answer:
+    """Return an answer with a body."""
+    length = {b"Content-Type": content_type, b"Content-Length": b"%d" % len(body)}
+    return Answer(status.value, _encode_head(status, {**headers, **length}), body)
 
 
-def encode_answer(
-    request: IRequest, status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]
-) -> bytes:
-    """Set up an answer whose body is known whole."""
-    set_headers(request, status, content_type, headers)
-    request.setHeader(b"Content-Length", b"%d" % len(body))
-    return body
+def make_no_content(headers: Mapping[bytes, bytes]) -> Answer:
+    """Return a 204."""
+    return Answer(204, _encode_head(HTTPStatus.NO_CONTENT, headers))
 
 
-def encode_no_content(request: IRequest, headers: Mapping[bytes, bytes]) -> bytes:
-    """Set up a 204."""
-    set_headers(request, HTTPStatus.NO_CONTENT, None, headers)
-    return b""
+def make_not_modified(headers: Mapping[bytes, bytes]) -> Answer:
+    """Return a 304; `headers` are those that a 200 would have (RFC 9110 §15.4.5)."""
+    return Answer(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
 
 
-def encode_not_modified(request: IRequest, headers: Mapping[bytes, bytes]) -> bytes:
-    """Set up a 304; `headers` are those that a 200 would have (RFC 9110 §15.4.5)."""
-    set_headers(request, HTTPStatus.NOT_MODIFIED, None, headers)
-    return b""
+def make_redirect(location: bytes) -> Answer:
+    """Return a 302 to a path of ours."""
+    return make_answer(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def encode_redirect(request: IRequest, location: bytes) -> bytes:
-    """Set up a 302 to a path of ours."""
-    headers = {**PAGE_HEADERS, b"Location": location}
-    return encode_answer(request, HTTPStatus.FOUND, TEXT, b"%b\n" % location, headers)
+def make_stream(content_type: bytes, pieces: AsyncIterator[bytes], headers: Mapping[bytes, bytes]) -> Stream:
+    """Return a 200 whose body comes in pieces."""
+    return Stream(200, _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type}), pieces)
+
+
+def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:
+    lines = [b"%b: %b\r\n" % header for header in headers.items()]
+    if any(b"\n" in value or b"\r" in value for value in headers.values()):
+        raise ValueError("a header with a line's end in it")
+    start = b"HTTP/1.1 %d %b\r\n" % (status.value, phrase(status).encode())
+    return b"".join([start, *lines, b"X-Content-Type-Options: nosniff\r\n"])

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct
-from twisted.web.iweb import IRequest
 
 from postd.model import check_text
 from postd.web.errors import Problem
@@ -20,7 +19,7 @@ class NewText(Struct, frozen=True):
     post: str
 
 
-def decode_text(request: IRequest) -> str:
+def decode_text(request: Any) -> str:
     """Return the text of the post that a request brings.
 
     Raises:
@@ -37,15 +36,15 @@ def decode_text(request: IRequest) -> str:
     return check_text(new.post)
 
 
-def _check_content_type(request: IRequest) -> None:
-    values = request.requestHeaders.getRawHeaders(b"Content-Type") or []
+def _check_content_type(request: Any) -> None:
+    values = request.fields.get(b"Content-Type") or []
     if values != [b"application/json"]:
         kind, *parameters = b",".join(values).lower().split(b";")
         named = [parameter.partition(b"=") for parameter in parameters]
         charsets = {value.strip(b' \t"') for name, _, value in named if name.strip() == b"charset"}
         if kind.strip() != b"application/json" or not charsets <= {b"utf-8", b"utf8"}:
             raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
-    encoding = request.requestHeaders.getRawHeaders(b"Content-Encoding") or []
+    encoding = request.fields.get(b"Content-Encoding") or []
     if b",".join(encoding).strip().lower() not in {b"", b"identity"}:
         raise Problem(
             415,

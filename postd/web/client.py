@@ -40,7 +40,7 @@ class Clients:
     def address(self, request: Any) -> str:
         """Return the client's IP address, or `UNIX`: the last one that no trusted proxy has, or can have, made up."""
         peer = _peer(request)
-        forwarded: list[bytes] | None = request.requestHeaders.getRawHeaders(b"X-Forwarded-For")
+        forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
         if forwarded is None:
             return peer
         if not self._trusts(peer):
@@ -59,7 +59,7 @@ class Clients:
         """Tell whether the client's side of the connection is encrypted."""
         if request.isSecure() or self._public_url.startswith("https:"):
             return True
-        forwarded = request.requestHeaders.getRawHeaders(b"X-Forwarded-Proto")
+        forwarded = request.fields.get(b"X-Forwarded-Proto")
         if forwarded is None:
             return False
         if not self._trusts(_peer(request)):
@@ -71,7 +71,7 @@ class Clients:
         """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""
         if self._public_url:
             return self._public_url
-        hosts = request.requestHeaders.getRawHeaders(b"Host", [])
+        hosts = request.fields.get(b"Host", [])
         if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
             authority = hosts[0].decode("ascii").lower()
         else:  # HTTP/1.0 may have none, and what is no name is not repeated
@@ -84,13 +84,13 @@ class Clients:
         Raises:
             Problem: 403, a page of somebody else made the browser send this.
         """
-        headers = request.requestHeaders
-        site = headers.getRawHeaders(b"Sec-Fetch-Site")
-        origin = headers.getRawHeaders(b"Origin")
+        fields = request.fields
+        site = fields.get(b"Sec-Fetch-Site")
+        origin = fields.get(b"Origin")
         if site is not None:
             foreign = site not in ([b"same-origin"], [b"none"])
         else:
-            foreign = origin is not None and not self._is_ours(origin, headers.getRawHeaders(b"Host", [b""])[0])
+            foreign = origin is not None and not self._is_ours(origin, fields.get(b"Host", [b""])[0])
         if foreign:
             raise Problem(403, "This was sent by a page of another site.")
 

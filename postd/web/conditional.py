@@ -1,8 +1,7 @@
 """Preconditions (RFC 9110 §13): the entity tags of a request held against the current one."""
 
 import re
-
-from twisted.web.iweb import IRequest
+from typing import Any
 
 from postd.web.errors import precondition_failed
 
@@ -10,13 +9,12 @@ _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
-def has_preconditions(request: IRequest) -> bool:
+def has_preconditions(request: Any) -> bool:
     """Tell whether the request is to be done only if the state is, or is not, a certain one."""
-    headers = request.requestHeaders
-    return bool(headers.hasHeader(b"If-Match") or headers.hasHeader(b"If-None-Match"))
+    return b"If-Match" in request.fields or b"If-None-Match" in request.fields
 
 
-def is_current(request: IRequest, etag: bytes) -> bool:
+def is_current(request: Any, etag: bytes) -> bool:
     """Tell whether a client that reads has this state already, so that 304 is the answer.
 
     Raises:
@@ -28,7 +26,7 @@ def is_current(request: IRequest, etag: bytes) -> bool:
     return False
 
 
-def require_current(request: IRequest, etag: bytes) -> None:
+def require_current(request: Any, etag: bytes) -> None:
     """Let a write pass whose preconditions hold.
 
     Raises:
@@ -39,14 +37,14 @@ def require_current(request: IRequest, etag: bytes) -> None:
         raise precondition_failed()
 
 
-def _check_if_match(request: IRequest, etag: bytes) -> None:
-    field_lines = request.requestHeaders.getRawHeaders(b"If-Match")
+def _check_if_match(request: Any, etag: bytes) -> None:
+    field_lines = request.fields.get(b"If-Match")
     if field_lines is not None and not _matches(field_lines, etag, weakly=False):
         raise precondition_failed()
 
 
-def _none_match_fails(request: IRequest, etag: bytes) -> bool:
-    field_lines = request.requestHeaders.getRawHeaders(b"If-None-Match")
+def _none_match_fails(request: Any, etag: bytes) -> bool:
+    field_lines = request.fields.get(b"If-None-Match")
     return field_lines is not None and _matches(field_lines, etag, weakly=True)
 
 

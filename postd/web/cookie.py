@@ -19,7 +19,7 @@ def make_challenge(realm: str) -> bytes:
 
 def decode_session_cookies(request: Any) -> SessionCredentials | None:
     """Return what may be sessions among the cookies of our name, None if there is none of that name."""
-    field_lines = request.requestHeaders.getRawHeaders(b"Cookie")
+    field_lines = request.fields.get(b"Cookie")
     if field_lines is None:
         return None
     cookies = [cookie.strip().partition(b"=") for line in field_lines for cookie in line.split(b";")]

@@ -73,7 +73,7 @@ class DigestCredentialFactory:
 def _target(uri: bytes, request: Any) -> bytes:
     """Return a request target without our own scheme and host, if it is in absolute form (RFC 9112 §3.2.2)."""
     match = _ABSOLUTE_FORM.fullmatch(uri)
-    hosts = request.requestHeaders.getRawHeaders(b"Host", [])  # HTTP/1.0 may have none
+    hosts = request.fields.get(b"Host", [])  # HTTP/1.0 may have none
     if match is None or [match[1].lower()] != [host.lower() for host in hosts]:
         return uri
     return match[2] if match[2].startswith(b"/") else b"/" + match[2]

@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.iweb import IRequest
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.errors import (
@@ -26,7 +25,7 @@ from postd.errors import (
     StoreUnavailableError,
     TooManyFailuresError,
 )
-from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_no_content, phrase
+from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
 
 _API = [[b"", segment] for segment in (b"post", b".well-known")]
 
@@ -102,29 +101,31 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def encode_error(request: IRequest, error: BaseException) -> bytes:
-    """Set up `request` for an answer to `error`, log it where an operator should know, and return the body."""
+def answer_error(request: Any, error: BaseException) -> Answer:
+    """Return the answer to an error, and log it where an operator should know."""
     problem = problem_of(error)
     if problem is None:
         _log.failure(
-            "unexpected error in {method} {path}",
+            "unexpected error in {method} {path} (request {id})",
             failure=Failure(error),
             method=request.method.decode("ascii", "backslashreplace"),
             path=request.path.decode("ascii", "backslashreplace"),
+            id=request.id,
         )
-        problem = Problem(500, "Something went wrong here; the log of the server says what.")
+        detail = "Something went wrong here; the log of the server says what."
+        problem = Problem(500, detail, headers={b"X-Request-Id": request.id.encode("ascii")})
     if isinstance(error, MethodNotAllowed) and request.method == b"OPTIONS":
-        return encode_no_content(request, problem.headers)
-    return encode_problem(request, problem)
+        return make_no_content(problem.headers)
+    return answer_problem(request.path, problem)
 
 
-def encode_problem(request: IRequest, problem: Problem) -> bytes:
-    """Set up `request` for a problem's answer and return the body."""
+def answer_problem(path: bytes, problem: Problem) -> Answer:
+    """Return the answer that tells a problem at an address."""
     # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    if not is_api(request.path):
+    if not is_api(path):
         body = f"{phrase(problem.status)}\n".encode()
-        return encode_answer(request, problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
+        return make_answer(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),
@@ -134,9 +135,9 @@ def encode_problem(request: IRequest, problem: Problem) -> bytes:
     if problem.pointer is not None:
         members["pointer"] = problem.pointer
     body = orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return encode_answer(request, problem.status, b"application/problem+json", body, headers)
+    return make_answer(problem.status, b"application/problem+json", body, headers)
 
 
 def is_api(path: bytes) -> bool:
-    """Tell whether errors at this address are problem details."""
-    return [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] in _API
+    """Tell whether errors at this address are problem details; so they are where no address could be made out."""
+    return not path or [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] in _API

@@ -34,11 +34,11 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
 from postd.auth.credentials import InsufficientScopeError, Refused, log_refusal
-from postd.web.answers import encode_no_content, encode_redirect
+from postd.web.answers import Answer, make_no_content, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
-from postd.web.errors import Problem, encode_problem, is_api
-from postd.web.front.answering import Answer, error_page
+from postd.web.errors import Problem, answer_problem, is_api
+from postd.web.front.answering import ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
 
@@ -142,7 +142,7 @@ class Guard(HTTPAuthSessionWrapper):
 
     def _authorizedResource(self, request: Any) -> IResource:
         if request.method == b"OPTIONS" and _is_preflight(request):
-            return Answer(_answer_preflight)
+            return ViewResource(_answer_preflight)
         try:
             if self._session_challenge is not None:
                 self._clients.refuse_cross_site_write(request)
@@ -163,7 +163,7 @@ class Guard(HTTPAuthSessionWrapper):
 
     def _decode(self, request: Any) -> ICredentials | None:
         """Return the credentials in a request, None if there are none that count here."""
-        values = request.requestHeaders.getRawHeaders(b"Authorization")
+        values = request.fields.get(b"Authorization")
         if values is not None:
             if len(values) > 1:
                 raise Problem(400, "The request has more than one Authorization field.")
@@ -191,24 +191,24 @@ class Guard(HTTPAuthSessionWrapper):
     def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
         if isinstance(refusal, InsufficientScopeError):
-            return Answer(lambda asked: self._answer_403(refusal, asked))
+            return ViewResource(lambda asked: self._answer_403(refusal, asked))
         if self._credentialFactories or is_api(request.path):
-            return Answer(lambda asked: self._answer_401(refusal, asked))
-        return Answer(_answer_with_form)
+            return ViewResource(lambda asked: self._answer_401(refusal, asked))
+        return ViewResource(_answer_with_form)
 
-    async def _answer_401(self, refusal: Refused | None, request: Any) -> bytes:
+    async def _answer_401(self, refusal: Refused | None, request: Any) -> Answer:
         await _add_challenges(self._credentialFactories, refusal, request)
         if not self._credentialFactories:
             request.setHeader(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
-        return encode_problem(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
+        return answer_problem(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
-    async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> bytes:
+    async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> Answer:
         request.username = refusal.username
         # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
         factories = [factory for factory in self._credentialFactories if factory.scheme == refusal.scheme]
         await _add_challenges(factories, refusal, request)
-        return encode_problem(request, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
+        return answer_problem(request.path, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
 
 
 async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Any) -> None:
@@ -226,20 +226,19 @@ def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_preflight(request: Any) -> bool:
-    headers = request.requestHeaders
-    return bool(headers.hasHeader(b"Origin") and headers.hasHeader(b"Access-Control-Request-Method"))
+    return b"Origin" in request.fields and b"Access-Control-Request-Method" in request.fields
 
 
-async def _answer_preflight(request: Any) -> bytes:
+async def _answer_preflight(_request: Any) -> Answer:
     # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.
-    return encode_no_content(request, {b"Allow": b"GET, HEAD"})
+    return make_no_content({b"Allow": b"GET, HEAD"})
 
 
-async def _answer_with_form(request: Any) -> bytes:
+async def _answer_with_form(request: Any) -> Answer:
     """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
     if decode_session_cookies(request) is not None:
         expire_session_cookie(request)
-    return encode_redirect(request, b"/")
+    return make_redirect(b"/")
 
 
 class _Waiting(Resource):

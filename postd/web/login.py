@@ -4,7 +4,6 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
-from klein import Klein
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import Portal
 from twisted.logger import Logger
@@ -12,10 +11,11 @@ from twisted.logger import Logger
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
-from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
+from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.errors import Problem
+from postd.web.front.router import Application
 from postd.web.guard import IUser, User
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 
@@ -37,19 +37,19 @@ class LoginPages:
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
     """
 
-    app = Klein()
+    app = Application()
 
     def __init__(self, portal: Portal, sessions: Sessions, clients: Clients, *, realm: str, secure: str) -> None:
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        self._login_page = make_login_page(realm)
-        self._logout_page = make_logout_page(realm)
+        self._login_page = _make_html(make_login_page(realm))
+        self._logout_page = _make_html(make_logout_page(realm))
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
-    async def show_form(self, request: Any) -> bytes:
+    async def show_form(self, request: Any) -> Answer:
         request.setHeader(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -58,20 +58,20 @@ class LoginPages:
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
-                return encode_redirect(request, b"/home")
-        return _encode_html(request, self._login_page)
+                return make_redirect(b"/home")
+        return self._login_page
 
     @app.route("/login", methods=["POST"])
-    async def log_in(self, request: Any) -> bytes:
+    async def log_in(self, request: Any) -> Answer:
         self._clients.refuse_cross_site(request)
         try:
             session_id = await self._begin_session(request)
         except Refused:
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
-            return encode_answer(request, HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+            return make_answer(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
         _log.info("signed in: {user!r} from {address}", user=request.username, address=self._clients.address(request))
         set_session_cookie(request, session_id, secure=self._is_secure(request))
-        return encode_redirect(request, b"/home")
+        return make_redirect(b"/home")
 
     async def _begin_session(self, request: Any) -> str:
         user = await self._log_in(PasswordCredentials("form", *_decode_form(request), self._clients.address(request)))
@@ -81,12 +81,12 @@ class LoginPages:
         return await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
-    async def show_button(self, request: Any) -> bytes:
+    async def show_button(self, _request: Any) -> Answer:
         # Nothing else: a link in somebody's page, or a browser that reads ahead, must not sign anybody out.
-        return _encode_html(request, self._logout_page)
+        return self._logout_page
 
     @app.route("/logout", methods=["POST"])
-    async def log_out(self, request: Any) -> bytes:
+    async def log_out(self, request: Any) -> Answer:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -94,7 +94,7 @@ class LoginPages:
         expire_session_cookie(request)
         if self._clients.is_secure(request):
             request.setHeader(b"Clear-Site-Data", b'"cache"')
-        return encode_redirect(request, b"/")
+        return make_redirect(b"/")
 
     async def _log_in(self, credentials: ICredentials) -> User:
         _, user, _ = await self._portal.login(credentials, None, IUser)
@@ -105,9 +105,9 @@ class LoginPages:
         return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
 
 
-def _encode_html(request: Any, page: bytes) -> bytes:
+def _make_html(page: bytes) -> Answer:
     headers = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
-    return encode_answer(request, HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
+    return make_answer(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
 
 
 def _decode_form(request: Any) -> tuple[str, str]:
@@ -117,7 +117,7 @@ def _decode_form(request: Any) -> tuple[str, str]:
         Refused: one of them is not there, empty, or there twice.
         Problem: 415, 413 or 400, it is not a form in UTF-8 of at most `FORM_MAX_BYTES`.
     """
-    kinds = request.requestHeaders.getRawHeaders(b"Content-Type", [b""])
+    kinds = request.fields.get(b"Content-Type", [b""])
     if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
         raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
     body = request.content.read()

@@ -5,12 +5,11 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from klein import Klein
-from twisted.web.iweb import IRequest
 
-from postd.web.answers import JSON, encode_answer
+from postd.web.answers import JSON, Answer, make_answer
 from postd.web.bearer import METADATA_PATH
 from postd.web.client import Clients
+from postd.web.front.router import Application
 
 
 class ResourceMetadata:
@@ -22,7 +21,7 @@ class ResourceMetadata:
         clients: tells our origin, which is the resource.
     """
 
-    app = Klein()
+    app = Application()
 
     def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: Clients) -> None:
         self._issuers = issuers
@@ -30,7 +29,7 @@ class ResourceMetadata:
         self._clients = clients
 
     @app.route(METADATA_PATH, methods=["GET"])
-    async def show(self, request: IRequest) -> bytes:
+    async def show(self, request: Any) -> Answer:
         members: dict[str, Any] = {
             "resource": self._clients.origin(request),
             "authorization_servers": self._issuers,
@@ -42,4 +41,4 @@ class ResourceMetadata:
             {name: value for name, value in members.items() if value},
             option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
         )
-        return encode_answer(request, HTTPStatus.OK, JSON, body, {b"Cache-Control": b"max-age=3600"})
+        return make_answer(HTTPStatus.OK, JSON, body, {b"Cache-Control": b"max-age=3600"})

@@ -1,26 +1,25 @@
 """The post API (spec: Post API; contract 2)."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
-from klein import Klein
 from msgspec import Struct
-from twisted.web.iweb import IRequest
 from werkzeug.routing import BaseConverter
 
 from postd.auth.once import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
-from postd.web.answers import JSON, TEXT, encode_answer, encode_not_modified, set_headers
+from postd.web.answers import JSON, TEXT, Answer, Stream, make_answer, make_not_modified, make_stream
 from postd.web.body import decode_text
 from postd.web.conditional import has_preconditions, is_current, require_current
 from postd.web.errors import Problem
-from postd.web.streaming import Flow, write_in_pieces
+from postd.web.front.router import Application
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
@@ -32,10 +31,16 @@ version. A longer one is read page by page while it is sent."""
 STREAMED_PAGE = 512
 """Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
 
+ENCODED_MAX = 2048
+"""How many single posts are kept as they were last sent: at most some 2 MiB."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 _REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
 _KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
+
+_UPDATED = make_answer(HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
+_DELETED = make_answer(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
 
 
 def _numbers_up_to(most: int) -> str:
@@ -62,11 +67,19 @@ class PostIdConverter(BaseConverter):
         return int(value)
 
 
-class _EncodedList(Struct, frozen=True):
-    """A list at a version; without a body it was longer than `SNAPSHOT_MAX`."""
+class _Encoded(Struct, frozen=True):
+    """A representation: the tag it has, and the answers to who has not got it yet and to who has."""
+
+    etag: bytes
+    whole: Answer
+    not_modified: Answer
+
+
+class _List(Struct, frozen=True):
+    """All posts at a version; None if there were more than `SNAPSHOT_MAX`."""
 
     version: Version
-    body: bytes | None
+    encoded: _Encoded | None
 
 
 class PostApi:
@@ -81,70 +94,77 @@ class PostApi:
         private: whether not everybody may read them, so that no cache may keep what it sees.
     """
 
-    app = Klein()
+    app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
     def __init__(self, store: PostStore, *, private: bool = False) -> None:
         self._store = store
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
-        self._whole_list: _EncodedList | None = None
-        self._listing: UnderWay[Version, _EncodedList] = UnderWay()
+        self._list: _List | None = None
+        self._listing: UnderWay[Version, _List] = UnderWay()
+        # What a post looks like hangs on nothing but what it says: no change can make this wrong.
+        self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
 
     @app.route("/post", methods=["GET"])
-    async def list_posts(self, request: IRequest) -> bytes:
+    async def list_posts(self, request: Any) -> Answer | Stream:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
+        listed = self._list
+        whole = after == 0 and limit is None
+        if whole and listed is not None and listed.version == version and listed.encoded is not None:
+            return _choose(request, listed.encoded)
         headers = {b"ETag": _list_etag(version, after, limit), **self._caching}
         if is_current(request, headers[b"ETag"]):
-            return encode_not_modified(request, headers)
-        if after == 0 and limit is None:
-            listed = self._whole_list
-            if listed is None or listed.version != version:
-                # What others have asked for since the posts are at this version is new enough for us.
-                listed = await self._listing.join(version, self._list_all)
-        else:
-            page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
-            listed = _EncodedList(page.version, None if page.more and limit is None else _encode_list(page.posts))
-            if page.more and limit is not None:
-                headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-        if listed.body is None:
-            return await self._stream_list(request, after)
+            return make_not_modified(headers)
+        if whole:
+            # What others have asked for since the posts are at this version is new enough for us.
+            listed = await self._listing.join(version, self._list_all)
+            return self._stream_list(after) if listed.encoded is None else listed.encoded.whole
+        page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
+        if page.more and limit is None:
+            return self._stream_list(after)
         # The posts may be newer than the version that was asked for first.
-        headers[b"ETag"] = _list_etag(listed.version, after, limit)
-        return await write_in_pieces(request, encode_answer(request, HTTPStatus.OK, JSON, listed.body, headers))
+        headers[b"ETag"] = _list_etag(page.version, after, limit)
+        if page.more and limit is not None:
+            headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
+        return make_answer(HTTPStatus.OK, JSON, _encode_list(page.posts), headers)
 
-    async def _list_all(self) -> _EncodedList:
+    async def _list_all(self) -> _List:
         page = await self._store.list_posts(limit=SNAPSHOT_MAX)
-        self._whole_list = _EncodedList(page.version, None if page.more else _encode_list(page.posts))
-        return self._whole_list
+        etag = _list_etag(page.version, 0, None)
+        self._list = _List(page.version, None if page.more else self._encode(etag, _encode_list(page.posts)))
+        return self._list
+
+    def _encode(self, etag: bytes, body: bytes) -> _Encoded:
+        headers = {b"ETag": etag, **self._caching}
+        return _Encoded(etag, make_answer(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
 
     @app.route("/post", methods=["POST"])
-    async def add_post(self, request: IRequest) -> bytes:
+    async def add_post(self, request: Any) -> Answer:
         post_id = await self._store.add_post(decode_text(request))
         location = {b"Location": b"/post/%d" % post_id}
-        return encode_answer(request, HTTPStatus.CREATED, TEXT, b"Success a Post!\n", {**_KEEP_NOTHING, **location})
+        return make_answer(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", {**_KEEP_NOTHING, **location})
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
-    async def get_post(self, request: IRequest, post_id: int) -> bytes:
-        post = await self._store.get_post(post_id)
-        headers = {b"ETag": _post_etag(post), **self._caching}
-        if is_current(request, headers[b"ETag"]):
-            return encode_not_modified(request, headers)
+    async def get_post(self, request: Any, post_id: int) -> Answer:
+        return _choose(request, self._encode_post(await self._store.get_post(post_id)))
+
+    def _encode_post_anew(self, post: Post) -> _Encoded:
         body = b'{\n  "id": %d,\n  "post": %b\n}\n' % (post.id, orjson.dumps(post.post))
-        return encode_answer(request, HTTPStatus.OK, JSON, body, headers)
+        return self._encode(_post_etag(post), body)
 
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
-    async def replace_post(self, request: IRequest, post_id: int) -> bytes:
+    async def replace_post(self, request: Any, post_id: int) -> Answer:
         text = decode_text(request)
         await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
-        return encode_answer(request, HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
+        return _UPDATED
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
-    async def delete_post(self, request: IRequest, post_id: int) -> bytes:
+    async def delete_post(self, request: Any, post_id: int) -> Answer:
         await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
-        return encode_answer(request, HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
+        return _DELETED
 
-    async def _expected_text(self, request: IRequest, post_id: int) -> str | None:
+    async def _expected_text(self, request: Any, post_id: int) -> str | None:
         """Return the text that a post must still have for the request's preconditions to hold, None for any."""
         if not has_preconditions(request):
             return None
@@ -152,24 +172,27 @@ class PostApi:
         require_current(request, _post_etag(post))
         return post.post
 
-    async def _stream_list(self, request: Any, after: int) -> bytes:
-        """Send a long list page by page, as fast as the client reads.
+    def _stream_list(self, after: int) -> Stream:
+        """Answer with a long list page by page.
 
         Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
         in it at most once, and the order holds.
         """
-        set_headers(request, HTTPStatus.OK, JSON, self._caching)
-        if request.method == b"HEAD":
-            return b""
+        return make_stream(JSON, self._read_pages(after), self._caching)
+
+    async def _read_pages(self, after: int) -> AsyncIterator[bytes]:
         opening, more = b"[\n", True
-        async with Flow(request) as flow:
-            while more:
-                page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
-                if page.posts:
-                    await flow.write(opening + _encode_posts(page.posts))
-                    opening, after = b",\n", page.posts[-1][0]
-                more = page.more
-        return b"\n]\n" if opening == b",\n" else b"[]\n"
+        while more:
+            page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
+            if page.posts:
+                yield opening + _encode_posts(page.posts)
+                opening, after = b",\n", page.posts[-1][0]
+            more = page.more
+        yield b"\n]\n" if opening == b",\n" else b"[]\n"
+
+
+def _choose(request: Any, encoded: _Encoded) -> Answer:
+    return encoded.not_modified if is_current(request, encoded.etag) else encoded.whole
 
 
 def _encode_list(posts: Collection[tuple[int, str]]) -> bytes:
@@ -193,7 +216,7 @@ def _post_etag(post: Post) -> bytes:
     return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
 
 
-def _decode_page_query(request: IRequest) -> tuple[int, int | None]:
+def _decode_page_query(request: Any) -> tuple[int, int | None]:
     """Return `after`, 0 for the start, and `limit`, None for no limit. Other parameters are ignored.
 
     Raises:

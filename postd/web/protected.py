@@ -16,9 +16,9 @@ from twisted.web.static import File
 from werkzeug.exceptions import NotFound
 
 from postd.model import bare_name
-from postd.web.answers import PAGE_HEADERS, TEXT, encode_answer, encode_redirect
+from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.errors import Problem
-from postd.web.front.answering import Answer, error_page
+from postd.web.front.answering import ViewResource, error_page
 
 RANGES_MAX = 8
 """A request for more ranges than this gets the whole file, as RFC 9110 §14.2 lets a server do: each costs a head."""
@@ -39,14 +39,14 @@ def check_method(request: Any) -> None:
         raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
-async def show_name(request: Any) -> bytes:
+async def show_name(request: Any) -> Answer:
     """Answer with the page that says "Success"; the spec gives no more of its body. Below it is nothing."""
     if request.postpath:
         raise NotFound
     check_method(request)
     body = f"Success: {bare_name(request.username)}\n".encode()
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
-    return encode_answer(request, HTTPStatus.OK, TEXT, body, headers)
+    return make_answer(HTTPStatus.OK, TEXT, body, headers)
 
 
 class Folder(Resource):
@@ -76,7 +76,7 @@ class Folder(Resource):
         check_method(request)
         file = self._find(request.postpath)
         if file is None:
-            return Answer(_add_slash).render(request)
+            return ViewResource(_add_slash).render(request)
         _tidy_conditions(request, file.stat())
         request.setHeader(b"Cache-Control", b"private, no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
@@ -117,9 +117,9 @@ class Folder(Resource):
         return found
 
 
-async def _add_slash(request: Any) -> bytes:
+async def _add_slash(request: Any) -> Answer:
     path, question, query = request.uri.partition(b"?")
-    return encode_redirect(request, path + b"/" + question + query)
+    return make_redirect(path + b"/" + question + query)
 
 
 class _File(File):

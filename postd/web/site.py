@@ -22,7 +22,7 @@ from postd.auth.session import Sessions
 from postd.store.interface import PostStore
 from postd.web.client import Clients
 from postd.web.cookie import make_challenge
-from postd.web.front.answering import Answer, error_page
+from postd.web.front.answering import ViewResource, error_page
 from postd.web.front.router import Router
 from postd.web.guard import CredentialFactory, Guard
 from postd.web.login import LoginPages
@@ -121,18 +121,18 @@ def make_root(
 
     by_path = {
         tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
-            Folder(page.files) if page.files else Answer(show_name), page.schemes, page.users
+            Folder(page.files) if page.files else ViewResource(show_name), page.schemes, page.users
         )
         for page in (*pages, ProtectedPage("/home", ["session"]))
     }
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    posts = Router(PostApi(store, private="open" not in read).app)
+    posts = Router(PostApi(store, private="open" not in read))
     root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
     login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)
-    forms = Router(login_pages.app)
+    forms = Router(login_pages)
     for segment in (b"", b"login", b"logout"):
         root.putChild(segment, forms)
     if access.metadata is not None:
-        root.putChild(b".well-known", Router(access.metadata.app))
+        root.putChild(b".well-known", Router(access.metadata))
     return root

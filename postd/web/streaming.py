@@ -11,18 +11,6 @@ PIECE_BYTES = 64 * 1024
 """What one write holds at the most: Twisted's transports ask for a pause once more than this is waiting."""
 
 
-async def write_in_pieces(request: Any, body: bytes) -> bytes:
-    """Write a body at the pace of the client, and return what is left of it for the caller to write.
-
-    Written at once, a large body would be copied into the buffer of each slow client.
-    """
-    if len(body) <= PIECE_BYTES or request.method == b"HEAD":
-        return body
-    async with Flow(request) as flow:
-        await flow.write(body)
-    return b""
-
-
 @implementer(IPushProducer)
 class Flow:
     """Writes to a request as fast as its client reads. Use it as an asynchronous context manager."""

@@ -17,18 +17,29 @@ STOP_MAX_S = 15.0
 
 
 class Daemon:
-    """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block."""
+    """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block.
 
-    def __init__(self, folder: Path, *options: str, listen: str | None = FREE_PORT, wait: bool = True) -> None:
+    `through` is what is to run it, such as a shell that sets limits: words before the command.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        listen: str | None = FREE_PORT,
+        wait: bool = True,
+        through: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.log_file = folder / "log"
         self._options = [*(["--listen", listen] if listen else []), *options]
         self._wait = wait
+        self._through = through
 
     def __enter__(self) -> Self:
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options],
+                [*self._through, TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options],
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,

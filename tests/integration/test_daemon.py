@@ -119,7 +119,7 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
     with Daemon(tmp_path, listen="haproxy:tcp:0:interface=127.0.0.1") as daemon:
         with socket.create_connection(("127.0.0.1", daemon.port)) as client:
             client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
-            assert client.recv(1000).startswith(b"HTTP/1.0 200 OK")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("192.0.2.7")
 
 

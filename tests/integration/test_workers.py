@@ -84,7 +84,7 @@ def test_they_serve_and_say_so_once(tmp_path: Path) -> None:
             "/basic basic; /digest digest; 2 workers"
         )
         daemon.wait_for('"GET /post HTTP/1.1" 200 3 ', times=2)
-    assert re.search(r'\[postd\.access#info\] "127\.0\.0\.1" - - \[.*\] "GET /', daemon.log)
+    assert re.search(r'(?m)^"?127\.0\.0\.1"? - - \[.*\] "GET /', daemon.log)
     assert "Traceback" not in daemon.log
 
 

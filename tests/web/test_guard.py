@@ -764,7 +764,7 @@ class FolderTests:
                 "//files/a.txt",
             ),
             *("/files%2Fa.txt", "/./files/a.txt", "/x/../files/a.txt", "/FILES/a.txt", "http://x/files/a.txt", "*"),
-            *("/deep/files/a.txt", "/deep/files", "/deep%2Ffiles/a.txt", "/deep//files/a.txt", "/deep", "files/a.txt"),
+            *("/deep/files/a.txt", "/deep/files", "/deep%2Ffiles/a.txt", "/deep//files/a.txt", "/deep"),
             *(
                 "http://x//files/a.txt",
                 "/post/../files/a.txt",

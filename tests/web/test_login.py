@@ -21,7 +21,7 @@ from postd.logins import Logins
 from postd.model import Session
 from postd.reactor import IReactor
 from postd.service import make_tree
-from tests.helpers import Answer, InlineHashThreads, InMemoryApi, make_site, result_of
+from tests.helpers import FIELD_TEXT, Answer, InlineHashThreads, InMemoryApi, make_site, result_of
 from tests.web.wire import FORM, Server, Worker, ask, user_line
 
 EXPIRED = "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
@@ -524,7 +524,7 @@ class CookieTests:
 
     @pytest.mark.parametrize(
         "value",
-        ["", "x", "a" * 42, "a" * 44, "a" * 257, "a" * 8000, "é" * 43, '"' * 43, "a" * 42 + "=", "a" * 42 + "\x7f"],
+        ["", "x", "a" * 42, "a" * 44, "a" * 257, "a" * 8000, "é" * 43, '"' * 43, "a" * 42 + "=", "a" * 42 + "\t"],
     )
     def test_odd_values_are_not_looked_up(self, api: InMemoryApi, value: str) -> None:
         with Lookups(api) as lookups:
@@ -540,7 +540,7 @@ class CookieTests:
             assert not is_signed_in(api, *values)
         assert lookups.count <= 8
 
-    @given(value=st.binary(max_size=80).filter(lambda value: not set(value) & set(b"\r\n\0")))
+    @given(value=st.binary(max_size=80).filter(lambda value: set(value) <= set(FIELD_TEXT)))
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_cookie_is_answered(self, api: InMemoryApi, value: bytes) -> None:
         for cookie in (b"session=" + value, value):

@@ -239,7 +239,7 @@ class OriginTests:
     @pytest.mark.parametrize("url", ["https://posts.example", "http://127.0.0.1:8080", "https://posts.example:8443"])
     def test_where_it_is_set_nothing_else_counts(self, make: Callable[[str], InMemoryApi], url: str) -> None:
         api = make(f"public_url = '{url}'\ntrusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
-        for headers in ({}, {"Host": "evil.example"}, {"Host": b'"'}, {"X-Forwarded-Proto": "http"}):
+        for headers in ({}, {"Host": "evil.example"}, {"X-Forwarded-Proto": "http"}):
             assert self.origin(api, **headers) == url
         answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
         assert read(answer)["resource"] == url

@@ -1,45 +1,58 @@
-"""One connection, and one request on it.
+"""One connection: bytes in, one request after the other to the resource tree, answers out.
 
-Departures from stock Twisted:
+This takes the place of twisted.web's `HTTPChannel`; what it is to a `Request` it still is. Departures from stock
+Twisted, beside those of `postd.protocol.http1`, which decodes every head and every body:
 
+- What is not taken is answered with a problem, 400 or whatever says it best, and closes the connection; stock Twisted
+  answers bytes of its own or nothing. The connection then lingers (RFC 9112 §9.6): closed at once, with unread input,
+  it would be reset, and the client could lose the answer.
 - A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
-  goes out before the body is read and without `100 Continue`. The connection then lingers (RFC 9112 §9.6): closed at
-  once, with unread input, it would be reset, and the client could lose the answer.
-- A `Transfer-Encoding` other than chunked is a bad request, and so is HTTP/1.1 with no `Host` or with two (RFC 9112
-  §3.2, §6.1); a target in absolute form is taken (§3.2.2). The other doubts of RFC 9112 are as stock Twisted has them.
+  goes out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
+- A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes nothing of its
+  answer (`Limits`). One look a moment at all connections sees to that, not a timer for each request.
 - Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
-  more is read of them than a little. Stock Twisted goes on reading behind a paused response, answers all that one read
-  has brought whether or not the answers can be sent, and copies the rest for each.
+  more is read of them than a little. Stock Twisted goes on reading behind a paused response, and answers all that one
+  read has brought whether or not the answers can be sent.
 - A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
   takes that for a client that has gone.
-- Bodies are kept in memory, which the limit bounds; stock Twisted makes a temporary file from 100,000 bytes on.
-- No `Server` field with a version in it (contract 7).
-- The access log goes out in bundles: an event of Twisted's log for each line takes a third of a request's time.
 - When the server ends, answers carry `Connection: close`, what is under way is finished, and connections without a
   request are closed. Stock Twisted drops them all, with the answers that are not there yet.
-- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of these limits.
 """
 
-import re
-from functools import lru_cache
-from io import BytesIO
-from typing import Any
-from urllib.parse import quote, unquote_to_bytes
+import math
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.defer import TimeoutError as DeferredTimeoutError
-from twisted.internet.interfaces import IAddress, IDelayedCall, IHalfCloseableProtocol, IReactorTime
-from twisted.internet.protocol import connectionDone
-from twisted.logger import Logger
+from twisted.internet._producer_helpers import _PullToPush
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISSLTransport,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web import http
-from twisted.web.http_headers import Headers
-from twisted.web.resource import IResource
-from twisted.web.server import Request, Site
+from twisted.web.http import _NoPushProducer
+from twisted.web.http_headers import Headers, _nameEncoder
 from zope.interface import implementer
 
-from postd.errors import without_tokens
-from postd.web.errors import Problem, encode_problem
+from postd.protocol.http1 import (
+    END,
+    ChunkedBody,
+    Head,
+    HttpSyntaxError,
+    check_begun,
+    decode_head,
+    decode_start,
+    refuse_body,
+)
+from postd.web.front.request import PostdRequest
+
+if TYPE_CHECKING:
+    from postd.web.front.site import PostdSite
 
 LINGER_S = 2
 """How long a client that was refused may go on sending before it is cut off."""
@@ -47,189 +60,75 @@ LINGER_S = 2
 INPUT_MAX_BYTES = 64 * 1024
 """How far a client may send ahead of its answers, give or take one read of the socket."""
 
-ACCESS_LOG_DELAY_S = 0.1
-"""How long lines of the access log wait for others, to be one event of the log together."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = b"Connection: close\r\n"
+_TOO_SLOW = 408
 
-_LENGTH_MAX_DIGITS = 1000
-_ABSOLUTE_FORM = re.compile(rb"^https?://[^/]*", re.IGNORECASE)
-
-_SECRET = re.compile(r"([?&;#](?:password|access_token|id_token|token)=)[^&;\s\"#]+", re.IGNORECASE)
-
-_log = Logger()
-_access_log = Logger("postd.access")
+_canonical_name = _nameEncoder.encode
 
 
-class PostdRequest(Request):
-    """A request whose body is counted while it comes in; `username` is who it was found to come from."""
-
-    defaultContentType = None
-    username: str | None = None
-    channel: Any
-    _body_room = 0
-
-    def gotLength(self, length: int | None) -> None:
-        """Called with the `Content-Length`, None if there is none, before any of the body."""
-        limit = self.channel.site.max_body_bytes
-        if length is not None and length > limit:
-            raise _too_large(limit)
-        self._body_room = limit
-        self.content = BytesIO()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        self._body_room -= len(data)
-        if self._body_room < 0:
-            raise _too_large(self.channel.site.max_body_bytes)
-        super().handleContentChunk(data)
-
-    def process(self) -> None:
-        """Find the resource and let it render: the stock way, less `Server` and the hooks that we don't use."""
-        self.site = self.channel.site
-        self.setHeader(b"Date", http.datetimeToString())
-        if self.path == b"*":
-            self._handleStar()
-            return
-        if not self.path.startswith(b"/"):
-            self.path = _ABSOLUTE_FORM.sub(b"", self.path) or b"/"
-        self.prepath = []
-        self.postpath = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
-        self.render(self.site.getResourceFor(self))
-
-    def refuse(self, method: bytes, uri: bytes, version: bytes, problem: Problem) -> None:
-        """Answer without having received the whole request."""
-        self.method, self.uri, self.clientproto = method, uri, version
-        self.path = uri.partition(b"?")[0]
-        self.setHeader(b"Date", http.datetimeToString())
-        self.setHeader(b"Connection", b"close")
-        self.write(encode_problem(self, problem))
-        self.finish()
+class _State(Enum):
+    OPEN = "requests are taken"
+    REFUSED = "the last answer has been given, what still comes is thrown away"
+    CLOSING = "what was written is on its way, what still comes is thrown away"
+    LOST = "the connection is gone"
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"The body has more than {limit} bytes.")
+@implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
+class Channel(Protocol):
+    """An HTTP/1.1 connection.
 
+    Args:
+        site: the factory, which knows the limits, the resources and the log.
 
-@implementer(IHalfCloseableProtocol)
-class Channel(http.HTTPChannel):
-    """An HTTP/1.1 connection that can refuse a request while it is still coming in."""
+    Attributes:
+        deadline_s: when something must have happened, by the reactor's clock.
+    """
 
-    site: "PostdSite"
-    _refused = False
+    transport: Any
+    request: PostdRequest | None = None
+    _state = _State.OPEN
+    _persistent = True
+    _begun = False  # a head, of which not all is there
+    _head: Head | None = None  # whose body is coming in
+    _chunks: ChunkedBody | None = None
+    _body_left = 0
     _input_ended = False
+    _input_held = False
+    _full = False  # the transport has enough to send
+    _producer: Any = None
+    _pulled: _PullToPush | None = None
     _next_turn: IDelayedCall | None = None
+    _addresses: tuple[IAddress, IAddress] | None = None
+
+    def __init__(self, site: "PostdSite") -> None:
+        self.site = self.factory = site
+        self._clock = site.reactor
+        self._buffer = b""
+        self._body: list[bytes] = []
+        self.deadline_s = math.inf
+
+    # From the transport
 
     def connectionMade(self) -> None:
-        super().connectionMade()
-        self.site.channels.add(self)
-
-    def headerReceived(self, line: bytes) -> bool:
-        name, _, value = line.partition(b":")
-        # Stock Twisted passes over "identity" and takes the body for the next request.
-        hidden = name.lower() == b"transfer-encoding" and value.strip(b" \t").lower() != b"chunked"
-        # More digits than int() takes; far more than any limit of ours.
-        endless = name.lower() == b"content-length" and len(value) > _LENGTH_MAX_DIGITS
-        if hidden or endless:
-            self._respondToBadRequestAndDisconnect()
-            return False
-        received: bool = super().headerReceived(line)
-        return received
-
-    def lineLengthExceeded(self, line: bytes) -> None:  # noqa: ARG002 - Twisted's signature
-        """Called with the beginning of a line that is too long; stock Twisted closes without an answer."""
-        if self.requests:
-            self._refuse(Problem(431, "A field of the header is too large."))
-        else:
-            self._respondToBadRequestAndDisconnect()
-
-    def allHeadersReceived(self) -> None:
-        hosts = self.requests[-1].requestHeaders.getRawHeaders(b"Host", [])
-        if len(hosts) > 1 or (not hosts and self._version == b"HTTP/1.1"):  # RFC 9112 §3.2
-            self._refuse(Problem(400, "The request must have one Host field."))
-            return
-        try:
-            super().allHeadersReceived()
-        except Problem as problem:
-            self._refuse(problem)
-
-    def allContentReceived(self) -> None:
-        if not self._refused:
-            super().allContentReceived()
-
-    def rawDataReceived(self, data: bytes) -> None:
-        if self._refused:
-            return
-        if self._handlingRequest:
-            self._dataBuffer.append(data)
-            return
-        try:
-            super().rawDataReceived(data)
-        except Problem as problem:
-            self._refuse(problem)
+        transport = self.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        input_: Any = IPushProducer(transport, _NoPushProducer())
+        self._input = input_
+        self._input.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
+        self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        self.site.add(self)
 
     def dataReceived(self, data: bytes) -> None:
         # Over TLS bytes still come in after the connection was closed for a bad request.
-        transport: Any = self.transport
-        if not (self._refused or transport.disconnecting):
-            super().dataReceived(data)
-            self._hold_input()
-
-    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
-        if self.site.ending:
-            self.persistent = False
-            headers.setRawHeaders(b"Connection", [b"close"])
-        super().writeHeaders(version, code, reason, headers)
-
-    def requestDone(self, request: Request) -> None:
-        if self.site.ending:  # since the head of the answer went out
-            self.persistent = False
-        self.paused = True  # the line receiver's word: what it has got it keeps
-        super().requestDone(request)
-        if self._buffer:
-            self._take_next_later()
-        else:
-            self.paused = False
-            self._close_after_input()
-        self._hold_input()
-
-    def resumeProducing(self) -> None:
-        super().resumeProducing()
-        if self.paused:
-            self._take_next_later()
-        self._hold_input()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        super().connectionLost(reason)
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
-        self.site.forget(self)
-
-    def close_if_idle(self) -> None:
-        """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
-        transport: Any = self.transport
-        if self.requests or self._buffer or self.paused or self._refused or transport.disconnecting:
+        if self._state is not _State.OPEN:
             return
-        self.loseConnection()
-        if self.isSecure():  # TLS waits for the client to say that it has understood
-            self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
-
-    def abort(self) -> None:
-        transport: Any = self.transport
-        transport.abortConnection()
-
-    def _take_next_later(self) -> None:
-        if self._next_turn is None and self.persistent:
-            self._next_turn = self.callLater(0, self._take_next)
-
-    def _take_next(self) -> None:
-        """Take the next of several requests that were sent without waiting for answers."""
-        self._next_turn = None
-        if self._waitingForTransport:
-            return  # resumeProducing comes back to it
-        self.paused = False
-        self.dataReceived(b"")
-        if not self.paused and not self._handlingRequest:
-            self._networkProducer.resumeProducing()
-            self._close_after_input()
+        self._buffer = self._buffer + data if self._buffer else data
+        if self.request is None and self._next_turn is None and not self._full:
+            self._take()
+        if self._buffer or self._full:
+            self._hold_input()
 
     def readConnectionLost(self) -> None:
         self._input_ended = True
@@ -238,146 +137,274 @@ class Channel(http.HTTPChannel):
     def writeConnectionLost(self) -> None:
         """Called when our own half-close is done."""
 
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._state = _State.LOST
+        self.deadline_s = math.inf
+        request, self.request = self.request, None
+        if request is not None:
+            request.connectionLost(reason)
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        self.site.forget(self)
+
+    def pauseProducing(self) -> None:
+        """Called when the client has much to read."""
+        self._full = True
+        if self._state is _State.OPEN:
+            self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        if self._producer is not None:
+            self._producer.pauseProducing()
+        if self.request is None:
+            self._hold_input()
+
+    def resumeProducing(self) -> None:
+        """Called when the client has read it."""
+        self._full = False
+        if self._state is _State.OPEN and self.request is not None:
+            self.deadline_s = math.inf
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        if self._buffer and self.request is None:
+            self._take_next_later()
+        self._hold_input()
+
+    def stopProducing(self) -> None:
+        """Called when the connection is lost."""
+        if self._producer is not None:
+            self._producer.stopProducing()
+
+    # From the requests; the names are those that twisted.web's Request calls
+
+    def addresses(self) -> tuple[IAddress, IAddress]:
+        """Return the client's address and ours. A PROXY header may tell them: it has come when a request has."""
+        if self._addresses is None:
+            self._addresses = self.getPeer(), self.getHost()
+        return self._addresses
+
+    def getPeer(self) -> IAddress:
+        peer: IAddress = self.transport.getPeer()
+        return peer
+
+    def getHost(self) -> IAddress:
+        host: IAddress = self.transport.getHost()
+        return host
+
+    def isSecure(self) -> bool:
+        return bool(ISSLTransport.providedBy(self.transport))
+
+    def write_answer(self, head: bytes, headers: Headers | None, body: bytes) -> None:
+        """Write an answer of ours, or the beginning of one, at once.
+
+        Args:
+            head: what all such answers have.
+            headers: fields that this one has beside.
+            body: what is there of the body.
+        """
+        parts = [head]
+        if headers is not None:
+            parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
+        parts.append(self.site.date_line())
+        if self.site.ending:
+            self._persistent = False
+        if not self._persistent:
+            parts.append(_CLOSE)
+        parts += (b"\r\n", body)
+        self.transport.write(b"".join(parts))
+
+    def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        self.write_answer(b"HTTP/1.1 %b %b\r\n" % (code, reason), headers, b"")
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def writeSequence(self, data: list[bytes]) -> None:
+        self.transport.write(b"".join(data))
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        if streaming:
+            self._producer = producer
+        else:
+            self._producer = self._pulled = _PullToPush(producer, self)
+            self._pulled.startStreaming()
+        # The transport asks for a pause once; who comes later would never hear of it.
+        if self._full:
+            self._producer.pauseProducing()
+
+    def unregisterProducer(self) -> None:
+        pulled, self._pulled, self._producer = self._pulled, None, None
+        if pulled is not None:
+            pulled.stopStreaming()
+
+    def requestDone(self, _request: PostdRequest) -> None:
+        """Called when an answer was written whole."""
+        self.request = None
+        if self._state is not _State.OPEN:
+            return
+        if self.site.ending:  # since the head of the answer went out
+            self._persistent = False
+        if not self._persistent:
+            self.loseConnection()
+            return
+        self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        if self._buffer:
+            self._take_next_later()
+        elif self._input_ended:
+            self.loseConnection()
+        if self._input_held:
+            self._hold_input()
+
+    def loseConnection(self) -> None:
+        """Close the connection when what was written is sent; one that does not take it is cut off in the end."""
+        self._close(self.site.limits.idle_s)
+
+    # From the site
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
+        waits = self.request is None and self._head is None and not self._buffer and not self._full
+        if waits and self._state is _State.OPEN:
+            self._close(LINGER_S)  # TLS waits for the client to say that it has understood
+
+    def pass_deadline(self) -> None:
+        """Called when `deadline_s` has passed."""
+        if self._state is not _State.OPEN or self._full:
+            self.abort()
+        elif self._head is not None or self._begun:
+            self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
+        elif self.request is None:
+            self._close(LINGER_S)
+
+    def abort(self) -> None:
+        self.transport.abortConnection()
+
+    # Requests
+
+    def _take(self) -> None:
+        """Take a request from what has come in, if there is one."""
+        try:
+            head = self._head or self._take_head()
+            body = None if head is None else self._take_body()
+        except HttpSyntaxError as error:
+            self._refuse(error)
+            return
+        if head is None or body is None:
+            return
+        self._head = self._chunks = None
+        self._persistent = head.persistent
+        self.deadline_s = math.inf
+        self.request = PostdRequest(self, head, body, self._clock.seconds())
+        self.request.process()
+
+    def _take_head(self) -> Head | None:
+        buffer = self._buffer
+        if not self._begun and buffer.startswith(b"\r\n"):  # one empty line is passed over (RFC 9112 §2.2)
+            buffer = self._buffer = buffer[2:]
+        end = buffer.find(END)
+        if end < 0:
+            if buffer:
+                self._await_head(buffer)
+            return None
+        head = decode_head(buffer[:end], _canonical_name)
+        self._begun = False
+        self._buffer = buffer[end + len(END) :]
+        if head.length is None:
+            self._chunks = ChunkedBody(self.site.limits.max_body_bytes, _canonical_name)
+        elif head.length:
+            self._body_left = head.length
+        else:
+            return head
+        # Also before the first look at the body: what is refused there is this request.
+        self._head = head
+        self.deadline_s = self._clock.seconds() + self.site.limits.body_s
+        if head.length is not None and head.length > self.site.limits.max_body_bytes:
+            refuse_body(self.site.limits.max_body_bytes)
+        if head.expects_continue and not self._buffer:
+            self.transport.write(_CONTINUE)
+        return head
+
+    def _await_head(self, buffer: bytes) -> None:
+        if not self._begun:
+            self._begun = True
+            self.deadline_s = self._clock.seconds() + self.site.limits.header_s
+        check_begun(buffer)
+
+    def _take_body(self) -> bytes | None:
+        """Return the body once it is there."""
+        if self._head is None:
+            return b""
+        if self._chunks is not None:
+            self._body += self._chunks.take(self._buffer)
+            self._buffer = self._chunks.rest() if self._chunks.finished else b""
+            if not self._chunks.finished:
+                return None
+        else:
+            piece = self._buffer[: self._body_left]
+            self._buffer = self._buffer[len(piece) :]
+            self._body.append(piece)
+            self._body_left -= len(piece)
+            if self._body_left:
+                return None
+        body, self._body = b"".join(self._body), []
+        return body
+
+    def _refuse(self, error: HttpSyntaxError) -> None:
+        self._state = _State.REFUSED
+        self._persistent = False
+        self.deadline_s = self._clock.seconds() + LINGER_S
+        head = self._head
+        if head is None:
+            method, target = decode_start(self._buffer)
+            head = Head(method, target, target.partition(b"?")[0], 1, {})
+        self._head = self._chunks = None
+        self._buffer, self._body = b"", []
+        PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        self._input.resumeProducing()
+        self.transport.unregisterProducer()
+        if self._input_ended:
+            self.transport.loseConnection()
+        elif not self.isSecure():
+            # Half-closed, the client gets the whole answer and its end. TLS has no half-close: there it reads
+            # `Connection: close` and the length.
+            self.transport.loseWriteConnection()
+
+    def _take_next_later(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self._clock.callLater(0, self._take_next)
+
+    def _take_next(self) -> None:
+        """Take the next of several requests that were sent without waiting for answers."""
+        self._next_turn = None
+        if self._state is not _State.OPEN or self._full or self.request is not None:
+            return  # resumeProducing comes back to it
+        self._take()
+        if self._next_turn is None and self.request is None:
+            self._close_after_input()
+        if self._input_held:
+            self._hold_input()
+
     def _close_after_input(self) -> None:
         """Close when the client has said its last and has all its answers."""
         if not self._input_ended:
             return
-        if self._refused:  # our side has been closed already
-            transport: Any = self.transport
-            transport.loseConnection()
-        elif not self._handlingRequest and not self.paused:
+        if self._state is _State.REFUSED:  # our side has been closed already
+            self.transport.loseConnection()
+        elif self._state is _State.OPEN and self.request is None and self._next_turn is None:
             self.loseConnection()
 
     def _hold_input(self) -> None:
         """Stop reading from a client that does not read its answers, or sends ahead of them by more than a little."""
-        unread_answers = self._waitingForTransport and not self._handlingRequest
-        if unread_answers or len(self._buffer) + sum(map(len, self._dataBuffer)) > INPUT_MAX_BYTES:
-            self._networkProducer.pauseProducing()
+        hold = (self._full and self.request is None) or len(self._buffer) > INPUT_MAX_BYTES
+        if self._state is _State.OPEN and hold != self._input_held:
+            self._input_held = hold
+            if hold:
+                self._input.pauseProducing()
+            else:
+                self._input.resumeProducing()
 
-    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
-        super().registerProducer(producer, streaming)
-        # TLS asks for a pause once; who comes later would never hear of it.
-        if self._waitingForTransport and streaming:
-            producer.pauseProducing()
-
-    def _refuse(self, problem: Problem) -> None:
-        self._refused = True
-        self.persistent = False
-        self.requests[-1].refuse(self._command, self._path, self._version, problem)
-
-    def loseConnection(self) -> None:
-        if not self._refused:
-            super().loseConnection()
-            return
-        # Half-closed, the client gets the whole answer and its end. TLS has no half-close: there it reads
-        # `Connection: close` and the length.
-        self.setTimeout(None)
-        transport: Any = self.transport
-        transport.unregisterProducer()
-        if not self.isSecure():
-            transport.loseWriteConnection()
-        self._abortingCall = self.callLater(LINGER_S, self.forceAbortClient)
-
-
-def _access_line(date: str | None, request: Any) -> str:
-    """Return the line of the access log: the combined form of Apache, with the user, without secrets.
-
-    A password or a token has no place in a target, but programs have put them there; the log is not to keep them.
-    """
-    line = without_tokens(http.combinedLogFormatter(date, request))
-    if "=" in line:
-        line = _SECRET.sub(r"\1[redacted]", line)
-    if request.username is not None:  # last: who it was is told, whatever the name looks like
-        line = line.replace(" - - ", f" - {_quoted(request.username)} ", 1)
-    return line
-
-
-@lru_cache(maxsize=1024)
-def _quoted(username: str) -> str:
-    return quote(username, safe="@+:/#")
-
-
-class PostdSite(Site):
-    """The factory of connections.
-
-    Args:
-        root: the resource tree.
-        max_body_bytes: the largest body of a request.
-        idle_s: seconds after which a connection without a request is closed.
-        reactor: its clock.
-    """
-
-    requestFactory = PostdRequest
-    reactor: IReactorTime
-    noisy = False
-
-    def __init__(self, root: IResource, *, max_body_bytes: int, idle_s: float, reactor: IReactorTime) -> None:
-        # Stock Twisted parses the body of every POST that might be a form, with the library for e-mail headers.
-        super().__init__(root, timeout=idle_s, reactor=reactor, parsePOSTFormSubmission=False)
-        self.max_body_bytes = max_body_bytes
-        self.channels: set[Channel] = set()
-        self.ending = False
-        self._all_closed: Deferred[None] | None = None
-        self._access_lines: list[str] = []
-        self._stopped = False
-
-    def stopFactory(self) -> None:
-        self._stopped = True
-        self._write_access_lines()
-        super().stopFactory()
-
-    def log(self, request: http.Request) -> None:
-        """Note a request for the access log."""
-        if not self._access_lines:
-            self.reactor.callLater(ACCESS_LOG_DELAY_S, self._write_access_lines)
-        self._access_lines.append(_access_line(self._logDateTime, request))
-        if self._stopped:  # nobody would come for it later
-            self._write_access_lines()
-
-    def _write_access_lines(self) -> None:
-        lines, self._access_lines = self._access_lines, []
-        if lines:
-            _access_log.info("{lines}", lines="\n".join(lines))
-
-    def buildProtocol(self, _addr: IAddress | None) -> Any:
-        # Without the proxy that stock Twisted puts around each channel to be ready for h2.
-        channel: Any = Channel()
-        channel.factory = channel.site = self
-        channel.requestFactory = self.requestFactory
-        channel.timeOut = self.timeOut
-        channel.callLater = self.reactor.callLater
-        return channel
-
-    def forget(self, channel: Channel) -> None:
-        """Called when a connection is gone."""
-        self.channels.discard(channel)
-        if self._all_closed is not None and not self.channels:
-            closed, self._all_closed = self._all_closed, None
-            closed.callback(None)
-
-    def begin_end(self) -> None:
-        """From now on each answer is the last of its connection."""
-        self.ending = True
-
-    async def finish(self, *, within_s: float) -> None:
-        """Close the connections that have no request, and return when all others have had their answers.
-
-        Args:
-            within_s: what is still under way after so many seconds is cut off.
-        """
-        for channel in list(self.channels):
-            channel.close_if_idle()
-        if not self.channels:
-            return
-        self._all_closed = Deferred()
-        try:
-            await self._all_closed.addTimeout(within_s, self.reactor)
-        except DeferredTimeoutError:
-            self._all_closed = None
-            left = list(self.channels)
-            _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
-            for channel in left:
-                channel.abort()
-
-    def acceptableProtocols(self) -> list[bytes]:
-        return [b"http/1.1"]
+    def _close(self, within_s: float) -> None:
+        if self._state is _State.OPEN:
+            self._state = _State.CLOSING
+            self.deadline_s = self._clock.seconds() + within_s
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()

@@ -7,38 +7,72 @@ This is `KleinResource` with these departures:
 - A path is matched as it was sent, decoded once: `//post`, `/post//1` and `/post%2F1` are not taken for `/post` and
   `/post/1`, and a path that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug would take `post` for `POST`.
+- What a path leads to is remembered, and a view that waits for nothing is answered without a Deferred.
 - One table has all errors (`postd.web.errors`; `postd.web.front.answering`).
 """
 
-from typing import Any
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from klein import Klein
 from klein.resource import KleinResource
 from werkzeug.exceptions import NotFound
 
+from postd.web.answers import Answer, Stream
 from postd.web.front.answering import answer
+
+REMEMBERED_MAX = 4096
+"""How many pairs of method and path are remembered; paths with ids in them have no end."""
+
+_VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
+
+_Match = tuple[Callable[..., Coroutine[Any, Any, Answer | Stream]], Mapping[str, Any], str]
+"""A view, its arguments, and the rule as the log has it."""
+
+
+ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Answer | Stream]])
+
+
+class Application(Klein):
+    """A Klein application whose views return answers, which is none of what Klein itself could render."""
+
+    def route(self, url: str, *arguments: Any, **keywords: Any) -> Callable[[ViewT], ViewT]:  # type: ignore[override]
+        decorate: Any = super().route(url, *arguments, **keywords)
+        return cast("Callable[[ViewT], ViewT]", decorate)
 
 
 class Router(KleinResource):
-    """The resource of a Klein application whose views return the body of their answer."""
+    """The resource of an application.
 
-    def __init__(self, app: Klein) -> None:
+    Args:
+        views: an instance of the class that the application, its attribute `app`, is of.
+    """
+
+    def __init__(self, views: Any) -> None:
+        app: Application = views.app
         super().__init__(app)
+        self._views = views
         self._urls = app.url_map.bind("host.invalid")
+        self._remembered: dict[tuple[bytes, bytes], _Match] = {}
 
     def render(self, request: Any) -> Any:
-        return answer(request, self._view(request))
+        asked = request.method, request.path
+        view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
+        return answer(request, view(request, **arguments))
 
-    async def _view(self, request: Any) -> bytes:
-        endpoint, arguments = self._urls.match(_path(request), _method(request))
-        view: Any = self._app.execute_endpoint(endpoint, request, **arguments)
-        body: bytes = await view
-        return body
+    def _match(self, method: bytes, path: bytes) -> _Match:
+        rule, arguments = self._urls.match(_path(path), _method(method), return_rule=True)
+        # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
+        match = getattr(self._views, rule.endpoint), arguments, _VARIABLE.sub(r"<\1>", rule.rule)
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[method, path] = match
+        return match
 
 
-def _path(request: Any) -> str:
-    path: bytes = request.path
+def _path(path: bytes) -> str:
     if b"%" in path:
         if b"%2f" in path.lower():
             raise NotFound
@@ -52,7 +86,7 @@ def _path(request: Any) -> str:
     return text
 
 
-def _method(request: Any) -> str:
-    method: str = request.method.decode("ascii")
+def _method(sent: bytes) -> str:
+    method = sent.decode("ascii")
     # werkzeug upper-cases what it is asked for; a name with a space in it is no method of any rule.
     return method if method == method.upper() else f"not {method}"

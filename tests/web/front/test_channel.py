@@ -11,7 +11,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface.verify import verifyObject
 
-from postd.web.front.channel import ACCESS_LOG_DELAY_S, INPUT_MAX_BYTES, LINGER_S
+from postd.web.front.access_log import DELAY_S
+from postd.web.front.channel import INPUT_MAX_BYTES, LINGER_S
 from postd.web.streaming import Flow
 from tests.helpers import MemoryTransport, connect, make_site
 
@@ -95,7 +96,7 @@ def check_refused(answer: bytes, connection: Connection) -> None:
     assert connection.clock.getDelayedCalls() == []
 
 
-@pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**400], ids=["1", "2", "3", "4"])
+@pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**4000], ids=["1", "2", "3", "4"])
 def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connection, length: int) -> None:
     check_refused(connection.send(head(f"Content-Length: {length}")), connection)
 
@@ -165,7 +166,7 @@ class PipelineTests:
     def test_a_client_that_leaves_leaves_nothing_behind(self, connection: Connection) -> None:
         connection.send(self.GET * 3)
         connection.transport.loseConnection()
-        connection.clock.advance(ACCESS_LOG_DELAY_S)
+        connection.clock.advance(DELAY_S)
         assert connection.clock.getDelayedCalls() == []
         assert len(connection.recorder.bodies) == 1
 
@@ -173,16 +174,21 @@ class PipelineTests:
 def test_nothing_is_taken_after_a_bad_request(connection: Connection) -> None:
     """Over TLS what comes in goes on coming in, record by record."""
     connection.transport.closes_slowly = True
-    assert connection.send(b"POST /post HTTP/1.1\r\nBad Name: x\r\nHost: x\r\n").startswith(b"HTTP/1.1 400 ")
+    assert connection.send(b"POST /post HTTP/1.1\r\nBad Name: x\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert connection.send(b"\r\n") == b""
     assert connection.send(head("Content-Length: 1") + b"x") == b""
     assert connection.recorder.bodies == []
 
 
-@pytest.mark.parametrize("coding", ["identity", "gzip", "gzip, chunked", "chunked, chunked", ""])
-def test_a_body_in_another_coding_is_never_taken_for_a_request(connection: Connection, coding: str) -> None:
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [("identity", 400), ("gzip", 400), ("gzip, chunked", 501), ("chunked, chunked", 400), ("", 400)],
+)
+def test_a_body_in_another_coding_is_never_taken_for_a_request(
+    connection: Connection, coding: str, status: int
+) -> None:
     hidden = head("Content-Length: 1") + b"x"
-    assert connection.send(head(f"Transfer-Encoding: {coding}") + hidden).startswith(b"HTTP/1.1 400 ")
+    assert connection.send(head(f"Transfer-Encoding: {coding}") + hidden).startswith(b"HTTP/1.1 %d " % status)
     connection.clock.advance(1)
     assert connection.recorder.bodies == []
 
@@ -196,12 +202,7 @@ def test_a_request_has_one_host(connection: Connection, hosts: bytes) -> None:
 
 
 def test_http_1_0_may_do_without_a_host(connection: Connection) -> None:
-    assert connection.send(b"GET /post HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 OK")
-
-
-def test_a_length_too_long_to_be_a_number_is_a_bad_request(connection: Connection) -> None:
-    assert connection.send(head("Content-Length: " + "9" * 5000)).startswith(b"HTTP/1.1 400 ")
-    assert connection.recorder.bodies == []
+    assert connection.send(b"GET /post HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_client_that_asks_first_is_not_told_to_go_on(connection: Connection) -> None:
@@ -241,7 +242,7 @@ def test_a_body_of_just_the_limit_is_taken(connection: Connection) -> None:
 def test_a_refused_client_that_hangs_up_leaves_nothing_behind(connection: Connection) -> None:
     connection.send(head(f"Content-Length: {LIMIT + 1}"))
     connection.transport.loseConnection()
-    connection.clock.advance(ACCESS_LOG_DELAY_S)
+    connection.clock.advance(DELAY_S)
     assert connection.clock.getDelayedCalls() == []
 
 
@@ -264,12 +265,12 @@ def test_a_connection_without_a_request_is_closed(connection: Connection) -> Non
 
 def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
     with capturedLogs() as events:
-        connection.send(b'GET /post?a HTTP/1.1\r\nHost: x\r\n\r\nGET /b"\x7f HTTP/1.1\r\nHost: x\r\n\r\n')
-        connection.clock.advance(ACCESS_LOG_DELAY_S)
+        connection.send(b'GET /post?a HTTP/1.1\r\nHost: x\r\n\r\nGET /b"\\\xff HTTP/1.1\r\nHost: x\r\n\r\n')
+        connection.clock.advance(DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     first, second = event["lines"].splitlines()
     assert '"GET /post?a HTTP/1.1" 200 4 ' in first
-    assert r'"GET /b\"\x7f HTTP/1.1" 200 4 ' in second
+    assert r'"GET /b\"\\\xff HTTP/1.1" 200 4 ' in second
 
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
@@ -279,7 +280,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
     ("target", "shown"),
     [
         ("/a?password=x%20y&b=1", "/a?password=[redacted]&b=1"),
-        ("/a?b=1&Access_Token=x#y", "/a?b=1&Access_Token=[redacted]#y"),
+        ("/a?b=1&Access_Token=x", "/a?b=1&Access_Token=[redacted]"),
         ("/a?token=x;id_token=y", "/a?token=[redacted];id_token=[redacted]"),
         (f"/a?access%5ftoken={JWT}", "/a?access%5ftoken=[redacted]"),
         (f"/a/{JWT}/b", "/a/[redacted]/b"),
@@ -294,7 +295,7 @@ def test_the_log_has_no_secrets_that_do_not_belong_into_a_target(
     """Programs put them there all the same, and into a referrer."""
     with capturedLogs() as events:
         connection.send(f"GET {target} HTTP/1.1\r\nHost: x\r\nReferer: http://x{target}\r\n\r\n".encode())
-        connection.clock.advance(ACCESS_LOG_DELAY_S)
+        connection.clock.advance(DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     assert f'"GET {shown} HTTP/1.1" 200 4 "http://x{shown}"' in event["lines"]
 
@@ -304,7 +305,7 @@ def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection)
     connection.recorder.username = "https://idp.example#eyJx.alice"
     with capturedLogs() as events:
         connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
-        connection.clock.advance(ACCESS_LOG_DELAY_S)
+        connection.clock.advance(DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     assert " - https://idp.example#eyJx.alice " in event["lines"]
 

@@ -1,33 +1,38 @@
 """The router, over a small application of its own."""
 
+from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any, cast
 
 import pytest
-from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.web.resource import IResource
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
-from postd.web.front.router import Router
+from postd.web.answers import TEXT, Answer, Stream, make_answer, make_stream
+from postd.web.front.router import Application, Router
 from tests.helpers import MemoryTransport, connect, make_site
 
 
 class Views:
-    app = Klein()
+    app = Application()
 
     def __init__(self) -> None:
         self.waiting: list[Deferred[bytes]] = []
         self.cancelled = 0
 
     @app.route("/post", methods=["GET"])
-    async def wait(self, request: Any) -> bytes:
+    async def wait(self, _request: Any) -> Answer:
         self.waiting.append(Deferred(self._cancel))
-        return await self.waiting[-1]
+        return make_answer(HTTPStatus.OK, TEXT, await self.waiting[-1], {})
 
     @app.route("/post/begun")
-    async def begin_and_fail(self, request: Any) -> bytes:
-        request.write(b"begun")
+    async def begin_and_fail(self, _request: Any) -> Stream:
+        return make_stream(TEXT, self._fail_in_the_middle(), {})
+
+    async def _fail_in_the_middle(self) -> AsyncIterator[bytes]:
+        yield b"begun"
         raise ValueError("secret")
 
     def _cancel(self, _: Deferred[bytes]) -> None:
@@ -37,7 +42,7 @@ class Views:
 class Connection:
     def __init__(self) -> None:
         self.views = Views()
-        self.router = Router(self.views.app)
+        self.router = Router(self.views)
         self.transport = MemoryTransport()
         self.send = connect(self.transport, make_site(cast(IResource, self.router))).dataReceived
 
@@ -58,7 +63,7 @@ def test_an_answer_may_take_its_time(connection: Connection) -> None:
     connection.get("/post")
     assert connection.transport.value() == b""
     connection.views.waiting[0].callback(b"answer")
-    assert connection.transport.value().endswith(b"answer\r\n0\r\n\r\n")
+    assert connection.transport.value().endswith(b"\r\n\r\nanswer")
 
 
 def test_a_client_that_goes_away_ends_what_is_done_for_it(connection: Connection) -> None:
@@ -97,6 +102,7 @@ def test_an_unexpected_error_tells_the_client_nothing(connection: Connection) ->
 def test_an_answer_that_cannot_be_finished_is_cut_off(connection: Connection) -> None:
     """A chunked body that ended in the regular way would be taken for whole."""
     connection.get("/post/begun")
+    assert b"begun" in connection.transport.value()
     assert connection.transport.aborted
     assert not connection.transport.value().endswith(b"0\r\n\r\n")
 

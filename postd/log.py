@@ -1,0 +1,166 @@
+"""Where the daemon logs to, and how: what `[log]` asks for (contract 1 and 6).
+
+Departs from stock twistd:
+
+- Lines of the access log stand as they are, one a line: as events they would have twistd's time and name before them,
+  and the second of a bundle would be indented as if it belonged to the first.
+- Control characters are escaped. Some of what is logged has come from strangers: what a client says must neither look
+  like a line of ours nor reach the terminal of who reads it. A line feed in it is followed by a tab, as in tracebacks.
+- `format = "json"` is an object a line, whatever is logged.
+- A file of our own is only ever appended to. Twistd's is renamed for each megabyte, as are all before it, without end.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal
+
+from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
+from twisted.python.reflect import safe_str
+from zope.interface import implementer
+
+ACCESS_NAMESPACE = "postd.access"
+"""The namespace of the access log; `lines` of its events are whole lines, without the last one's end."""
+
+MODE = 0o640
+"""The permissions of a file that is made, less what the umask takes: logs are for the administrators' group to read."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What no terminal should get, what some programs take for the end of a line, and what UTF-8 cannot say."""
+
+Format = Callable[[LogEvent], str | None]
+"""Returns the lines of an event, with their ends; None if there is nothing to tell."""
+
+_log = Logger()
+
+
+def format_text(event: LogEvent) -> str | None:
+    """Write an event as twistd does; what goes on in further lines is indented there."""
+    if _is_access(event):
+        return _access_lines(event)
+    text = formatEventAsClassicLogText(event)
+    if not text:
+        return None
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def format_json(event: LogEvent) -> str | None:
+    """Write an event as an object on a line: time (RFC 3339), level, logger, worker if it comes from one, text.
+
+    A traceback is the end of the text.
+    """
+    if _is_access(event):
+        return _access_lines(event)
+    text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+    if not text:
+        return None
+    at = datetime.fromtimestamp(event.get("log_time", time.time()), UTC)
+    system = event.get("log_system", "-")
+    told = {
+        "time": at.isoformat(timespec="milliseconds"),
+        "level": getattr(event.get("log_level"), "name", "info"),
+        "logger": safe_str(event.get("log_namespace", "-") if system == "-" else system),
+    }
+    if "relayed" in event:
+        told["worker"], text = event["worker"], event["relayed"]
+    # Half a surrogate pair is escaped twice: not every reader of JSON takes it.
+    told["text"] = text.encode(errors="backslashreplace").decode()
+    line = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # as the access log's
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
+
+
+FORMATS: Mapping[Literal["text", "json"], Format] = {"text": format_text, "json": format_json}
+
+
+def _is_access(event: LogEvent) -> bool:
+    return event.get("log_namespace") == ACCESS_NAMESPACE and "lines" in event
+
+
+def _access_lines(event: LogEvent) -> str:
+    return f"{event['lines']}\n"
+
+
+@implementer(ILogObserver)
+class AppendedFile:
+    """Writes events to the end of a file, each with one write.
+
+    What cannot be written is lost: a full disk is not to keep anybody from being served. Standard error is told when
+    that begins, and the file how much it was as soon as it takes lines again.
+
+    Args:
+        path: the file; it is made if it is not there.
+        format_event: how events are written.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: no file can have such a name.
+    """
+
+    def __init__(self, path: str, format_event: Format) -> None:
+        self._path = path
+        self._format = format_event
+        self._fd = self._open(MODE)
+        self._in_line = False
+        self._lost, self._why = 0, ""
+
+    def __call__(self, event: LogEvent) -> None:
+        lines = self._format(event)
+        if not lines:
+            return
+        lost = self._lost
+        left = ((self._gap() or "") + lines if lost else lines).encode(errors="backslashreplace")
+        if self._in_line:
+            left = b"\n" + left
+        try:
+            while left:
+                count = os.write(self._fd, left)
+                self._in_line = left[count - 1 : count] != b"\n"
+                left = left[count:]
+        except OSError as error:
+            self._why = error.strerror or str(error)
+            self._lost = lost + lines.count("\n")
+            if not lost:
+                self._complain()
+        else:
+            self._lost = 0
+
+    def _gap(self) -> str | None:
+        told = {"log_namespace": __name__, "log_level": LogLevel.error, "log_time": time.time()}
+        text = "{lost} lines are missing here, or parts of them: {why}"
+        return self._format({**told, "log_format": text, "lost": self._lost, "why": self._why})
+
+    def _complain(self) -> None:
+        """Tell whoever started us; what was told to the log would come here again."""
+        with suppress(OSError, ValueError):  # that may be the same disk, or closed
+            print(f"postd: {self._path}: {self._why}; the log has a gap from now on", file=sys.__stderr__, flush=True)
+
+    def reopen(self) -> None:
+        """Go on in the file that has the path now. One that is made has the permissions of the one before it."""
+        try:
+            fd = self._open(stat.S_IMODE(os.fstat(self._fd).st_mode), whatever_the_umask=True)
+        except OSError as error:
+            _log.error("{path}: {why}; the log goes on where it was", path=self._path, why=error.strerror)
+            return
+        # In one step: other threads may be writing.
+        os.dup2(fd, self._fd, inheritable=False)
+        os.close(fd)
+        self._in_line = False
+
+    def _open(self, mode: int, *, whatever_the_umask: bool = False) -> int:
+        # A pipe that nobody reads is an error, instead of a wait for somebody who does.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+        try:
+            fd = os.open(self._path, flags | os.O_EXCL, mode)
+        except FileExistsError:
+            fd = os.open(self._path, flags, mode)
+        else:
+            if whatever_the_umask:  # twistd in the background has set a stricter one since the start
+                os.fchmod(fd, mode)
+        os.set_blocking(fd, True)
+        return fd

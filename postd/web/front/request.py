@@ -1,0 +1,156 @@
+"""One request, as twisted.web's resources know it.
+
+Departures from stock Twisted:
+
+- It is made when all of it is there, of a head that was decoded already: nothing of it is taken apart once more. What
+  resources of ours have no use for (`args`, headers in Twisted's form) is made when somebody asks for it.
+- An answer that is known whole goes out with its head in one write (`send`).
+- No `Server` field with a version in it (contract 7), and no look at an encoder.
+"""
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from twisted.internet.defer import Deferred
+from twisted.web.http import parse_qs
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IRequest
+from twisted.web.resource import getChildForRequest
+from twisted.web.server import Request
+from zope.interface import implementer
+
+from postd.protocol.http1 import Head
+from postd.web.answers import Answer, Stream, make_no_content
+from postd.web.errors import Problem, answer_error, answer_problem
+
+if TYPE_CHECKING:
+    from postd.web.front.channel import Channel
+    from postd.web.front.site import PostdSite
+
+_CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
+_HTTP_1_1 = 1
+_ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
+
+
+class RequestHeaders(Headers):
+    """The fields of a head that was decoded, whose names are in Twisted's spelling."""
+
+    def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
+        self._rawHeaders = fields
+
+
+@implementer(IRequest)
+class PostdRequest(Request):
+    """A request.
+
+    Args:
+        channel: its connection.
+        head: its head.
+        body: its body.
+        started_s: when its head was there, by the reactor's clock.
+
+    Attributes:
+        fields: the field lines of its head (`postd.protocol.http1.Head`).
+        username: who it was found to come from.
+        auth_scheme: the scheme of the credentials in it, if there are any that count.
+        route: the rule that its path fits, for the log.
+    """
+
+    defaultContentType = None
+    username: str | None = None
+    auth_scheme: str | None = None
+    route: str | None = None
+    channel: "Channel"  # type: ignore[assignment]
+    site: "PostdSite"
+    _headers: Headers | None = None
+    _answer_headers: Headers | None = None
+    _id: str | None = None
+
+    def __init__(self, channel: "Channel", head: Head, body: bytes, started_s: float) -> None:
+        # All that Twisted's two constructors set, and what its requestReceived does.
+        self.channel = channel
+        self.site = channel.site
+        self.transport = channel.transport
+        self.client, self.host = channel.addresses()
+        self.notifications: list[Deferred[None]] = []
+        self.received_cookies: dict[bytes, bytes] = {}
+        self.cookies: list[bytes] = []
+        self.queued = False
+        self._adapterCache: dict[str, Any] = {}
+        self.fields = head.fields
+        self.method = head.method
+        self.uri = head.target
+        self.path = head.path
+        self.clientproto = _CLIENT_VERSIONS[head.minor]
+        self.content = BytesIO(body)
+        self.started_s = started_s
+
+    @property
+    def requestHeaders(self) -> Headers:  # type: ignore[override]
+        """The fields, in Twisted's way."""
+        if self._headers is None:
+            self._headers = RequestHeaders(self.fields)
+        return self._headers
+
+    @property
+    def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
+        """The parameters of the query."""
+        parameters: dict[bytes, list[bytes]] = parse_qs(self.uri.partition(b"?")[2], keep_blank_values=True)
+        return parameters
+
+    @property
+    def responseHeaders(self) -> Headers:  # type: ignore[override]
+        """Fields that the answer to this request has, beside its own."""
+        if self._answer_headers is None:
+            self._answer_headers = Headers()
+        return self._answer_headers
+
+    @property
+    def id(self) -> str:
+        """What the log calls this request; no other has the same."""
+        if self._id is None:
+            self._id = self.site.next_request_id()
+        return self._id
+
+    def process(self) -> None:
+        """Find the resource and let it render."""
+        path = self.path
+        if path == b"*":
+            self.send(_ALLOWED_SOMEWHERE)
+            return
+        self.prepath = []
+        segments = path[1:].split(b"/")
+        self.postpath = [unquote_to_bytes(one) for one in segments] if b"%" in path else segments
+        try:
+            self.render(getChildForRequest(self.site.resource, self))
+        except Exception as error:  # noqa: BLE001 - the table has them all
+            self.send(answer_error(self, error))
+
+    def send(self, answered: Answer) -> None:
+        """Answer, and be done with it. A client that has gone is sent nothing."""
+        if self._disconnected:
+            return
+        body = answered.body if self.method != b"HEAD" else b""
+        self._begin(answered.status, answered.head, body)
+        self.sentLength = len(body)
+        self.finished = 1
+        self.site.log(self)
+        self._cleanup()
+
+    def begin(self, answered: Answer | Stream) -> None:
+        """Send the head; `write` sends the body then, and `finish` ends it."""
+        head = answered.head
+        if isinstance(answered, Stream) and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
+            head += b"Transfer-Encoding: chunked\r\n"
+            self.chunked = self.method != b"HEAD"
+        self._begin(answered.status, head, b"")
+
+    def _begin(self, status: int, head: bytes, body: bytes) -> None:
+        self.startedWriting = 1
+        self.code = status
+        self.channel.write_answer(head, self._answer_headers, body)
+
+    def refuse(self, status: int, why: str) -> None:
+        """Answer to a request that is not taken."""
+        self.send(answer_problem(self.path, Problem(status, why)))

@@ -1,0 +1,193 @@
+"""The factory of connections: how many there may be, how long they may take, and their end.
+
+Departures from stock Twisted:
+
+- A connection over the limit is closed as soon as it was accepted, and the others go on; stock Twisted takes all it has
+  descriptors for.
+- The access log goes out in bundles, with what stock Twisted does not tell (`postd.web.front.access_log`).
+- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of our limits.
+"""
+
+import math
+import os
+import time
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.web.http import datetimeToString
+from twisted.web.resource import IResource
+from twisted.web.server import Site
+
+from postd.web.front.access_log import AccessLog
+from postd.web.front.channel import Channel
+from postd.web.front.request import PostdRequest
+
+SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
+"""How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
+time."""
+
+FULL_NOTE_S = 60
+"""How often the log tells that there are too many connections."""
+
+_log = Logger()
+
+
+class Limits(Protocol):
+    """What one client may ask of the server (contract: `[limits]`), in bytes and seconds."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request."""
+
+    @property
+    def header_s(self) -> float:
+        """From the first byte of a head to its last."""
+
+    @property
+    def body_s(self) -> float:
+        """From the end of a head to that of its body."""
+
+    @property
+    def idle_s(self) -> float:
+        """A connection without a request; an answer of which the client takes nothing."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at the same time."""
+
+
+class _TurnedAway(TwistedProtocol):
+    """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
+
+    def connectionMade(self) -> None:
+        transport: object = self.transport
+        transport.abortConnection()  # type: ignore[attr-defined]
+
+
+class PostdSite(Site):
+    """The factory of connections.
+
+    Args:
+        root: the resource tree.
+        limits: what a client may ask for.
+        access_log: notes the requests, if anybody wants to know.
+        reactor: its clock.
+
+    Attributes:
+        connections_max: how many connections there may be; fewer than the limit where descriptors are short.
+    """
+
+    requestFactory: type[PostdRequest] = PostdRequest
+    reactor: IReactorTime
+    noisy = False
+
+    def __init__(
+        self, root: IResource, *, limits: Limits, access_log: AccessLog | None = None, reactor: IReactorTime
+    ) -> None:
+        super().__init__(root, timeout=None, reactor=reactor)
+        self.limits = limits
+        self.connections_max = limits.connections
+        self.channels: set[Channel] = set()
+        self.ending = False
+        self._access_log = access_log
+        self._all_closed: Deferred[None] | None = None
+        self._full_noted_s = -math.inf
+        self._sweeping = LoopingCall(self._sweep)
+        self._sweeping.clock = reactor
+        self._second = 0
+        self._date_line = b""
+        # No two processes, nor two runs of one, have the same: a log may be of all of them.
+        self._id_start = os.urandom(5).hex()
+        self._ids = 0
+
+    def stopFactory(self) -> None:
+        if self._access_log is not None:
+            self._access_log.close()
+        super().stopFactory()
+
+    def log(self, request: PostdRequest) -> None:  # type: ignore[override]
+        """Note a request for the access log."""
+        if self._access_log is not None:
+            self._access_log.note(request, time.time())
+
+    def next_request_id(self) -> str:
+        self._ids += 1
+        return f"{self._id_start}-{self._ids:x}"
+
+    def date_line(self) -> bytes:
+        """Return the field `Date` of an answer that goes out now."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date_line = b"Date: %b\r\n" % datetimeToString(second)
+        return self._date_line
+
+    def buildProtocol(self, _addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
+        # Without the proxy that stock Twisted puts around each channel to be ready for h2.
+        if len(self.channels) >= self.connections_max:
+            self._note_full()
+            return _TurnedAway()
+        return Channel(self)
+
+    def add(self, channel: Channel) -> None:
+        """Called when a connection is there."""
+        self.channels.add(channel)
+        if not self._sweeping.running:
+            limits = self.limits
+            shortest_s = min(limits.header_s, limits.body_s, limits.idle_s)
+            self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
+
+    def forget(self, channel: Channel) -> None:
+        """Called when a connection is gone."""
+        self.channels.discard(channel)
+        if self.channels:
+            return
+        if self._sweeping.running:
+            self._sweeping.stop()
+        if self._all_closed is not None:
+            closed, self._all_closed = self._all_closed, None
+            closed.callback(None)
+
+    def begin_end(self) -> None:
+        """From now on each answer is the last of its connection."""
+        self.ending = True
+
+    async def finish(self, *, within_s: float) -> None:
+        """Close the connections that have no request, and return when all others have had their answers.
+
+        Args:
+            within_s: what is still under way after so many seconds is cut off.
+        """
+        for channel in list(self.channels):
+            channel.close_if_idle()
+        if not self.channels:
+            return
+        self._all_closed = Deferred()
+        try:
+            await self._all_closed.addTimeout(within_s, self.reactor)
+        except DeferredTimeoutError:
+            self._all_closed = None
+            left = list(self.channels)
+            _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
+            for channel in left:
+                channel.abort()
+
+    def acceptableProtocols(self) -> list[bytes]:
+        return [b"http/1.1"]
+
+    def _sweep(self) -> None:
+        now = self.reactor.seconds()
+        for channel in [one for one in self.channels if one.deadline_s <= now]:
+            channel.pass_deadline()
+
+    def _note_full(self) -> None:
+        now = self.reactor.seconds()
+        if now - self._full_noted_s >= FULL_NOTE_S:
+            self._full_noted_s = now
+            count = self.connections_max
+            _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)

@@ -1,0 +1,232 @@
+"""The log of a real daemon: its file, its formats, its reopening."""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, run_postd, wait_for_end
+
+TARGET = re.compile(r"/post\?n=[0-9]+-[0-9]+")
+
+
+def configure(folder: Path, log: str, *, more: str = "") -> tuple[str, str]:
+    """Write settings; return the options that name them. All listen on a free port."""
+    (folder / "postd.toml").write_text(f"listen = ['{FREE_PORT}']\nstore = 'sqlite:postd.db'\n{more}\n[log]\n{log}\n")
+    return ("-c", "postd.toml")
+
+
+def wait_for(path: Path, words: str) -> str:
+    """Wait until a file has words in it; return what it has."""
+    deadline = time.monotonic() + START_MAX_S
+    while True:
+        text = path.read_text() if path.exists() else ""
+        if words in text:
+            return text
+        assert time.monotonic() < deadline, text
+        time.sleep(0.02)
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """Return what a log of JSON says, line by line."""
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class Asking:
+    """Clients that ask for different things, one after the other, until they are told that it is enough."""
+
+    def __init__(self, url: str, clients: int = 2) -> None:
+        self._url = url
+        self._enough = threading.Event()
+        self.asked: list[str] = []
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, number: int) -> None:
+        with httpx.Client(base_url=self._url, timeout=START_MAX_S) as client:
+            for n in range(100_000):
+                target = f"/post?n={number}-{n}"
+                client.get(target)
+                self.asked.append(target)
+                if self._enough.is_set():
+                    return
+
+    def wait_for_more(self) -> None:
+        """Wait until there has been an answer that was asked for after this call, and then some."""
+        so_far, deadline = len(self.asked), time.monotonic() + START_MAX_S
+        while len(self.asked) < so_far + 100:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def rotate(path: Path, pid: int, old: Path) -> None:
+    """Do as logrotate does."""
+    path.rename(old)
+    os.kill(pid, signal.SIGHUP)
+    wait_for(path, "SIGHUP")
+
+
+def check_rotation(folder: Path, url: str, pid: int, end: Callable[[], object]) -> list[str]:
+    """Rotate the log under load, twice, and end the server; return the lines of all files, in their order."""
+    path = folder / "posts.log"
+    asking = Asking(url)
+    try:
+        for old in (folder / "first.log", folder / "second.log"):
+            asking.wait_for_more()
+            rotate(path, pid, old)
+        asking.wait_for_more()
+    finally:
+        asking.stop()
+    end()
+    files = [folder / "first.log", folder / "second.log", path]
+    assert all(TARGET.search(file.read_text()) for file in files)
+    text = "".join(file.read_text() for file in files)
+    assert sorted(TARGET.findall(text)) == sorted(asking.asked)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o640}
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_file_is_reopened_on_sighup_and_no_line_is_lost(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "posts.log").write_text("from before\n")
+    (tmp_path / "posts.log").chmod(0o640)
+    with Daemon(tmp_path, *configure(tmp_path, 'file = "posts.log"'), "-w", workers, listen=None, wait=False) as daemon:
+        ready = wait_for(tmp_path / "posts.log", "postd ready")
+        url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
+        first, *lines = check_rotation(tmp_path, url, daemon.process.pid, daemon.stop)
+        assert daemon.log == ""
+    assert first == "from before"
+    assert lines[-1].endswith("Server Shut Down.")
+    for line in lines:
+        assert re.match(r"[0-9T:+-]{24} \[\S+\] ", line) or re.match(r'"?127\.0\.0\.1"? - - \[.*\] "GET /post', line)
+
+
+def test_a_file_in_the_background_is_an_object_a_line(tmp_path: Path) -> None:
+    options = configure(tmp_path, 'file = "posts.log"\nformat = "json"', more="workers = 2")
+    before = os.umask(0o022)
+    try:
+        assert run_postd(tmp_path, *options, before=()).returncode == 0
+    finally:
+        os.umask(before)
+    pid = int((tmp_path / "twistd.pid").read_text())
+
+    def end() -> None:
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(pid)
+
+    try:
+        ready = wait_for(tmp_path / "posts.log", "postd ready")
+        url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
+        events = [json.loads(line) for line in check_rotation(tmp_path, url, pid, end)]
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            end()
+    assert not (tmp_path / "twistd.log").exists()
+    said = [event for event in events if "logger" in event]
+    assert {event["level"] for event in said} == {"info"}
+    assert {event.get("worker") for event in said} >= {None, 1, 2}
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", event["time"]) for event in events)
+
+
+FAILING = """
+import sys
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.scripts.twistd import run
+Logger("odd").failure("{what}", Failure(ValueError("one\\ntwo")), what="a\\n{}\\x1b")
+run()
+"""
+
+
+def test_an_object_a_line_on_standard_output_too_whatever_is_logged(tmp_path: Path) -> None:
+    options = configure(tmp_path, 'format = "json"')
+    out = tmp_path / "out"
+    with out.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FAILING, "--nodaemon", "--pidfile=", "postd", *options],
+            cwd=tmp_path,
+            stdout=file,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        (url,) = re.findall(r"ready: (\S+?)/;", wait_for(out, "postd ready"))
+        assert httpx.get(f"{url}/post", headers={"User-Agent": 'a"\\'}).status_code == 200
+    finally:
+        process.terminate()
+        process.wait(STOP_MAX_S)
+    events = parsed(out.read_text())
+    (failure,) = [event for event in events if event.get("logger") == "odd"]
+    assert failure["level"] == "critical"
+    assert failure["text"].startswith("a\n{}\x1b\n")
+    assert failure["text"].rstrip().endswith("ValueError: one\ntwo")
+    (access,) = [event for event in events if "logger" not in event]
+    assert (access["target"], access["status"]) == ("/post", 200)
+
+
+def test_requests_need_not_be_logged(tmp_path: Path) -> None:
+    """And twistd's own file, where it is named, has our lines."""
+    options = configure(tmp_path, 'access = false\nformat = "json"')
+    before = ("--nodaemon", "--pidfile=", "--logfile=twistds.log")
+    process = subprocess.Popen([TWISTD, *before, "postd", *options], cwd=tmp_path)
+    try:
+        (url,) = re.findall(r"ready: (\S+?)/;", wait_for(tmp_path / "twistds.log", "postd ready"))
+        assert httpx.get(f"{url}/post").status_code == 200
+    finally:
+        process.terminate()
+        process.wait(STOP_MAX_S)
+    text = (tmp_path / "twistds.log").read_text()
+    assert "GET" not in text
+    assert parsed(text)[-1]["text"] == "Server Shut Down."
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "mode"),
+    [
+        ("no/such/x.log", "No such file or directory", ("--nodaemon", "--pidfile=")),
+        (".", "Is a directory", ("--pidfile=",)),
+        ("a\\u0000b", "embedded null byte", ("--pidfile=",)),
+    ],
+    ids=["foreground", "folder", "no name"],
+)
+def test_a_file_that_cannot_be_written_ends_the_start(
+    tmp_path: Path, name: str, why: str, mode: tuple[str, ...]
+) -> None:
+    result = run_postd(tmp_path, *configure(tmp_path, f'file = "{name}"'), before=mode)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("postd: postd.toml: log.file: ")
+    assert why in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["postd.toml"]
+
+
+def test_a_full_disk_keeps_nobody_from_being_served(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *configure(tmp_path, 'file = "/dev/full"'), listen="unix:p.sock", wait=False) as daemon:
+        daemon.wait_for("No space left on device")
+        deadline = time.monotonic() + START_MAX_S
+        while not (tmp_path / "p.sock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        transport = httpx.HTTPTransport(uds=str(tmp_path / "p.sock"))
+        with httpx.Client(transport=transport, timeout=START_MAX_S) as client:
+            assert client.post("http://x/post", json={"post": "x"}).status_code == 201
+        daemon.process.send_signal(signal.SIGHUP)
+        assert daemon.stop() == -signal.SIGTERM
+        assert daemon.log == "postd: /dev/full: No space left on device; the log has a gap from now on\n"
