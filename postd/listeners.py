@@ -45,6 +45,14 @@ ACCEPT_EVERY_S = 0.0005
 """How long a worker leaves further connections to others when it has accepted one; to serve it takes about as long."""
 
 
+BACKLOG = 1024
+"""How many connections may wait to be accepted; the kernel may have a lower limit. Stock Twisted has 50: of a burst of
+clients most would wait for a second, until they try again."""
+
+UNSENT_MAX_BYTES = 128 * 1024
+"""How much of an answer the kernel takes before the network has. What a client does not read it would keep: 3 MB."""
+
+
 class Listener(Struct, frozen=True):
     """A bound port. `tls` tells whether what goes through it is encrypted by us."""
 
@@ -100,6 +108,7 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
         for description in descriptions:
             endpoint = _endpoint(description, where, reactor)
             port = _listen(endpoint, factory, f"{where}: {description}")
+            _tune(port, description)
             listeners.append(Listener(description, port, _kinds(description)[-1] in {"ssl", "tls"}))
     except ConfigError:
         let_go(listeners)
@@ -314,6 +323,14 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
             error = error.socketError
         raise ConfigError(where, f"cannot listen: {_words(error)}")
     return ports[0]
+
+
+def _tune(port: Any, description: str) -> None:
+    """Set what sockets do for us, and for those that are accepted on them."""
+    if _kinds(description)[-1] != "systemd" and ":backlog=" not in description:
+        port.socket.listen(BACKLOG)
+    if port.socket.family != socket.AF_UNIX:
+        port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX_BYTES)
 
 
 def _words(error: BaseException) -> str:

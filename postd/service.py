@@ -1,6 +1,5 @@
 """The composition root: the one place that knows the settings and all the parts."""
 
-import gc
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.config import LoadedSettings, Settings, check_folders, count_workers
-from postd.descriptors import fit
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import (
     Inherited,
@@ -32,6 +30,7 @@ from postd.listeners import (
     own_locks,
 )
 from postd.logins import Logins
+from postd.process import fit_descriptors, settle_memory
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
@@ -39,9 +38,6 @@ from postd.web.front.access_log import AccessLog
 from postd.web.front.site import PostdSite
 from postd.web.site import ProtectedPage, make_root
 from postd.workers import SHUTDOWN_GRACE_S, Started, WorkerPool
-
-GC_THRESHOLD = 20000
-"""Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
 
 STORE_WAITED_FOR_S = 1.0
 """How long the first clients wait for the store at the most. Then they are told that it is away."""
@@ -81,12 +77,8 @@ class PostdService(Service):
 
     def startService(self) -> None:
         super().startService()
-        self._site.connections_max = fit(self._site.connections_max)
-        # What is there now stays: the collector need not look at it again, nor after each 700 new objects, which is
-        # every few requests. They are in cycles, mostly, so that it must run at all.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
+        self._site.connections_max = fit_descriptors(self._site.connections_max)
+        settle_memory()
         self._logins.start()
         # A store that is there is open in a moment: nobody is told in it that it is away.
         keep_waiting(self._listeners)

@@ -117,6 +117,10 @@ class MemoryTransport(StringTransportWithDisconnection):
     """A client's end of a connection, in memory."""
 
     aborted = False
+    write_closed = False
+
+    def loseWriteConnection(self) -> None:
+        self.write_closed = True
 
     def abortConnection(self) -> None:
         self.aborted = True

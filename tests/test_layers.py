@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "auth": {"auth", "errors", "model", "protocol", "reactor", "store"},
     "web": {"auth", "errors", "model", "protocol", "store", "web"},
     "listeners": {"errors", "reactor"},
-    "descriptors": set(),
+    "process": set(),
     "log": set(),
     "review": {"auth", "config", "model", "protocol"},
     "issuers": {"auth", "config", "errors", "protocol", "reactor"},
@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "workers": {"config", "listeners", "log", "reactor"},
     "service": {
         "config",
-        "descriptors",
+        "process",
         "errors",
         "listeners",
         "logins",

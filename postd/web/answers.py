@@ -1,6 +1,6 @@
 """Answers as values: a view returns one, and whoever has the connection sends it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -34,13 +34,17 @@ class Answer(Struct, frozen=True):
     head: bytes
     body: bytes = b""
 
+    def beside(self, name: bytes, value: bytes) -> "Answer":
+        """Return the same with one header more."""
+        return Answer(self.status, self.head + _encode_header(name, value), self.body)
+
 
 class Stream(Struct, frozen=True):
     """An answer whose body is made while it is sent, as fast as the client reads; `head` is that of `Answer`."""
 
     status: int
     head: bytes
-    pieces: AsyncIterator[bytes]
+    pieces: AsyncGenerator[bytes]
 
 
 def phrase(status: HTTPStatus) -> str:
@@ -69,14 +73,18 @@ def make_redirect(location: bytes) -> Answer:
     return make_answer(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def make_stream(content_type: bytes, pieces: AsyncIterator[bytes], headers: Mapping[bytes, bytes]) -> Stream:
+def make_stream(content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes]) -> Stream:
     """Return a 200 whose body comes in pieces."""
     return Stream(200, _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type}), pieces)
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:
-    lines = [b"%b: %b\r\n" % header for header in headers.items()]
-    if any(b"\n" in value or b"\r" in value for value in headers.values()):
-        raise ValueError("a header with a line's end in it")
+    lines = [_encode_header(name, value) for name, value in headers.items()]
     start = b"HTTP/1.1 %d %b\r\n" % (status.value, phrase(status).encode())
     return b"".join([start, *lines, b"X-Content-Type-Options: nosniff\r\n"])
+
+
+def _encode_header(name: bytes, value: bytes) -> bytes:
+    if b"\n" in value or b"\r" in value:
+        raise ValueError("a header with a line's end in it")
+    return b"%b: %b\r\n" % (name, value)

@@ -4,6 +4,7 @@ The order of the checks is the order in which a sender would mend them: 415, 400
 """
 
 import json
+import re
 from typing import Any, NoReturn
 
 import msgspec
@@ -19,6 +20,10 @@ class NewText(Struct, frozen=True):
     post: str
 
 
+# What most clients send: one member, and nothing in its text to be decoded. It means the same to all decoders.
+_PLAIN = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"post"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]*)"[ \t\r\n]*\}[ \t\r\n]*')
+
+
 def decode_text(request: Any) -> str:
     """Return the text of the post that a request brings.
 
@@ -27,7 +32,11 @@ def decode_text(request: Any) -> str:
         InvalidTextError: no post can carry the text.
     """
     _check_content_type(request)
-    members = _decode_object(request.content.read())
+    body = request.content.read()
+    plain = _PLAIN.fullmatch(body)
+    if plain is not None:
+        return check_text(plain[1].decode("ascii"))
+    members = _decode_object(body)
     try:
         new = msgspec.convert({name: value for name, value in members if name == "post"}, NewText)
     except msgspec.ValidationError as error:

@@ -1,7 +1,7 @@
 """The post API (spec: Post API; contract 2)."""
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -31,6 +31,9 @@ version. A longer one is read page by page while it is sent."""
 STREAMED_PAGE = 512
 """Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
 
+KEPT_MAX_BYTES = 16 * 1024 * 1024
+"""The longest list that is kept as it was sent, for as long as nothing changes: some 150,000 posts of 60 characters."""
+
 ENCODED_MAX = 2048
 """How many single posts are kept as they were last sent: at most some 2 MiB."""
 
@@ -39,6 +42,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
 _KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
 
+_ADDED = make_answer(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _KEEP_NOTHING)
 _UPDATED = make_answer(HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
 _DELETED = make_answer(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
 
@@ -102,6 +106,7 @@ class PostApi:
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._list: _List | None = None
         self._listing: UnderWay[Version, _List] = UnderWay()
+        self._keeping = False
         # What a post looks like hangs on nothing but what it says: no change can make this wrong.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
 
@@ -109,17 +114,11 @@ class PostApi:
     async def list_posts(self, request: Any) -> Answer | Stream:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
-        listed = self._list
-        whole = after == 0 and limit is None
-        if whole and listed is not None and listed.version == version and listed.encoded is not None:
-            return _choose(request, listed.encoded)
+        if after == 0 and limit is None:
+            return await self._answer_all(request, version)
         headers = {b"ETag": _list_etag(version, after, limit), **self._caching}
         if is_current(request, headers[b"ETag"]):
             return make_not_modified(headers)
-        if whole:
-            # What others have asked for since the posts are at this version is new enough for us.
-            listed = await self._listing.join(version, self._list_all)
-            return self._stream_list(after) if listed.encoded is None else listed.encoded.whole
         page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
         if page.more and limit is None:
             return self._stream_list(after)
@@ -128,6 +127,18 @@ class PostApi:
         if page.more and limit is not None:
             headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
         return make_answer(HTTPStatus.OK, JSON, _encode_list(page.posts), headers)
+
+    async def _answer_all(self, request: Any, version: Version) -> Answer | Stream:
+        listed = self._list
+        if listed is None or listed.version != version:
+            headers = {b"ETag": _list_etag(version, 0, None), **self._caching}
+            if is_current(request, headers[b"ETag"]):
+                return make_not_modified(headers)
+            # What others have asked for since the posts are at this version is new enough for us.
+            listed = await self._listing.join(version, self._list_all)
+        if listed.encoded is None:
+            return self._stream_list(0)
+        return _choose(request, listed.encoded)
 
     async def _list_all(self) -> _List:
         page = await self._store.list_posts(limit=SNAPSHOT_MAX)
@@ -142,8 +153,7 @@ class PostApi:
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Any) -> Answer:
         post_id = await self._store.add_post(decode_text(request))
-        location = {b"Location": b"/post/%d" % post_id}
-        return make_answer(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", {**_KEEP_NOTHING, **location})
+        return _ADDED.beside(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Any, post_id: int) -> Answer:
@@ -176,19 +186,53 @@ class PostApi:
         """Answer with a long list page by page.
 
         Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
-        in it at most once, and the order holds.
+        in it at most once, and the order holds. If nothing has changed meanwhile, it was one snapshot all the same:
+        whoever asks next has an ETag, and no work to be done.
         """
         return make_stream(JSON, self._read_pages(after), self._caching)
 
-    async def _read_pages(self, after: int) -> AsyncIterator[bytes]:
-        opening, more = b"[\n", True
-        while more:
-            page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
-            if page.posts:
-                yield opening + _encode_posts(page.posts)
-                opening, after = b",\n", page.posts[-1][0]
-            more = page.more
-        yield b"\n]\n" if opening == b",\n" else b"[]\n"
+    async def _read_pages(self, after: int) -> AsyncGenerator[bytes]:
+        # Of those who are sent it at the same time one keeps it: what is kept for slow readers is bounded.
+        keeps = after == 0 and not self._keeping
+        self._keeping |= keeps
+        kept = _Kept()
+        try:
+            opening, more = b"[\n", True
+            while more:
+                page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
+                piece = opening + _encode_posts(page.posts) if page.posts else b""
+                if page.posts:
+                    opening, after = b",\n", page.posts[-1][0]
+                more = page.more
+                if not more:
+                    piece += b"\n]\n" if opening == b",\n" else b"[]\n"
+                if keeps:
+                    kept.add(page.version, piece)
+                yield piece
+            if kept.version is not None:
+                etag = _list_etag(kept.version, 0, None)
+                self._list = _List(kept.version, self._encode(etag, b"".join(kept.pieces)))
+        finally:
+            if keeps:
+                self._keeping = False
+
+
+class _Kept:
+    """What a list was sent as, for as long as it is of one version and not too long; `version` is None if it is not."""
+
+    def __init__(self) -> None:
+        self.version: Version | None = None
+        self.pieces: list[bytes] = []
+        self._room = KEPT_MAX_BYTES
+
+    def add(self, version: Version, piece: bytes) -> None:
+        self._room -= len(piece)
+        if not self.pieces:
+            self.version = version
+        if version != self.version or self._room < 0:
+            self.version, self.pieces, self._room = None, [b""], -1
+        else:
+            self.pieces.append(piece)
 
 
 def _choose(request: Any, encoded: _Encoded) -> Answer:

@@ -293,6 +293,28 @@ class BadBodyTests:
     def test_what_is_not_sent_as_json_is_415(self, send: Any, headers: dict[str, Any]) -> None:
         check_problem(send(post_body("x"), headers), 415)
 
+    @given(
+        body=st.builds(
+            lambda start, name, colon, text, end: start + name + colon + text + end,
+            *(st.sampled_from(parts) for parts in ((b"{", b" {\n", b"{{", b"\f{"), (b'"post"', b"'post'", b'"Post"'))),
+            st.sampled_from((b":", b" :\t", b"::", b"")),
+            st.text(st.sampled_from(' !#[]~"\\\x7f\ne\xe9'), max_size=5).map(lambda text: f'"{text}"'.encode()),
+            st.sampled_from((b"}", b" }\r\n", b"}}", b",}", b"")),
+        )
+    )
+    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_plain_bodies_mean_what_they_mean_to_a_decoder(self, api: InMemoryApi, body: bytes) -> None:
+        answer = api.request("POST", "/post", body, JSON)
+        try:
+            wanted = json.loads(body)
+        except ValueError:
+            assert answer.status == 400
+            return
+        if wanted.get("post", "") == "":
+            assert answer.status == 422
+        else:
+            assert json.loads(api.request("GET", answer.headers["location"][0]).body)["post"] == wanted["post"]
+
     @given(body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "replace")))
     @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_bytes_are_answered(self, api: InMemoryApi, body: bytes) -> None:

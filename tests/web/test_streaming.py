@@ -113,6 +113,54 @@ def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport,
     assert api.request("GET", "/post", headers={"If-None-Match": head.header("ETag")}).status == 304
 
 
+def test_what_was_one_version_while_it_was_sent_has_a_tag_from_then_on(
+    transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get(transport)
+    body = body_of(read_to_the_end(transport))
+    monkeypatch.setattr(api.store, "list_posts", None)  # nothing is read any more
+    again = api.request("GET", "/post")
+    assert (again.status, again.body) == (200, body)
+    tag = again.header("ETag")
+    assert tag is not None
+    assert api.request("GET", "/post", headers={"If-None-Match": tag}).status == 304
+    head = api.request("HEAD", "/post")
+    assert (head.header("ETag"), head.header("Content-Length")) == (tag, str(len(body)))
+
+
+@pytest.mark.parametrize("when", [0, 1, 5])
+def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, api: InMemoryApi, when: int) -> None:
+    get(transport)
+    for _ in range(when):
+        transport.drain()
+    api.add("another")
+    read_to_the_end(transport)
+    assert api.request("HEAD", "/post").header("ETag") is None
+
+
+def test_what_is_too_long_to_be_kept_is_not(
+    transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postd.web.posts.KEPT_MAX_BYTES", 100_000)
+    get(transport)
+    read_to_the_end(transport)
+    assert api.request("HEAD", "/post").header("ETag") is None
+
+
+def test_of_several_who_are_sent_it_one_keeps_it_or_another_time_another(
+    transport: SlowTransport, api: InMemoryApi
+) -> None:
+    get(transport)
+    other = SlowTransport()
+    connect(other, api.site)
+    get(other)
+    read_to_the_end(other)
+    assert api.request("HEAD", "/post").header("ETag") is None
+    transport.loseConnection()
+    assert api.request("GET", "/post").header("ETag") is None
+    assert api.request("GET", "/post").header("ETag") is not None
+
+
 def test_head_sends_no_list(transport: SlowTransport) -> None:
     get(transport, "HEAD")
     top, body = transport.value().split(b"\r\n\r\n", 1)

@@ -1,12 +1,12 @@
 """The last step of every request: a coroutine makes the answer, and whatever happens there is an answer."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from functools import partial
-from types import coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
@@ -23,87 +23,82 @@ _log = Logger()
 def answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> int:
     """Answer a request with what a coroutine returns, or with the error that it raises.
 
-    What needs nothing to be waited for is answered at once, without a Deferred. An answer that was begun and cannot
-    be finished is cut off, so that nobody takes it for whole.
+    An answer that was begun and cannot be finished is cut off, so that nobody takes it for whole. A client that goes
+    away ends what is done for it; what a store has taken on, it finishes.
     """
-    try:
-        waiting = making.send(None)
-    except StopIteration as made:
-        answered: Answer | Stream = made.value
-        if isinstance(answered, Answer) and len(answered.body) <= PIECE_BYTES:
-            request.send(answered)
-        else:
-            _answer_later(request, _send_in_pieces(request, answered))
-    except Exception as error:  # noqa: BLE001 - the table has them all
-        request.send(answer_error(request, error))
-    else:
-        _answer_later(request, _send(request, _go_on(making, waiting)))
+    Answering(request, making).go_on(None)
     return NOT_DONE_YET
 
 
-def _answer_later(request: Any, sending: Coroutine[Any, Any, None]) -> None:
-    answering = Deferred.fromCoroutine(_answer_errors(request, sending))
-    if not answering.called:
-        # A client that goes away ends what is done for it; what a store has taken on, it finishes.
-        request.notifyFinish().addErrback(lambda _: answering.cancel())
-    answering.addErrback(lambda failure: _log.failure("could not answer", failure=failure))
+class Answering:
+    """An answer in the making: what `Deferred.fromCoroutine` is, without a Deferred of its own for each request.
 
+    Args:
+        request: who asked; while something is waited for, its `answering` is this.
+        making: makes the answer.
+    """
 
-async def _answer_errors(request: Any, sending: Coroutine[Any, Any, None]) -> None:
-    try:
-        await sending
-    except CancelledError:
-        pass
-    except Exception as error:  # noqa: BLE001 - the table has them all
-        answered = answer_error(request, error)
-        if request.startedWriting:
-            request.transport.abortConnection()
-        else:
-            request.send(answered)
+    __slots__ = ("_given_up", "_request", "_steps", "_waiting")
 
+    def __init__(self, request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> None:
+        self._request = request
+        self._steps = _answer(request, making)
+        self._waiting: Deferred[Any] | None = None
+        self._given_up = False
 
-@coroutine
-def _go_on(making: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that waits for something already."""
-    while True:
+    def go_on(self, result: Any) -> None:
+        """Go on until something must be waited for; `result` is what came of the last such thing."""
+        request = self._request
         try:
-            result = yield waiting
-        except BaseException as error:  # noqa: BLE001 - it is the coroutine's to deal with
-            step = partial(making.throw, error)
+            if isinstance(result, Failure):
+                waiting: Any = result.throwExceptionIntoGenerator(self._steps)
+            else:
+                waiting = self._steps.send(result)
+        except StopIteration:
+            request.answering = None
+        except Exception as error:  # noqa: BLE001 - the table has them all
+            request.answering = None
+            if not (self._given_up and isinstance(error, CancelledError)):
+                self._answer_error(error)
         else:
-            step = partial(making.send, result)
+            self._waiting = waiting
+            request.answering = self
+            waiting.addBoth(self.go_on)
+
+    def cancel(self) -> None:
+        """Give up what is waited for: nobody is there any more to be answered."""
+        self._given_up = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _answer_error(self, error: Exception) -> None:
         try:
-            waiting = step()
-        except StopIteration as made:
-            return made.value
+            answered = answer_error(self._request, error)
+            if self._request.startedWriting:
+                self._request.transport.abortConnection()
+            else:
+                self._request.send(answered)
+        except Exception:  # noqa: BLE001 - it would be lost in whatever was waited for
+            _log.failure("could not answer")
 
 
-async def _send(request: Any, making: Any) -> None:
+async def _answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> None:
     answered = await making
     if isinstance(answered, Answer) and len(answered.body) <= PIECE_BYTES:
         request.send(answered)
-    else:
-        await _send_in_pieces(request, answered)
-
-
-async def _send_in_pieces(request: Any, answered: Answer | Stream) -> None:
-    """Send what more than one write should hold, at the pace of the client.
-
-    Written at once, a large body would be copied into the buffer of each slow client.
-    """
+        return
+    # More than one write should hold is sent at the pace of the client: it would be copied into the buffer of each
+    # slow one.
     request.begin(answered)
     if request.method != b"HEAD":
         async with Flow(request) as flow:
             if isinstance(answered, Answer):
                 await flow.write(answered.body)
             else:
-                await _write_all(flow, answered.pieces)
+                async with aclosing(answered.pieces) as pieces:
+                    async for piece in pieces:
+                        await flow.write(piece)
     request.finish()
-
-
-async def _write_all(flow: Flow, pieces: AsyncIterator[bytes]) -> None:
-    async for piece in pieces:
-        await flow.write(piece)
 
 
 class ViewResource(Resource):

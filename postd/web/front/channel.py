@@ -90,6 +90,7 @@ class Channel(Protocol):
     _state = _State.OPEN
     _persistent = True
     _begun = False  # a head, of which not all is there
+    _passed_empty_line = False  # before this head
     _head: Head | None = None  # whose body is coming in
     _chunks: ChunkedBody | None = None
     _body_left = 0
@@ -167,6 +168,8 @@ class Channel(Protocol):
             self._producer.resumeProducing()
         if self._buffer and self.request is None:
             self._take_next_later()
+        else:
+            self._close_after_input()
         self._hold_input()
 
     def stopProducing(self) -> None:
@@ -298,15 +301,19 @@ class Channel(Protocol):
 
     def _take_head(self) -> Head | None:
         buffer = self._buffer
-        if not self._begun and buffer.startswith(b"\r\n"):  # one empty line is passed over (RFC 9112 §2.2)
-            buffer = self._buffer = buffer[2:]
+        if buffer.startswith(b"\r") and not self._passed_empty_line:  # one is passed over (RFC 9112 §2.2)
+            if len(buffer) < len(b"\r\n"):
+                return None
+            self._passed_empty_line = buffer.startswith(b"\r\n")
+            if self._passed_empty_line:
+                buffer = self._buffer = buffer[2:]
         end = buffer.find(END)
         if end < 0:
             if buffer:
                 self._await_head(buffer)
             return None
         head = decode_head(buffer[:end], _canonical_name)
-        self._begun = False
+        self._begun = self._passed_empty_line = False
         self._buffer = buffer[end + len(END) :]
         if head.length is None:
             self._chunks = ChunkedBody(self.site.limits.max_body_bytes, _canonical_name)
@@ -361,11 +368,9 @@ class Channel(Protocol):
         PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
         self._input.resumeProducing()
         self.transport.unregisterProducer()
-        if self._input_ended:
+        if self._input_ended or self.isSecure():  # TLS says that this is the end, and goes on reading
             self.transport.loseConnection()
-        elif not self.isSecure():
-            # Half-closed, the client gets the whole answer and its end. TLS has no half-close: there it reads
-            # `Connection: close` and the length.
+        else:  # half-closed, the client gets the whole answer and its end
             self.transport.loseWriteConnection()
 
     def _take_next_later(self) -> None:
@@ -389,7 +394,7 @@ class Channel(Protocol):
             return
         if self._state is _State.REFUSED:  # our side has been closed already
             self.transport.loseConnection()
-        elif self._state is _State.OPEN and self.request is None and self._next_turn is None:
+        elif self._state is _State.OPEN and self.request is None and self._next_turn is None and not self._full:
             self.loseConnection()
 
     def _hold_input(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 from twisted.web.http import parse_qs
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
@@ -25,11 +26,15 @@ from postd.web.answers import Answer, Stream, make_no_content
 from postd.web.errors import Problem, answer_error, answer_problem
 
 if TYPE_CHECKING:
+    from postd.web.front.answering import Answering
     from postd.web.front.channel import Channel
     from postd.web.front.site import PostdSite
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _HTTP_1_1 = 1
+_CLIENT_GONE = 499
+"""What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
+
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
 
@@ -55,12 +60,14 @@ class PostdRequest(Request):
         username: who it was found to come from.
         auth_scheme: the scheme of the credentials in it, if there are any that count.
         route: the rule that its path fits, for the log.
+        answering: what makes the answer, while it waits for something.
     """
 
     defaultContentType = None
     username: str | None = None
     auth_scheme: str | None = None
     route: str | None = None
+    answering: "Answering | None" = None
     channel: "Channel"  # type: ignore[assignment]
     site: "PostdSite"
     _headers: Headers | None = None
@@ -150,6 +157,14 @@ class PostdRequest(Request):
         self.startedWriting = 1
         self.code = status
         self.channel.write_answer(head, self._answer_headers, body)
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)
+        if self.answering is not None:
+            self.answering.cancel()
+        if not self.startedWriting:
+            self.code = _CLIENT_GONE
+        self.site.log(self)
 
     def refuse(self, status: int, why: str) -> None:
         """Answer to a request that is not taken."""

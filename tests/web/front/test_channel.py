@@ -36,7 +36,6 @@ class Recorder(Resource):
 
 
 class HalfClosableTransport(MemoryTransport):
-    write_closed = False
     full = False
     closes_slowly = False
 
@@ -49,9 +48,6 @@ class HalfClosableTransport(MemoryTransport):
         self.disconnecting = True
         if not self.closes_slowly:
             super().loseConnection()
-
-    def loseWriteConnection(self) -> None:
-        self.write_closed = True
 
 
 class Connection:

@@ -1,6 +1,6 @@
 """The router, over a small application of its own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ class Views:
     async def begin_and_fail(self, _request: Any) -> Stream:
         return make_stream(TEXT, self._fail_in_the_middle(), {})
 
-    async def _fail_in_the_middle(self) -> AsyncIterator[bytes]:
+    async def _fail_in_the_middle(self) -> AsyncGenerator[bytes]:
         yield b"begun"
         raise ValueError("secret")
 

@@ -1,0 +1,569 @@
+"""The limits of `[limits]` on the real process, against clients that take their time and clients that take too much."""
+
+import re
+import socket
+import sqlite3
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from postd.config import load_settings
+from postd.errors import ConfigError
+from tests.integration.daemon import Daemon
+from tests.integration.slow_clients import (
+    GET,
+    GIVE_UP_S,
+    PROXY,
+    Addresses,
+    Crowd,
+    Ending,
+    Latencies,
+    addresses_of,
+    closing_all,
+    cpu_s,
+    endpoints,
+    flood,
+    get,
+    is_let_in,
+    is_turned_away,
+    measure,
+    memory_kib,
+    read_answer,
+    read_to_end,
+    room_for_descriptors,
+    trickle,
+    wait_for_cut,
+)
+from tests.web.wire import decode_answer
+
+BODY_S, HEADER_S, IDLE_S = 1.0, 2.0, 3.0
+"""All different, so that one limit is not taken for another."""
+
+OVER_S = 2.5
+"""How much later than at its limit a connection may end: the sweep, and a machine that has other things to do."""
+
+TRICKLE_S = 0.1
+LINGER_S = 2.0
+POSTS = 10_500  # more than what is sent as one piece, and with such texts more than a connection holds
+TEXT = "🚀" * 140
+TRICKLERS = 200
+STALLED = 8
+FLOOD = 100_000
+IDLE = 1000
+CONNECTIONS = 50
+EACH_WORKERS = 20
+
+LIMITS = f"""
+[limits]
+header_time = "{HEADER_S:g}s"
+body_time = "{BODY_S:g}s"
+idle_time = "{IDLE_S:g}s"
+"""
+
+POST_HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LENGTH_HEAD = POST_HEAD + b"Content-Length: 140\r\n\r\n"
+CHUNKED_HEAD = POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+GET_LAST = GET.replace(b"/1 ", b"/%d " % POSTS)
+SMALL_POST = POST_HEAD + b'Content-Length: 12\r\n\r\n{"post":"x"}'
+
+
+def now() -> float:
+    return time.monotonic()
+
+
+# Each of these is a client, for itself; all run at once.
+
+
+def trickled_head(to: Addresses, kind: str = "tcp") -> Ending:
+    with to.connect(kind) as client:
+        began = now()
+        trickle(client, GET[:-2] + b"X-Long: " + b"x" * 1000, TRICKLE_S)
+        return read_to_end(client, began)
+
+
+def head_that_stops(to: Addresses) -> Ending:
+    with to.connect() as client:
+        began = now()
+        client.sendall(GET[:-2])
+        return read_to_end(client, began)
+
+
+def first_byte_after_a_while(to: Addresses) -> Ending:
+    with to.connect() as client:
+        time.sleep(0.7 * IDLE_S)
+        began = now()
+        trickle(client, b"G" * 1000, TRICKLE_S)
+        return read_to_end(client, began)
+
+
+def head_behind_another_request(to: Addresses) -> Ending:
+    with to.connect() as client:
+        began = now()
+        client.sendall(GET + GET[:-2])
+        return read_to_end(client, began)
+
+
+def heads_one_after_the_other(to: Addresses) -> Ending:
+    with to.connect() as client:
+        began = now()
+        for _ in range(3):
+            trickle(client, GET, 0.6 * HEADER_S / len(GET))
+            assert read_answer(client).startswith(b"HTTP/1.1 200 ")
+        return Ending(b"", now() - began)
+
+
+def body_in_pieces(to: Addresses, head: bytes, body: bytes, kind: str = "tcp") -> Ending:
+    with to.connect(kind) as client:
+        began = now()
+        client.sendall(head)
+        trickle(client, body, TRICKLE_S)
+        return read_to_end(client, began)
+
+
+def body_that_was_asked_for(to: Addresses) -> Ending:
+    with to.connect() as client:
+        began = now()
+        client.sendall(LENGTH_HEAD[:-2] + b"Expect: 100-continue\r\n\r\n")
+        return read_to_end(client, began)
+
+
+def body_after_a_slow_head(to: Addresses) -> Ending:
+    with to.connect() as client:
+        head, body = SMALL_POST[:-12], SMALL_POST[-12:]
+        began = now()
+        trickle(client, head, 0.6 * HEADER_S / len(head))
+        trickle(client, body, 0.5 * BODY_S / len(body))
+        return Ending(read_answer(client), now() - began)
+
+
+def no_byte(to: Addresses, kind: str = "tcp") -> Ending:
+    began = now()
+    with to.connect(kind) as client:
+        return read_to_end(client, began)
+
+
+def after_an_answer(to: Addresses, kind: str = "tcp") -> Ending:
+    with to.connect(kind) as client:
+        began = now()
+        assert get(client)
+        return read_to_end(client, began)
+
+
+def request_just_in_time(to: Addresses) -> Ending:
+    with to.connect() as client:
+        assert get(client)
+        time.sleep(0.7 * IDLE_S)
+        began = now()
+        assert get(client)
+        return read_to_end(client, began)
+
+
+def handshake_in_pieces(to: Addresses, first: int) -> Ending:
+    """Send the beginning of what a client says first in TLS, and then a byte at a time."""
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+    said = hello.read()
+    with to.connect("raw ssl") as client:
+        began = now()
+        client.sendall(said[:first])
+        trickle(client, said[first:], TRICKLE_S)
+        return read_to_end(client, began)
+
+
+def proxy_line_in_pieces(to: Addresses) -> Ending:
+    with to.connect("raw haproxy") as client:
+        began = now()
+        trickle(client, PROXY[:-1], TRICKLE_S)
+        return read_to_end(client, began)
+
+
+def steady_reader(to: Addresses) -> Ending:
+    """Read a list in a time that is well over `idle_time`, a little at a time."""
+    with to.connect(receive_bytes=16 * 1024) as client:
+        began = now()
+        client.sendall(GET.replace(b"/1 ", b" ").replace(b"1.1", b"1.0"))
+        received = bytearray()
+        while data := client.recv(64 * 1024, socket.MSG_WAITALL):
+            received += data
+            time.sleep(max(0, began + len(received) / 900_000 - now()))
+        return Ending(bytes(received), now() - began)
+
+
+def stalled_reader(to: Addresses, kind: str = "tcp") -> Ending:
+    with to.connect(kind, receive_bytes=16 * 1024) as client:
+        began = now()
+        client.sendall(GET.replace(b"/1 ", b" "))
+        client.recv(1000)
+        return wait_for_cut(client, began)
+
+
+def pipelining_flood(to: Addresses) -> Ending:
+    with to.connect(receive_bytes=16 * 1024) as client:
+        began = now()
+        flood(client, GET_LAST * FLOOD)
+        return wait_for_cut(client, began)
+
+
+def refused_while_it_sends(to: Addresses, head: bytes, more: bytes, kind: str = "tcp") -> Ending:
+    """Send all at once, as clients do, and only then look for an answer."""
+    with to.connect(kind) as client:
+        began = now()
+        client.sendall(head)
+        flood(client, more)
+        return read_to_end(client, began)
+
+
+HEADS: Mapping[str, Callable[[Addresses], Ending]] = {
+    "trickled": trickled_head,
+    "trickled over TLS": lambda to: trickled_head(to, "ssl"),
+    "trickled behind a proxy": lambda to: trickled_head(to, "haproxy"),
+    "trickled through a UNIX socket": lambda to: trickled_head(to, "unix"),
+    "stopped": head_that_stops,
+    "begun late": first_byte_after_a_while,
+    "behind another request": head_behind_another_request,
+}
+CHUNKS = b"5\r\nxxxxx\r\n" * 100
+BODIES: Mapping[str, Callable[[Addresses], Ending]] = {
+    "trickled": lambda to: body_in_pieces(to, LENGTH_HEAD, b"x" * 139),
+    "trickled over TLS": lambda to: body_in_pieces(to, LENGTH_HEAD, b"x" * 139, "ssl"),
+    "in chunks": lambda to: body_in_pieces(to, CHUNKED_HEAD, CHUNKS),
+    "in chunks, with a trickled trailer": lambda to: body_in_pieces(
+        to, CHUNKED_HEAD + b'C\r\n{"post":"x"}\r\n0\r\n', b"X-Long: " + b"x" * 100
+    ),
+    "never begun": lambda to: body_in_pieces(to, LENGTH_HEAD, b""),
+    "asked for": body_that_was_asked_for,
+}
+SILENT: Mapping[str, Callable[[Addresses], Ending]] = {
+    "no byte": no_byte,
+    "no byte over TLS": lambda to: no_byte(to, "ssl"),
+    "no byte behind a proxy": lambda to: no_byte(to, "haproxy"),
+    "no byte through a UNIX socket": lambda to: no_byte(to, "unix"),
+    "after an answer": after_an_answer,
+    "after an answer over TLS": lambda to: after_an_answer(to, "ssl"),
+    "after the last of several": request_just_in_time,
+}
+UNFINISHED: Mapping[str, Callable[[Addresses], Ending]] = {
+    "no TLS": lambda to: no_byte(to, "raw ssl"),
+    "TLS begun": lambda to: handshake_in_pieces(to, 100),
+    "TLS trickled": lambda to: handshake_in_pieces(to, 0),
+    "no PROXY line": lambda to: no_byte(to, "raw haproxy"),
+    "PROXY line trickled": proxy_line_in_pieces,
+}
+STALLS: Mapping[str, Callable[[Addresses], Ending]] = {
+    **{f"list {n}": stalled_reader for n in range(STALLED)},
+    "list over TLS": lambda to: stalled_reader(to, "ssl"),
+    "list through a UNIX socket": lambda to: stalled_reader(to, "unix"),
+    "flood": pipelining_flood,
+}
+LONG_HEAD = POST_HEAD + b"Content-Length: 8000000\r\n\r\n"
+TOO_LARGE: Mapping[str, tuple[int, Callable[[Addresses], Ending]]] = {
+    "length": (413, lambda to: refused_while_it_sends(to, LONG_HEAD, b"x" * 8_000_000)),
+    "length, over TLS": (413, lambda to: refused_while_it_sends(to, LONG_HEAD, b"x" * 8_000_000, "ssl")),
+    "chunks": (413, lambda to: refused_while_it_sends(to, CHUNKED_HEAD, (b"8000\r\n" + b"x" * 0x8000 + b"\r\n") * 100)),
+    "target": (414, lambda to: refused_while_it_sends(to, b"GET /", b"x" * 4_000_000)),
+    "field": (431, lambda to: refused_while_it_sends(to, GET[:-2] + b"Cookie: ", b"x" * 4_000_000)),
+    "fields": (431, lambda to: refused_while_it_sends(to, GET[:-2], b"X: y\r\n" * 100_000)),
+}
+OTHERS: Mapping[str, Callable[[Addresses], Ending]] = {
+    "heads one after the other": heads_one_after_the_other,
+    "body after a slow head": body_after_a_slow_head,
+    "steady reader": steady_reader,
+}
+
+
+class Crowded(Struct):
+    """What was seen while bad clients of all kinds were there at once."""
+
+    endings: Mapping[tuple[str, str], "Future[Ending]"]
+    trickled: "Future[list[Ending]]"
+    latencies: "Future[Latencies]"
+    grown_kib: int
+    log: str
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Crowded]:
+    """Let all clients loose on one server; what became of each is for the tests to look at."""
+    folder = tmp_path_factory.mktemp("crowded")
+    (folder / "postd.toml").write_text(endpoints(certificate) + LIMITS)
+    groups = {
+        "head": HEADS,
+        "body": BODIES,
+        "silent": SILENT,
+        "unfinished": UNFINISHED,
+        "stall": STALLS,
+        "large": {name: client for name, (_, client) in TOO_LARGE.items()},
+        "other": OTHERS,
+    }
+    clients = {(group, name): client for group, some in groups.items() for name, client in some.items()}
+    with Daemon(folder, "-c", "postd.toml", listen=None) as daemon, ThreadPoolExecutor(len(clients) + 2) as threads:
+        with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
+            connection.executemany("INSERT INTO post (post) VALUES (?)", [(TEXT,)] * POSTS)
+        to = addresses_of(daemon, certificate[1])
+        with to.connect() as client:
+            assert get(client)
+        before = memory_kib(daemon.process.pid, "VmHWM")
+        crowd = [to.connect() for _ in range(TRICKLERS)]
+        trickled = threads.submit(Crowd(crowd, b"GET /post HTTP/1.1\r\n", 1).run)
+        latencies = threads.submit(measure, to, for_s=HEADER_S + 1)
+        endings = {name: threads.submit(client, to) for name, client in clients.items()}
+        threads.shutdown()
+        grown = memory_kib(daemon.process.pid, "VmHWM") - before
+        with to.connect() as client:
+            assert get(client)  # it is none the worse for it
+        daemon.stop()
+        yield Crowded(endings, trickled, latencies, grown, daemon.log)
+
+
+def check_408(ending: Ending, limit_s: float, *, lingers_s: float = 0) -> None:
+    last = b"HTTP/1.1 408 " + ending.received.rpartition(b"HTTP/1.1 408 ")[2]
+    answer = decode_answer(last)
+    assert answer.header("Connection") == "close"
+    assert not ending.reset
+    assert limit_s <= ending.after_s < limit_s + lingers_s + OVER_S, ending.after_s
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_that_is_not_there_in_time_is_answered_with_408(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["head", name].result()
+    assert ending.statuses == ([200, 408] if name == "behind another request" else [408])
+    check_408(ending, HEADER_S, lingers_s=LINGER_S if "TLS" in name else 0)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_is_not_there_in_time_is_answered_with_408(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["body", name].result()
+    assert ending.statuses == ([100, 408] if name == "asked for" else [408])
+    check_408(ending, BODY_S, lingers_s=LINGER_S if "TLS" in name else 0)
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_connection_without_a_request_is_closed_without_a_word(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["silent", name].result()
+    assert ending.received == b""
+    assert not ending.reset
+    assert IDLE_S <= ending.after_s < IDLE_S + OVER_S, ending.after_s
+
+
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_a_connection_that_never_comes_about_is_closed(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["unfinished", name].result()
+    assert b"HTTP" not in ending.received
+    assert ending.after_s < IDLE_S + OVER_S, ending.after_s
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_a_client_that_does_not_read_is_cut_off(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["stall", name].result()
+    assert ending.reset or "UNIX" in name  # which knows but one way to end
+    assert b"\r\n0\r\n\r\n" not in ending.received  # nobody takes it for the whole list
+    # It takes a while until all that is between the two is full.
+    assert IDLE_S <= ending.after_s < IDLE_S + OVER_S + 3, ending.after_s
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_who_sends_too_much_gets_the_answer_while_sending(crowded: Crowded, name: str) -> None:
+    ending = crowded.endings["large", name].result()
+    status, _ = TOO_LARGE[name]
+    answer = decode_answer(ending.received)
+    assert (answer.status, answer.header("Connection")) == (status, "close")
+    assert ending.after_s < LINGER_S + OVER_S
+
+
+def test_each_request_of_a_connection_has_a_time_of_its_own(crowded: Crowded) -> None:
+    assert crowded.endings["other", "heads one after the other"].result().after_s > 1.5 * HEADER_S
+
+
+def test_a_body_has_its_time_however_long_the_head_took(crowded: Crowded) -> None:
+    ending = crowded.endings["other", "body after a slow head"].result()
+    assert ending.statuses == [201]
+    assert ending.after_s > 1.5 * BODY_S
+
+
+def test_a_slow_but_steady_reader_gets_all(crowded: Crowded) -> None:
+    ending = crowded.endings["other", "steady reader"].result()
+    assert ending.after_s > 2 * IDLE_S
+    assert ending.received.count(TEXT.encode()) >= POSTS
+    assert ending.received.endswith(b"\n]\n")
+
+
+def test_a_crowd_that_trickles_is_cut_and_others_do_not_notice(crowded: Crowded) -> None:
+    endings = crowded.trickled.result()
+    assert len(endings) == TRICKLERS
+    for ending in endings:
+        assert ending.statuses == [408]
+        check_408(ending, HEADER_S)
+    latencies = crowded.latencies.result()
+    assert latencies.median_s < 0.25, f"median {latencies.median_s} s, p99 {latencies.p99_s} s"
+
+
+def test_all_of_them_cost_bounded_memory(crowded: Crowded) -> None:
+    """The lists alone would be some 60 MiB, the answers to the flood some 70."""
+    assert crowded.grown_kib < 32 * 1024
+
+
+def test_the_log_tells_who_was_cut_and_of_no_trouble(crowded: Crowded) -> None:
+    assert crowded.log.count(f'"GET /post/{POSTS} ') < FLOOD / 2  # of the flood only so many were answered
+    assert crowded.log.count('" 408 ') >= TRICKLERS + len(HEADS) + len(BODIES)
+    assert "Traceback" not in crowded.log
+
+
+# Connections in all.
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A server with the limits that it has when nothing is set, started where the soft limit of descriptors is low."""
+    folder = tmp_path_factory.mktemp("roomy")
+    shell = ("/bin/sh", "-c", 'ulimit -Sn 64 && exec "$@"', "sh")
+    with room_for_descriptors(2 * IDLE), Daemon(folder, through=shell) as daemon:
+        yield daemon
+    assert "Traceback" not in daemon.log
+
+
+def test_connections_without_a_request_cost_little_and_are_not_bound_by_the_soft_limit_of_descriptors(
+    roomy: Daemon,
+) -> None:
+    to = addresses_of(roomy)
+    with closing(sqlite3.connect(roomy.folder / "postd.db")) as connection, connection:
+        connection.execute("INSERT INTO post (post) VALUES ('x')")
+    with to.connect() as client:
+        assert get(client)
+    before = memory_kib(roomy.process.pid, "VmRSS")
+    clients: list[socket.socket] = []
+    with closing_all(clients):
+        for _ in range(IDLE):
+            clients.append(to.connect())
+            assert get(clients[-1])
+        grown = memory_kib(roomy.process.pid, "VmRSS") - before
+        assert grown < 40 * 1024
+        assert all(map(get, clients[::100]))
+        assert get(clients[0])
+        with to.connect() as client:
+            assert get(client)
+
+
+def wait_to_be_let_in(to: Addresses, kind: str = "tcp") -> socket.socket:
+    """Connect until there is room."""
+    deadline = now() + GIVE_UP_S
+    while True:
+        client = is_let_in(to, kind)
+        if client is not None:
+            return client
+        assert now() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def bounded(
+    tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
+) -> Iterator[tuple[Daemon, Addresses]]:
+    folder = tmp_path_factory.mktemp("bounded")
+    (folder / "postd.toml").write_text(endpoints(certificate) + f"[limits]\nconnections = {CONNECTIONS}\n")
+    with Daemon(folder, "-c", "postd.toml", listen=None) as daemon:
+        with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
+            connection.execute("INSERT INTO post (post) VALUES ('x')")
+        yield daemon, addresses_of(daemon, certificate[1])
+    assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ssl", "haproxy", "unix"])
+def test_one_connection_more_is_closed_at_once_and_the_others_go_on(
+    bounded: tuple[Daemon, Addresses], kind: str
+) -> None:
+    _, to = bounded
+    clients: list[socket.socket] = []
+    with closing_all(clients):
+        while len(clients) < CONNECTIONS:
+            clients.append(wait_to_be_let_in(to, kind))  # those of the test before may not have gone yet
+        began = now()
+        for other in ("tcp", "ssl", "haproxy", "unix"):  # they are counted together
+            assert is_turned_away(to, other)
+        assert now() - began < 5
+        assert all(map(get, clients))
+        clients.pop(17).close()
+        clients.append(wait_to_be_let_in(to, kind))
+        assert is_turned_away(to, kind)
+        assert all(map(get, clients))
+
+
+def test_the_log_tells_at_most_once_a_minute_that_there_were_too_many(bounded: tuple[Daemon, Addresses]) -> None:
+    daemon, to = bounded
+    with ExitStack() as open_ones:
+        for _ in range(CONNECTIONS):
+            open_ones.enter_context(wait_to_be_let_in(to))
+        for _ in range(20):
+            assert is_turned_away(to, "tcp")
+    lines = [line for line in daemon.log.splitlines() if "connections" in line and "postd ready" not in line]
+    assert len(lines) == 1, lines
+    assert f"{CONNECTIONS}" in lines[0]
+
+
+def test_each_worker_counts_its_own(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
+    clients: list[socket.socket] = []
+    with Daemon(tmp_path, "-c", "postd.toml", "--workers", "2") as daemon, closing_all(clients):
+        with closing(sqlite3.connect(tmp_path / "postd.db")) as connection, connection:
+            connection.execute("INSERT INTO post (post) VALUES ('x')")
+        to = addresses_of(daemon)
+        while len(clients) < 2 * EACH_WORKERS:
+            clients.append(wait_to_be_let_in(to))
+        assert all(is_turned_away(to, "tcp") for _ in range(10))
+        assert all(map(get, clients))
+        clients.pop().close()
+        clients.append(wait_to_be_let_in(to))
+        assert all(map(get, clients))
+    assert "Traceback" not in daemon.log
+
+
+def test_where_there_are_too_few_descriptors_it_says_so_and_serves_as_many_as_it_can(tmp_path: Path) -> None:
+    shell = ("/bin/sh", "-c", 'ulimit -n 256 && exec "$@"', "sh")
+    clients: list[socket.socket] = []
+    with Daemon(tmp_path, through=shell) as daemon, closing_all(clients):
+        to = addresses_of(daemon)
+        assert re.search(r"descriptors?\b.*\b256\b|\b256\b.*\bdescriptors?\b", daemon.log), daemon.log
+        with to.connect() as client:
+            client.sendall(SMALL_POST)
+            assert read_answer(client).startswith(b"HTTP/1.1 201 ")
+        arrivals = [is_let_in(to) for _ in range(300)]
+        clients += [client for client in arrivals if client is not None]
+        assert 64 < len(clients) < 256
+        cpu_before, began = cpu_s(daemon.process.pid), now()
+        time.sleep(0.5)
+        assert cpu_s(daemon.process.pid) - cpu_before < 0.5 * (now() - began)
+        for client in clients:
+            assert get(client)
+        clients[0].sendall(SMALL_POST)
+        assert read_answer(clients[0]).startswith(b"HTTP/1.1 201 ")
+        for client in clients:
+            client.close()
+        clients.append(wait_to_be_let_in(to))
+    assert "Traceback" not in daemon.log
+    assert daemon.log.count("too many") + daemon.log.count("Too many") < 10
+
+
+WRONG = (
+    *(
+        f"{key}_time = {value}"
+        for key in ("header", "body", "idle")
+        for value in ("'0s'", "10", "'10'", "'1 s'", "'-1s'")
+    ),
+    *(f"connections = {value}" for value in ("0", "-1", "'50'", "1.5", "true")),
+    *(f"body = {value}" for value in ("'0KiB'", "'16KB'", "16384")),
+    "head_time = '1s'",
+)
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_limits_that_cannot_be_used_are_refused(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "postd.toml").write_text(f"[limits]\n{setting}\n")
+    key = setting.partition(" ")[0]
+    with pytest.raises(ConfigError, match=rf"^postd\.toml: limits\.{key}: [^\n]+$"):
+        load_settings("postd.toml", {}, tmp_path)
