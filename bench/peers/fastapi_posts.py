@@ -1,4 +1,4 @@
-"""The post API as a FastAPI user writes it: a pydantic model and `async def` endpoints over sqlite3.
+"""The post API as a FastAPI user writes it: a pydantic model and `async def` endpoints over sqlite3, on uvicorn.
 
 Of what FastAPI's users do, this takes the faster way wherever both were tried on this API:
 
@@ -7,20 +7,15 @@ Of what FastAPI's users do, this takes the faster way wherever both were tried o
 - The list as a finished response (orjson, indented), not as `list[Post]` to be validated once more.
 """
 
-import sqlite3
-import threading
+from hashlib import blake2b
 from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI
+from fastapi import FastAPI, Header, HTTPException
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
-FILE = "posts.db"
-POST_MAX_CHARS = 140
-
-app = FastAPI()
-_of_thread = threading.local()
+from bench.peers.posts_file import ADD, ADDED, LIST, ONE, POST_MAX_CHARS, REPLACE, REPLACED, connection
 
 
 class NewPost(BaseModel):
@@ -34,38 +29,48 @@ class IndentedJSONResponse(Response):
         return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
-@app.get("/post")
-async def list_posts() -> IndentedJSONResponse:
-    rows = _connection().execute("SELECT id, post FROM post ORDER BY id")
+async def list_posts() -> Response:
+    rows = connection().execute(LIST)
     return IndentedJSONResponse([{"id": post_id, "post": text} for post_id, text in rows])
 
 
-@app.post("/post", status_code=201)
-async def add_post(new: NewPost) -> PlainTextResponse:
-    with _connection() as connection:
-        connection.execute("INSERT INTO post (post) VALUES (?)", (new.post,))
-    return PlainTextResponse("Success a Post!\n", status_code=201)
+async def list_posts_if_changed(if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """Send the list with an ETag, a hash of what is sent; 304 if the client has it."""
+    response = await list_posts()
+    etag = f'"{blake2b(response.body, digest_size=12).hexdigest()}"'
+    if if_none_match == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return response
 
 
-def _connection() -> sqlite3.Connection:
-    if not hasattr(_of_thread, "connection"):
-        _of_thread.connection = _connect()
-    connection: sqlite3.Connection = _of_thread.connection
-    return connection
+async def get_post(post_id: int) -> Response:
+    row = connection().execute(ONE, (post_id,)).fetchone()
+    if row is None:
+        raise HTTPException(404)
+    return IndentedJSONResponse({"id": row[0], "post": row[1]})
 
 
-def _connect() -> sqlite3.Connection:
-    connection = sqlite3.connect(FILE)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
+async def add_post(new: NewPost) -> Response:
+    connection().execute(ADD, (new.post,))
+    return PlainTextResponse(ADDED, status_code=201)
 
 
-def _create_schema() -> None:
-    connection = _connect()
-    with connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS post (id INTEGER PRIMARY KEY AUTOINCREMENT, post TEXT NOT NULL)")
-    connection.close()
+async def replace_post(post_id: int, new: NewPost) -> Response:
+    if not connection().execute(REPLACE, (new.post, post_id)).rowcount:
+        raise HTTPException(404)
+    return PlainTextResponse(REPLACED)
 
 
-_create_schema()
+def add_routes(to: FastAPI) -> FastAPI:
+    """Add everything but the list."""
+    to.get("/post/{post_id}")(get_post)
+    to.post("/post", status_code=201)(add_post)
+    to.put("/post/{post_id}")(replace_post)
+    return to
+
+
+app = add_routes(FastAPI())
+app.get("/post")(list_posts)
+conditional_app = add_routes(FastAPI())
+conditional_app.get("/post")(list_posts_if_changed)

@@ -1,56 +1,62 @@
-"""The post API as a Flask user writes it: request.get_json, jsonify, a sqlite3 connection a thread."""
-
-import sqlite3
-import threading
+"""The post API as a Flask user writes it: request.get_json, jsonify, a sqlite3 connection a thread, on gunicorn."""
 
 from flask import Flask, Response, abort, jsonify, request
 from flask.json.provider import DefaultJSONProvider
 
-FILE = "posts.db"
-POST_MAX_CHARS = 140
-
-app = Flask(__name__)
-assert isinstance(app.json, DefaultJSONProvider)
-app.json.compact = False  # Flask's own switch for an indentation of two spaces
-_of_thread = threading.local()
+from bench.peers.posts_file import ADD, ADDED, LIST, ONE, REPLACE, REPLACED, connection, is_post
 
 
-@app.get("/post")
 def list_posts() -> Response:
-    rows = _connection().execute("SELECT id, post FROM post ORDER BY id")
+    rows = connection().execute(LIST)
     return jsonify([{"id": post_id, "post": text} for post_id, text in rows])
 
 
-@app.post("/post")
+def list_posts_if_changed() -> Response:
+    """Send the list with Werkzeug's ETag, a hash of what is sent; 304 if the client has it."""
+    response = list_posts()
+    response.add_etag()
+    response.make_conditional(request)
+    return response
+
+
+def get_post(post_id: int) -> Response:
+    row = connection().execute(ONE, (post_id,)).fetchone()
+    if row is None:
+        abort(404)
+    return jsonify({"id": row[0], "post": row[1]})
+
+
 def add_post() -> Response:
+    connection().execute(ADD, (decode_post(),))
+    return Response(ADDED, status=201, mimetype="text/plain")
+
+
+def replace_post(post_id: int) -> Response:
+    if not connection().execute(REPLACE, (decode_post(), post_id)).rowcount:
+        abort(404)
+    return Response(REPLACED, mimetype="text/plain")
+
+
+def decode_post() -> str:
     new = request.get_json()
     text = new.get("post") if isinstance(new, dict) else None
-    if not isinstance(text, str) or not 1 <= len(text) <= POST_MAX_CHARS:
+    if not isinstance(text, str) or not is_post(text):
         abort(422)
-    with _connection() as connection:
-        connection.execute("INSERT INTO post (post) VALUES (?)", (text,))
-    return Response("Success a Post!\n", status=201, mimetype="text/plain")
+    return text
 
 
-def _connection() -> sqlite3.Connection:
-    if not hasattr(_of_thread, "connection"):
-        _of_thread.connection = _connect()
-    connection: sqlite3.Connection = _of_thread.connection
-    return connection
+def make_app() -> Flask:
+    """Return everything but the list."""
+    made = Flask(__name__)
+    assert isinstance(made.json, DefaultJSONProvider)
+    made.json.compact = False  # Flask's own switch for an indentation of two spaces
+    made.get("/post/<int:post_id>")(get_post)
+    made.post("/post")(add_post)
+    made.put("/post/<int:post_id>")(replace_post)
+    return made
 
 
-def _connect() -> sqlite3.Connection:
-    connection = sqlite3.connect(FILE)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
-
-
-def _create_schema() -> None:
-    connection = _connect()
-    with connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS post (id INTEGER PRIMARY KEY AUTOINCREMENT, post TEXT NOT NULL)")
-    connection.close()
-
-
-_create_schema()
+app = make_app()
+app.get("/post")(list_posts)
+conditional_app = make_app()
+conditional_app.get("/post")(list_posts_if_changed)

@@ -1,31 +1,138 @@
 """The benchmark still runs. What it measures is not looked at: no test is timed."""
 
+import os
+import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from bench.open_loop import OpenLoop
+from bench.report import Line, make_report
+from bench.servers import BenchError
 
 RUN = Path(__file__).parent.parent.parent / "bench" / "run.py"
 
+BODY = b"[]\n"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n" + BODY
 
-def test_it_prints_its_tables() -> None:
-    result = subprocess.run(
-        [sys.executable, str(RUN), "--rounds", "1", "--seconds", "1"],
+
+def run_bench(*options: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(RUN), "--rounds", "1", "--seconds", "1", "--warm-up", "0", *options],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=120,
         check=False,
+        env={**os.environ, "PATH": path} if path else None,
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "only"),
+    [
+        ("get20-nolog", "postd,nginx"),
+        ("get-one,mixed", "fastify"),
+        ("not-modified,signin", "falcon"),
+        ("post", "blacksheep+group"),
+        ("digest", "blacksheep,flask"),
+        ("basic,bearer", "fastapi"),
+        ("p99,list100k", "postd"),
+    ],
+)
+def test_it_measures_rows(rows: str, only: str) -> None:
+    result = run_bench("--rows", rows, "--only", only)
     assert result.returncode == 0, result.stderr
-    rows = ("get20", "post", "basic", "list100k", "logins", "bearer", "signin", "workers", "store")
-    ratios = (
-        "postd/fastapi",
-        "postd/flask",
-        "postd/baseline",
-        "digest/open",
-        "postd/open",
-        "postd/argon2",
-        "two/one",
-        "redis/sqlite",
-    )
-    for word in (*rows, *ratios):
+    assert "Left out" not in result.stdout
+    for word in (*rows.split(","), *only.split(",")):
         assert word in result.stdout
+
+
+def test_it_writes_what_it_prints(tmp_path: Path) -> None:
+    written = tmp_path / "results.md"
+    result = run_bench("--rows", "store", "--write", str(written))
+    assert result.returncode == 0, result.stderr
+    assert "redis / sqlite" in result.stdout
+    assert result.stdout.strip() in written.read_text()
+
+
+def test_the_report_divides_medians_by_those_of_the_best_python_peer() -> None:
+    speed = {"postd": [30.0, 20.0, 10.0], "falcon": [4.0, 40.0, 5.0], "fastapi": [10.0, 10.0, 10.0], "nginx": [50.0]}
+    time_ms = {"postd": [1.0], "falcon": [4.0], "fastapi": [2.0], "nginx": [0.5]}
+    lines = [Line("get20", "requests/s", (), speed), Line("p99", "ms", (), time_ms)]
+    report = make_report(lines, {"fastify": "it is away"}, "how")
+    assert "Left out: **fastify**, it is away." in report
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in report.splitlines()]
+    assert ["get20 requests/s", "20.0", "5.00", "10.0", "50.0"] in shown
+    assert ["postd /", "best Python peer", "falcon", "fastapi", "nginx"] in shown
+    assert ["get20 requests/s", "2.00 fastapi", "4.00", "2.00", "0.40"] in shown
+    assert ["p99 ms (less is better)", "0.50 fastapi", "0.25", "0.50", "2.00"] in shown
+
+
+def test_who_cannot_be_started_is_named(tmp_path: Path) -> None:
+    for tool in ("wrk", "taskset"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    result = run_bench("--rows", "get-one", "--only", "fastify", path=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr == (
+        "bench: nobody is left to measure in the row get-one: fastify, node is not installed "
+        "(Debian: packages nodejs and npm)\n"
+    )
+
+
+def test_an_unknown_row_is_named() -> None:
+    result = run_bench("--rows", "get20,get21")
+    assert result.returncode == 2
+    assert "'get21' is not one of get20, " in result.stderr
+
+
+def test_requests_that_are_due_while_the_server_stands_still_count() -> None:
+    """A client that waits for its answers would tell of one slow request for each of its 32 connections."""
+    stall_s, per_second = 0.5, 400
+    with answering(ANSWER, stall_s=stall_s) as port:
+        told = OpenLoop("it", port, "/", BODY).ask(per_second, 1)
+    assert len([latency for latency in told.latency_s if latency > stall_s / 4]) > stall_s * per_second / 2
+    assert max(told.latency_s) >= stall_s * 0.9
+
+
+def test_a_wrong_answer_ends_the_open_loop() -> None:
+    wrong = ANSWER.replace(b"[]", b"{}")
+    with answering(wrong, stall_s=0) as port, pytest.raises(BenchError, match="it: GET was answered with"):
+        OpenLoop("it", port, "/", BODY).ask(100, 1)
+
+
+@contextmanager
+def answering(answer: bytes, *, stall_s: float) -> Iterator[int]:
+    """Serve one answer to everything, on a port; after a hundred answers nobody gets one for some time."""
+    answered, turn = 0, threading.Lock()
+
+    def serve(connection: socket.socket) -> None:
+        nonlocal answered
+        with connection:
+            while connection.recv(4096):
+                with turn:
+                    answered += 1
+                    if answered == 100:
+                        time.sleep(stall_s)
+                    connection.sendall(answer)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=serve, args=[connection], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)

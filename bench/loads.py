@@ -1,0 +1,125 @@
+"""What keeps a server busy, and what is read off meanwhile: wrk, the long list's reader, memory."""
+
+import http.client
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from statistics import quantiles
+
+from bench.servers import ALL_CORES, LOAD_CORE, REQUEST_S, BenchError, Server
+
+HERE = Path(__file__).resolve().parent
+CONNECTIONS = 32
+SLOW_CLIENT_PAUSE_S = 0.002
+PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk counted."""
+
+    requests: int
+    per_second: float
+
+
+def load(
+    server: Server, port: int, seconds: int, options: Sequence[str] = (), script_arguments: Sequence[str] = ()
+) -> Load:
+    """Keep the server busy with wrk; for 0 seconds not at all.
+
+    Raises:
+        BenchError: an answer was an error, or did not come.
+    """
+    if seconds == 0:
+        return Load(0, 0.0)
+    core = ALL_CORES if server.cores == ALL_CORES else str(LOAD_CORE)
+    command = ["taskset", "-c", core, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
+    run = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+        check=False,
+    )
+    errors = re.search(r"(?:Non-2xx or 3xx responses|Socket errors): .*", run.stdout)
+    if errors:
+        raise BenchError(f"{server.name}: {errors[0]}")
+    requests = re.search(r"(\d+) requests in ", run.stdout)
+    per_second = re.search(r"Requests/sec: +([\d.]+)", run.stdout)
+    if run.returncode or not requests or not per_second:
+        raise BenchError(f"wrk failed on {server.name}: {' '.join((run.stderr or run.stdout).split())}")
+    return Load(int(requests[1]), float(per_second[1]))
+
+
+def script(name: str) -> list[str]:
+    """Return wrk's options for one of the scripts beside this module."""
+    return ["-s", str(HERE / f"{name}.lua")]
+
+
+def time_long_list(server: Server, port: int, size: int) -> float:
+    """Return the seconds from before the connection to after the last byte."""
+    start = time.perf_counter()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
+        connection.request("GET", "/post")
+        response = connection.getresponse()
+        received = 0
+        while piece := response.read(PIECE_BYTES):
+            received += len(piece)
+    took = time.perf_counter() - start
+    if (response.status, received) != (HTTPStatus.OK, size):
+        raise BenchError(f"{server.name}: GET /post answered {response.status} with {received} bytes of {size}")
+    return took
+
+
+def time_slow_client(server: Server, port: int, size: int, *, until: Callable[[], bool]) -> list[float]:
+    """Return the seconds that each GET of the list takes a client that makes pauses."""
+    took: list[float] = []
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
+        while not until():
+            time.sleep(SLOW_CLIENT_PAUSE_S)
+            start = time.perf_counter()
+            connection.request("GET", "/post")
+            response = connection.getresponse()
+            received = len(response.read())
+            took.append(time.perf_counter() - start)
+            if (response.status, received) != (HTTPStatus.OK, size):
+                raise BenchError(f"{server.name}: GET /post answered {response.status} with {received} bytes of {size}")
+    return took
+
+
+def percentile_99(values: Sequence[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[-1]
+
+
+def forget_peak(pid: int) -> None:
+    """Let the kernel count a server's peak from what it has now: what the start took must not hide the list."""
+    try:
+        for process in processes_of(pid):
+            Path(f"/proc/{process}/clear_refs").write_text("5")
+    except OSError as error:
+        raise BenchError(f"the peak memory of a process cannot be reset: {error}") from None
+
+
+def peak_mib(pid: int) -> float:
+    """Return the most memory that the processes of a server have had (VmHWM), added up."""
+    total = 0
+    for process in processes_of(pid):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+        if found is None:
+            raise BenchError("the kernel tells no VmHWM of a process")
+        total += int(found[1])
+    return total / 1024
+
+
+def processes_of(pid: int) -> Iterator[int]:
+    """Iterate over a process and all that descend from it."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from processes_of(int(child))

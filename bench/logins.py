@@ -1,0 +1,195 @@
+"""The work that servers with logins are put to."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlencode
+
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from bench.contenders import AUDIENCE, ISSUER, POSTD, REALM
+from bench.loads import Load, load, percentile_99, script, time_slow_client
+from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
+from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
+from postd.auth.userfile import make_account, set_account
+from postd.protocol.password import hash_password, verify_password
+
+USER, PASSWORD = "bench", "correct horse battery staple"
+FORM = "Content-Type: application/x-www-form-urlencoded"
+DIGESTS_PER_SECOND, SIGNINS_PER_SECOND = 40_000, 500
+"""More than one core answers. A run that comes this far fails."""
+WARM_UP_SIGNINS = 10
+TOKEN_LIFETIME_S = 3600
+KEEP_SESSIONS = ("postd", "falcon")
+"""Those that keep a session in a table. What the others keep is in the cookie alone."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Header fields that log in: one that is good for all requests, or as many as are asked for, each good once."""
+
+    each: Sequence[str]
+    always: str = ""
+    """A field that goes with each of them, if there is one."""
+
+
+Login = Callable[[Server, int, int], Fields]
+"""Returns what logs in to a server at a port, this many times."""
+
+
+def basic_fields(_server: Server, _port: int, _count: int) -> Fields:
+    user_pass = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode("ascii")
+    return Fields([f"Authorization: Basic {user_pass}"])
+
+
+def session_fields(server: Server, port: int, _count: int) -> Fields:
+    return Fields([f"Cookie: {sign_in(server, port, USER)}"])
+
+
+def sign_in(server: Server, port: int, user: str) -> str:
+    """Sign in by form; return the cookie."""
+    answer = ask(port, "POST", "/login", urlencode({"username": user, "password": PASSWORD}), FORM)
+    cookie = cookie_of(answer.headers.get("Set-Cookie", ""))
+    if answer.status != HTTPStatus.FOUND or not cookie.startswith("session="):
+        raise BenchError(f"{server.name}: POST /login answered {answer.status} {answer.body[:200]!r}")
+    return cookie
+
+
+def cookie_of(set_cookie: str) -> str:
+    return set_cookie.partition(";")[0]
+
+
+def digest_fields(server: Server, port: int, count: int) -> Fields:
+    """Return answers to one challenge, counted from 1 on (RFC 7616 §3.4); a cookie that came with it goes back."""
+    refused = ask(port, "GET", "/post").headers
+    challenges = " ".join(refused.get_all("WWW-Authenticate", []))
+    found = re.search(r'nonce="([^"]+)"', challenges)
+    if found is None:
+        raise BenchError(f"{server.name}: GET /post was answered without a nonce: {challenges}")
+    opaque = re.search(r'opaque="[^"]*"', challenges)
+    cookie = cookie_of(refused.get("Set-Cookie", ""))
+    nonce, cnonce = found[1], "0a4f113b0a4f113b"
+    ha1, ha2 = digest_secret(), md5("GET:/post")
+    start = ", ".join(
+        [
+            f'Authorization: Digest username="{USER}", realm="{REALM}", nonce="{nonce}", uri="/post"',
+            f'algorithm=MD5, qop=auth, cnonce="{cnonce}"',
+            *([opaque[0]] if opaque else []),
+        ]
+    )
+    counts = (f"{number:08x}" for number in range(1, count + 1))
+    each = [f'{start}, nc={nc}, response="{md5(f"{ha1}:{nonce}:{nc}:{cnonce}:auth:{ha2}")}"' for nc in counts]
+    return Fields(each, f"Cookie: {cookie}" if cookie else "")
+
+
+def digest_secret() -> str:
+    """Return H(A1) of the user."""
+    return md5(f"{USER}:{REALM}:{PASSWORD}")
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def measure_known(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure what `measure_logged_in` does, for a user of the user file."""
+    (folder / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))
+    (folder / "users.digest").write_text(f"{USER}:{REALM}:{digest_secret()}\n")
+    return measure_logged_in(login, server, folder, duration)
+
+
+def measure_logged_in(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure what `measure_get20` does, with a login in each request."""
+    with serving_short_list(server, folder) as address:
+        if ask(address.port, "GET", "/post").status != HTTPStatus.UNAUTHORIZED:
+            raise BenchError(f"{server.name}: GET /post is open to everybody")
+        fields = login(server, address.port, 1)
+        check_list(server, address.port, SHORT_LIST, fields.each[0], fields.always)
+        load_logged_in(server, login, address.port, folder, duration.warm_up_s)
+        return {"requests/s": load_logged_in(server, login, address.port, folder, duration.measured_s).per_second}
+
+
+def load_logged_in(server: Server, login: Login, port: int, folder: Path, seconds: int) -> Load:
+    fields = login(server, port, seconds * DIGESTS_PER_SECOND)
+    if len(fields.each) == 1:
+        return load(server, port, seconds, ["-H", fields.each[0]])
+    table = folder / "fields"
+    table.write_text("\n".join(fields.each))
+    return load(server, port, seconds, script("fields"), [str(table), *([fields.always] if fields.always else [])])
+
+
+def measure_bearer(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure what `measure_logged_in` does, for the bearer of an access token, whose issuer is in the settings."""
+    documents = folder / "issuer.files"
+    documents.mkdir()
+    with running(ISSUER, documents) as address:
+        issuer = f"http://127.0.0.1:{address.port}"
+        fields = Fields([f"Authorization: Bearer {write_issuer(documents, issuer)}"])
+        (folder / "issuer").write_text(issuer)
+        trusting = replace(server, settings=server.settings.replace("ISSUER", issuer))
+        return measure_logged_in(lambda _server, _port, _count: fields, trusting, folder, duration)
+
+
+def write_issuer(folder: Path, issuer: str) -> str:
+    """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return an access token of it."""
+    key = RSAKey.generate_key(2048, {"use": "sig", "alg": "RS256"}, auto_kid=True)
+    (folder / "jwks").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    (folder / ".well-known").mkdir()
+    metadata = json.dumps({"issuer": issuer, "jwks_uri": f"{issuer}/jwks"})
+    (folder / ".well-known" / "openid-configuration").write_text(metadata)
+    now = int(time.time())
+    claims = {"iss": issuer, "aud": AUDIENCE, "sub": USER, "iat": now, "exp": now + TOKEN_LIFETIME_S}
+    return jwt.encode({"typ": "at+jwt", "alg": "RS256", "kid": key.kid}, claims, key)
+
+
+def measure_signin(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Let many users sign in by form, each of them once, while somebody else reads the list."""
+    seconds, password_hash = duration.measured_s, hash_password(PASSWORD)
+    users = range(WARM_UP_SIGNINS + seconds * SIGNINS_PER_SECOND)
+    (folder / "users").write_text("".join(f"{USER}{number}:{password_hash}\n" for number in users))
+    with serving_short_list(server, folder) as address, ThreadPoolExecutor(1) as beside:
+        size = len(check_list(server, address.port, SHORT_LIST))
+        # Not with wrk: it would leave logins to be done that nobody waits for.
+        for number in users[:WARM_UP_SIGNINS]:
+            sign_in(server, address.port, f"{USER}{number}")
+        arguments = [USER, str(WARM_UP_SIGNINS), PASSWORD]
+        logins = beside.submit(load, server, address.port, seconds, script("signin"), arguments)
+        took = time_slow_client(server, address.port, size, until=logins.done)
+        measured = logins.result()
+    if server.name in KEEP_SESSIONS:
+        # As many users as answers: nobody was let in because of an earlier login.
+        answered = WARM_UP_SIGNINS + measured.requests
+        check_stored(server, folder, answered, "SELECT count(DISTINCT username) FROM session")
+    return {"logins/s": measured.per_second, "GET p99 ms": percentile_99(took) * 1000}
+
+
+def measure_without_signins(folder: Path, duration: Duration) -> dict[str, float]:
+    """Let the reader of `measure_signin` have the server for itself."""
+    with serving_short_list(POSTD, folder) as address:
+        size = len(check_list(POSTD, address.port, SHORT_LIST))
+        load(POSTD, address.port, duration.warm_up_s)
+        end = time.monotonic() + duration.measured_s
+        took = time_slow_client(POSTD, address.port, size, until=lambda: time.monotonic() >= end)
+    return {"GET p99 ms": percentile_99(took) * 1000}
+
+
+def measure_hash(_folder: Path, duration: Duration) -> dict[str, float]:
+    """Let the servers' core do nothing but verify the password, as often as it can."""
+    password_hash = hash_password(PASSWORD)
+    os.sched_setaffinity(0, {SERVER_CORE})
+    try:
+        verified, start = 0, time.monotonic()
+        while time.monotonic() < start + duration.measured_s:
+            verified += verify_password(password_hash, PASSWORD)
+        return {"logins/s": verified / (time.monotonic() - start)}
+    finally:
+        os.sched_setaffinity(0, {LOAD_CORE})

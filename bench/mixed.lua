@@ -1,0 +1,20 @@
+-- Nine requests for the list of twenty posts, then one that replaces a post of it by another of the same length.
+local reading, writing, sent = nil, {}, 0
+local text = '{"post": "Post %06d says little, but it is as long as most posts are."}'
+
+function init()
+  reading = wrk.format("GET", "/post")
+  local fields = { ["Content-Type"] = "application/json" }
+  for number = 1, 40 do
+    local id = (number - 1) % 20 + 1
+    writing[number] = wrk.format("PUT", "/post/" .. id, fields, text:format(number))
+  end
+end
+
+function request()
+  sent = sent + 1
+  if sent % 10 > 0 then
+    return reading
+  end
+  return writing[sent / 10 % 40 + 1]
+end

@@ -1,0 +1,60 @@
+"""The Digest check that somebody writes whose framework has none (RFC 7616 §3.4, with MD5 and `qop=auth`).
+
+Nonces and the counts that were used with them are kept in memory: they are gone with the process, and a second worker
+would not know them. postd keeps them in the store.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from pathlib import Path
+
+REALM = "postd"
+NONCE_LIFETIME_S = 300
+
+_PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,"]+))')
+
+
+class DigestCheck:
+    """Tells who a request is from."""
+
+    def __init__(self) -> None:
+        self._ha1 = dict(line.split(f":{REALM}:") for line in Path("users.digest").read_text().splitlines())
+        self._made: dict[str, float] = {}
+        self._used: dict[str, set[int]] = {}
+
+    def challenge(self) -> str:
+        """Return a `WWW-Authenticate` with a new nonce; forget the nonces that are too old."""
+        now = time.monotonic()
+        for nonce in [nonce for nonce, made in self._made.items() if made < now - NONCE_LIFETIME_S]:
+            del self._made[nonce], self._used[nonce]
+        nonce = secrets.token_urlsafe(24)
+        self._made[nonce], self._used[nonce] = now, set()
+        return f'Digest realm="{REALM}", nonce="{nonce}", algorithm=MD5, qop="auth"'
+
+    def find_user(self, method: str, target: str, authorization: str | None) -> str | None:
+        """Return the name of the user whose password the response was made with, None if there is none."""
+        scheme, _, parameters = (authorization or "").partition(" ")
+        if scheme.lower() != "digest":
+            return None
+        found: dict[str, str] = {name: quoted or plain for name, quoted, plain in _PARAMETER.findall(parameters)}
+        try:
+            user, nonce, count = found["username"], found["nonce"], found["nc"]
+            if found["uri"] != target or found["qop"] != "auth" or found["realm"] != REALM:
+                return None
+            if self._made[nonce] < time.monotonic() - NONCE_LIFETIME_S or int(count, 16) in self._used[nonce]:
+                return None
+            ha2 = _md5(f"{method}:{target}")
+            expected = _md5(f"{self._ha1[user]}:{nonce}:{count}:{found['cnonce']}:auth:{ha2}")
+            if not hmac.compare_digest(expected, found["response"]):
+                return None
+        except (KeyError, ValueError):
+            return None
+        self._used[nonce].add(int(count, 16))
+        return user
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()

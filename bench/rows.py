@@ -1,0 +1,190 @@
+"""The rows of the table: who is put to which work, and which figures are divided by which."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.contenders import (
+    BASELINE,
+    GROUP,
+    ON_REDIS,
+    ON_SQLITE,
+    ONE_WORKER,
+    POSTD,
+    POSTD_BEARER,
+    POSTD_NO_LOG,
+    POSTD_PROTECTED,
+    POSTD_WITH_USERS,
+    TWO_WORKERS,
+    blacksheep,
+    falcon,
+    fastapi,
+    fastify,
+    flask,
+    nginx,
+)
+from bench.logins import (
+    basic_fields,
+    digest_fields,
+    measure_bearer,
+    measure_hash,
+    measure_known,
+    measure_signin,
+    measure_without_signins,
+    session_fields,
+)
+from bench.servers import Server
+from bench.workloads import (
+    Duration,
+    Measure,
+    fill_long_list,
+    measure_both,
+    measure_get20,
+    measure_get_one,
+    measure_list100k,
+    measure_mixed,
+    measure_not_modified,
+    measure_on_redis,
+    measure_p99,
+    measure_post,
+)
+
+THREADS_FOR_HASHES, THREADS_BESIDE_HASHES = 4, 40
+"""Of Falcon, which has no others for what takes long. Where somebody reads beside the 32 who hash, as many as FastAPI
+has: that one must not wait for all of them. Where nobody does, few: they are faster."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who is measured, and how."""
+
+    name: str
+    measure: Measure
+    server: Server | None = None
+    """None: something that needs no server of its own to be started."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A workload and who is put to it."""
+
+    contenders: Sequence[Contender]
+    ratios: Sequence[tuple[str, str]] = ()
+    """Which of them are divided by which; without any postd, the first one, by each of the others, its peers."""
+    prepare: Callable[[Path], None] | None = None
+    """Fills the folder that all contenders of the row then share; without it each starts in an empty one."""
+
+
+def side_by_side(
+    measure: Callable[[Server, Path, Duration], Mapping[str, float]],
+    *servers: Server,
+    ratios: Sequence[tuple[str, str]] = (),
+    prepare: Callable[[Path], None] | None = None,
+) -> Row:
+    """Return a row of servers that are measured in the same way."""
+    return Row([Contender(server.name, partial(measure, server), server) for server in servers], ratios, prepare)
+
+
+ROWS = {
+    "get20": side_by_side(measure_get20, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()),
+    "get20-nolog": side_by_side(
+        measure_get20,
+        POSTD_NO_LOG,
+        falcon(access_log=False),
+        blacksheep(access_log=False),
+        fastapi("posts:app", "--no-access-log"),
+        flask(access_log=False),
+        fastify(),
+        nginx(access_log=False),
+    ),
+    "not-modified": side_by_side(
+        measure_not_modified,
+        POSTD,
+        falcon("posts:conditional_app"),
+        blacksheep("posts:conditional_app"),
+        fastapi("posts:conditional_app"),
+        flask("posts:conditional_app"),
+        fastify("log", "etag"),
+        nginx(),
+    ),
+    "get-one": side_by_side(
+        measure_get_one, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()
+    ),
+    "post": side_by_side(measure_post, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
+    "mixed": side_by_side(measure_mixed, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
+    "list100k": side_by_side(
+        measure_list100k,
+        POSTD,
+        falcon(),
+        blacksheep(),
+        fastapi(),
+        flask(),
+        fastify("log"),
+        BASELINE,
+        prepare=fill_long_list,
+    ),
+    "p99": side_by_side(measure_p99, POSTD, falcon(), blacksheep(), fastapi(), fastify("log")),
+    "basic": side_by_side(
+        partial(measure_known, basic_fields),
+        POSTD_PROTECTED,
+        falcon("logins:make_basic", threads=THREADS_FOR_HASHES),
+        blacksheep("logins:make_basic"),
+        fastapi("logins:basic_app"),
+        flask("logins:make_basic()"),
+    ),
+    "digest": side_by_side(
+        partial(measure_known, digest_fields),
+        POSTD_PROTECTED,
+        falcon("logins:make_digest"),
+        blacksheep("logins:make_digest"),
+        flask("logins:make_digest()"),
+    ),
+    "session": side_by_side(
+        partial(measure_known, session_fields),
+        POSTD_PROTECTED,
+        falcon("logins:make_session"),
+        blacksheep("logins:make_session"),
+        fastapi("logins:session_app"),
+    ),
+    "bearer": side_by_side(
+        measure_bearer,
+        POSTD_BEARER,
+        falcon("logins:make_bearer"),
+        blacksheep("logins:make_bearer"),
+        fastapi("logins:bearer_app"),
+    ),
+    "signin": side_by_side(
+        measure_signin,
+        POSTD_WITH_USERS,
+        falcon("logins:make_signin", threads=THREADS_BESIDE_HASHES),
+        blacksheep("logins:make_signin"),
+        fastapi("logins:signin_app"),
+    ),
+    "logins": Row(
+        [
+            Contender("open", partial(measure_get20, POSTD), POSTD),
+            Contender("basic", partial(measure_known, basic_fields, POSTD_PROTECTED), POSTD_PROTECTED),
+            Contender("digest", partial(measure_known, digest_fields, POSTD_PROTECTED), POSTD_PROTECTED),
+            Contender("session", partial(measure_known, session_fields, POSTD_PROTECTED), POSTD_PROTECTED),
+            Contender("bearer", partial(measure_bearer, POSTD_BEARER), POSTD_BEARER),
+        ],
+        [("basic", "open"), ("digest", "open"), ("session", "open"), ("bearer", "open")],
+    ),
+    "signin-bounds": Row(
+        [
+            Contender("signin", partial(measure_signin, POSTD_WITH_USERS), POSTD_WITH_USERS),
+            Contender("argon2", measure_hash),
+            Contender("no logins", measure_without_signins, POSTD),
+        ],
+        [("signin", "argon2"), ("signin", "no logins")],
+    ),
+    "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER, ratios=[("two", "one")]),
+    "store": Row(
+        [
+            Contender("sqlite", partial(measure_both, ON_SQLITE), ON_SQLITE),
+            Contender("redis", partial(measure_on_redis, ON_REDIS), ON_REDIS),
+        ],
+        [("redis", "sqlite")],
+    ),
+}

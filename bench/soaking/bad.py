@@ -1,0 +1,369 @@
+"""Bad clients: each is one way to be a burden, and knows what the server has to do about it.
+
+A bad client runs once and returns. It raises `BrokenPromiseError` where the server has not done what it has to.
+"""
+
+import asyncio
+import ipaddress
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import cycle
+
+from msgspec import Struct
+
+from bench.soaking.findings import Findings
+from bench.soaking.ledger import HIDDEN_TEXT
+from bench.soaking.logins import Tokens, basic_field, bearer_field, digest_field
+from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS
+from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection, encode_request
+
+CUT_SLACK_S = 4.5
+"""How long after a limit a client may still be there: the server looks every second or so, and both of us are busy."""
+
+STALLED_SLACK_S = 15.0
+"""As much for one that does not read: until the kernels are full, there is something that is taken."""
+
+_ESTABLISHED = b"\x01"
+"""The first byte of Linux' `tcp_info`: the state of a connection that has not been cut."""
+
+TRICKLE_S = 0.4
+FLOOD_HELD_S = 1.5
+FLOOD_AT_ONCE, FLOOD_PAUSE_S = 20, 0.05
+PIPELINED = 200
+THROTTLE_FAILURES = 10
+
+_WRITER = basic_field(USERS[0], PASSWORD)
+_HIDDEN_BODY = f'{{"post": "{HIDDEN_TEXT}"}}'
+_HIDDEN = (
+    f"POST /post HTTP/1.1\r\nHost: a\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
+    f"Content-Length: {len(_HIDDEN_BODY)}\r\n\r\n{_HIDDEN_BODY}"
+)
+_POST = f"POST /post HTTP/1.1\r\nHost: a\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
+
+SMUGGLING: Mapping[str, str] = {
+    "two lengths": f"{_POST}Content-Length: 3\r\nContent-Length: {len(_HIDDEN)}\r\n\r\n{_HIDDEN}",
+    "length and chunks": f"{_POST}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
+    "a coding that is none": f"{_POST}Transfer-Encoding: identity\r\n\r\n{_HIDDEN}",
+    "a coding before chunked": f"{_POST}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
+    "chunked twice": f"{_POST}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
+    "chunked with a tail": f"{_POST}Transfer-Encoding: chunkedx\r\n\r\n0\r\n\r\n{_HIDDEN}",
+    "space before the colon": f"{_POST}Content-Length : {len(_HIDDEN)}\r\n\r\n{_HIDDEN}",
+    "a folded line": f"{_POST}X: a\r\n Content-Length: 0\r\n\r\n{_HIDDEN}",
+    "a bare line feed": f"{_POST}X: a\nContent-Length: 0\r\n\r\n{_HIDDEN}",
+    "a length with a sign": f"{_POST}Content-Length: +0\r\n\r\n{_HIDDEN}",
+    "a chunk with a sign": f"{_POST}Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n{_HIDDEN}",
+    "a chunk that ends early": f"{_POST}Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n{_HIDDEN}",
+    "a request as a trailer": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n{_HIDDEN}",
+    "an end that is not one": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n\n{_HIDDEN}",
+    "two hosts": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n{_HIDDEN}",
+    "a NUL": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n{_HIDDEN}",
+    "no version": f"GET /post/1\r\n\r\n{_HIDDEN}",
+    "another version": f"GET /post/1 HTTP/2.0\r\nHost: a\r\n\r\n{_HIDDEN}",
+    "after the last request": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{_HIDDEN}",
+}
+"""Requests with another one in them, which would be executed if it were taken for one."""
+
+OVERSIZED: Mapping[str, tuple[bytes, int]] = {
+    "a long field": (encode_request("GET", "/post/1", [f"X: {'x' * 20_000}"]), 431),
+    "a long cookie": (encode_request("GET", "/home", [f"Cookie: session={'x' * 20_000}"]), 431),
+    "many fields": (encode_request("GET", "/post/1", [f"X-{number}: x" for number in range(150)]), 431),
+    "a long target": (encode_request("GET", f"/post?{'x' * 9000}"), 414),
+    "a long body": (f"{_POST}Content-Length: {1024**2}\r\n\r\n".encode(), 413),
+    "an endless length": (f"{_POST}Content-Length: {'9' * 400}\r\n\r\n".encode(), 413),
+    "long chunks": (
+        f"{_POST}Transfer-Encoding: chunked\r\n\r\n".encode() + b"1000\r\n%b\r\n" % (b"x" * 4096) * 5,
+        413,
+    ),
+}
+"""What is too large, and how it is refused."""
+
+# A ClientHello as OpenSSL sends it, cut to what a server on a plain port sees of it.
+_TLS_HELLO = bytes.fromhex("16030100c4010000c00303") + os.urandom(32) + b"\x20" + os.urandom(32) + bytes(120)
+
+
+class BrokenPromiseError(Exception):
+    """The server has not done what it has to; `str()` of it says what it has done.
+
+    Args:
+        what: for `str()`.
+        about: which of several things that the bad client does it is about.
+        crowded: whether this may be because there were too many others.
+    """
+
+    def __init__(self, what: str, about: str = "", *, crowded: bool = False) -> None:
+        super().__init__(what)
+        self.about = about
+        self.crowded = crowded
+
+
+class BadClients:
+    """All of them, each again and again.
+
+    Args:
+        port: of the server.
+        workers: how many processes it has.
+        findings: where they tell what they see.
+        tokens: what real tokens look like.
+    """
+
+    def __init__(self, port: int, workers: int, findings: Findings, tokens: Tokens) -> None:
+        self._port = port
+        self._workers = workers
+        self._findings = findings
+        self._tokens = tokens
+        self._guesses = 0
+        self._smuggling = cycle(SMUGGLING.items())
+        self._oversized = cycle(OVERSIZED.items())
+        self.kinds: tuple[Kind, ...] = (
+            Kind("trickled head", self._trickle_head, 10, 1),
+            Kind("trickled body", self._trickle_body, 6, 1),
+            Kind("silent", self._say_nothing, 6, 1),
+            Kind("half a request", self._send_half, 6, 1),
+            Kind("stalled reader", self._read_nothing, 4, 1),
+            Kind("garbage", self._send_garbage, 2, 0.5),
+            Kind("smuggling", self._smuggle, 2, 0.3),
+            Kind("oversized", self._send_too_much, 2, 0.5),
+            Kind("reset within an answer", self._reset, 2, 1),
+            Kind("pipelining", self._pipeline, 2, 2),
+            Kind("TLS to a plain port", self._greet_in_tls, 1, 1),
+            Kind("wrong passwords", self._guess, 1, 2),
+            Kind("bad tokens", self._show_bad_tokens, 1, 0.5),
+            Kind("come and go", self._come_and_go, 1, 0.5),
+            Kind("flood of connections", self._flood, 1, 20),
+        )
+
+    async def run(self, kind: "Kind") -> None:
+        """Be one bad client of a kind, again and again, until cancelled."""
+        await asyncio.sleep(random.uniform(0, min(kind.every_s, 3)))
+        while True:
+            came_in_a_crowd = self._findings.crowded
+            try:
+                await kind.act()
+            except (BrokenAnswerError, BrokenPromiseError, ClosedError) as error:
+                by_crowd = isinstance(error, ClosedError) or getattr(error, "crowded", False)
+                if not (by_crowd and (came_in_a_crowd or self._findings.crowded)):
+                    about = getattr(error, "about", "")
+                    promise = f"bad clients are dealt with ({kind.name}{about and ', '}{about})"
+                    self._findings.broke(promise, str(error))
+            else:
+                self._findings.bad[kind.name] += 1
+            await asyncio.sleep(kind.every_s * random.uniform(0.5, 1.5))
+
+    # --- Slow ones
+
+    async def _trickle(self, connection: Connection, start: bytes, rest: bytes, limit_s: float) -> None:
+        """Send slowly until the server has had enough, which must be soon after a limit."""
+        began = time.monotonic()
+        connection.send(start)
+        sending = asyncio.create_task(self._send_slowly(connection, rest))
+        try:
+            await self._expect_end(connection, limit_s + CUT_SLACK_S, 408)
+        finally:
+            sending.cancel()
+        if time.monotonic() < began + limit_s - 1:
+            took_s = time.monotonic() - began
+            raise BrokenPromiseError(f"cut after {took_s:.1f} s, of the {limit_s:.0f} s that it has")
+
+    async def _send_slowly(self, connection: Connection, data: bytes) -> None:
+        for place in range(len(data)):
+            await asyncio.sleep(TRICKLE_S)
+            connection.send(data[place : place + 1])
+
+    async def _expect_end(self, connection: Connection, within_s: float, *statuses: int) -> None:
+        """Have the connection closed by the server, after an answer with one of the statuses if there are any."""
+        received = await connection.read_to_end(within_s)
+        if received is None:
+            raise BrokenPromiseError(f"still there after {within_s:.1f} s", crowded=True)
+        status = int(received[9:12]) if received.startswith(b"HTTP/1.1 ") and received[9:12].isdigit() else 0
+        if status:
+            self._findings.note_bad("a bad client", status)
+        if statuses and status not in statuses:
+            wanted = " or ".join(map(str, statuses))
+            raise BrokenPromiseError(f"{received[:60]!r} in place of {wanted}", crowded=not received)
+
+    async def _trickle_head(self) -> None:
+        with await Connection.open(self._port) as connection:
+            await self._trickle(connection, b"GET /post/1 HTTP/1.1\r\n", b"X-Slow: " + b"x" * 100, HEADER_S)
+
+    async def _trickle_body(self) -> None:
+        with await Connection.open(self._port) as connection:
+            await self._trickle(connection, f"{_POST}Content-Length: 1000\r\n\r\n".encode(), b"x" * 100, BODY_S)
+
+    async def _say_nothing(self) -> None:
+        with await Connection.open(self._port) as connection:
+            await self._expect_end(connection, IDLE_S + CUT_SLACK_S, 0)
+
+    async def _send_half(self) -> None:
+        """Send a part of a request and be quiet, or go half away."""
+        with await Connection.open(self._port) as connection:
+            whole = f"{_POST}Content-Length: 30\r\n\r\n{{"
+            connection.send(whole[: random.choice((3, 30, len(_POST), len(whole)))].encode())
+            if random.random() < 0.3:
+                await connection.finish_sending()
+                await self._expect_end(connection, max(HEADER_S, BODY_S) + CUT_SLACK_S)
+            else:
+                await self._expect_end(connection, max(HEADER_S, BODY_S) + CUT_SLACK_S, 408)
+
+    async def _read_nothing(self) -> None:
+        """Ask for the whole list several times and take none of it: what the kernels hold is less than that."""
+        loop, asked = asyncio.get_running_loop(), 8
+        with socket.socket() as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            own.settimeout(0)
+            try:
+                await loop.sock_connect(own, ("127.0.0.1", self._port))
+                await loop.sock_sendall(own, encode_request("GET", "/post") * asked)
+            except OSError as error:
+                raise ClosedError(f"not taken: {error!r}") from None
+            deadline = time.monotonic() + IDLE_S + STALLED_SLACK_S
+            while own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
+                if time.monotonic() > deadline:
+                    raise BrokenPromiseError(f"still there after {IDLE_S + STALLED_SLACK_S:.1f} s")
+                await asyncio.sleep(0.5)
+
+    # --- Those that send what is none
+
+    async def _send_garbage(self) -> None:
+        with await Connection.open(self._port) as connection:
+            start = random.choice((b"", b"", b"GET / HTTP/1.1\r\n", b"\r\n", _POST.encode()))
+            connection.send(start + os.urandom(random.choice((1, 10, 100, 1000, 30_000))))
+            await self._expect_end(connection, IDLE_S + CUT_SLACK_S)
+
+    async def _smuggle(self) -> None:
+        name, data = next(self._smuggling)
+        with await Connection.open(self._port) as connection:
+            connection.send(data.encode("latin-1"))
+            received = await connection.read_to_end(max(HEADER_S, BODY_S) + CUT_SLACK_S)
+        if received is None:
+            raise BrokenPromiseError("the connection stays open", name, crowded=True)
+        answers = [int(after[:3]) for after in received.split(b"HTTP/1.1 ")[1:]]
+        for status in answers:
+            self._findings.note_bad(f"smuggling, {name},", status)
+        harmless = {200, 404} if name == "after the last request" else {400, 501, 505}
+        if len(answers) != 1 or answers[0] not in harmless:
+            raise BrokenPromiseError(f"answered with {answers}", name, crowded=not received)
+
+    async def _send_too_much(self) -> None:
+        name, (data, wanted) = next(self._oversized)
+        with await Connection.open(self._port) as connection:
+            connection.send(data)
+            try:
+                await self._expect_end(connection, HEADER_S + CUT_SLACK_S, wanted)
+            except BrokenPromiseError as error:
+                raise BrokenPromiseError(str(error), name, crowded=error.crowded) from None
+
+    async def _greet_in_tls(self) -> None:
+        with await Connection.open(self._port) as connection:
+            connection.send(_TLS_HELLO)
+            await self._expect_end(connection, HEADER_S + CUT_SLACK_S)
+
+    # --- Those that come in numbers, or go at the wrong time
+
+    async def _reset(self) -> None:
+        with await Connection.open(self._port) as connection:
+            connection.send(encode_request("GET", "/post"))
+            await connection.read_some(random.choice((1, 100, 10_000, 100_000)))
+            connection.reset()
+
+    async def _pipeline(self) -> None:
+        with await Connection.open(self._port) as connection:
+            connection.send(encode_request("GET", "/post/1") * PIPELINED)
+            for _ in range(random.choice((0, PIPELINED // 2, PIPELINED))):
+                answer = await connection.read_answer()
+                self._findings.note_bad("pipelining", answer.status)
+                if answer.status not in {200, 404}:
+                    raise BrokenPromiseError(f"one of several requests was answered with {answer.status}")
+
+    async def _come_and_go(self) -> None:
+        opened = [await Connection.open(self._port) for _ in range(10)]
+        for connection in opened:
+            random.choice((connection.close, connection.reset))()
+        with await Connection.open(self._port) as connection:
+            connection.send(encode_request("GET", "/post/1"))
+            await connection.finish_sending()
+            await self._expect_end(connection, HEADER_S + CUT_SLACK_S, 200, 404)
+
+    async def _flood(self) -> None:
+        """Open more connections than there may be: some are refused at once, the others stay."""
+        flood = (CONNECTIONS + 50) * self._workers
+        began = time.monotonic()
+        self._findings.begin_crowd()
+        opened: list[Connection] = []
+        try:
+            for _ in range(0, flood, FLOOD_AT_ONCE):
+                opening = (Connection.open(self._port) for _ in range(FLOOD_AT_ONCE))
+                tried = await asyncio.gather(*opening, return_exceptions=True)
+                # One that is turned away is seen now if it was quick, else when it is read from.
+                opened += (connection for connection in tried if isinstance(connection, Connection))
+                # What the kernel has no room for it lets wait for a second, whoever it is.
+                await asyncio.sleep(FLOOD_PAUSE_S)
+            endings = await asyncio.gather(*(connection.read_to_end(FLOOD_HELD_S) for connection in opened))
+        finally:
+            for connection in opened:
+                connection.close()
+            self._findings.end_crowd()
+        stayed = sum(ending is None for ending in endings)
+        # The first have been silent for too long where it took so long to open the last.
+        least = CONNECTIONS / 2 if time.monotonic() < began + IDLE_S else 0
+        if not least <= stayed <= CONNECTIONS * self._workers:
+            told = f"{stayed} stayed of a flood of {flood}, where each worker may have {CONNECTIONS}"
+            self._findings.broke("there are as many connections as the limit says", told)
+
+    # --- Those that guess
+
+    async def _guess(self) -> None:
+        """Guess until the throttle stops it, from an address that nobody has."""
+        self._guesses += 1
+        address = random.choice(
+            (ipaddress.IPv4Address(random.getrandbits(32)), ipaddress.IPv6Address(random.getrandbits(128)))
+        )
+        fields, user = [f"X-Forwarded-For: {address}"], f"nobody{self._guesses}"
+        with await Connection.open(self._port) as connection:
+            statuses = []
+            for number in range(THROTTLE_FAILURES + 2):
+                wrong = basic_field(user, secrets.token_hex(4))
+                if number % 3 == 2:
+                    wrong = digest_field((user, "wrong"), "GET", "/any", await self._nonce(connection), 1)[0]
+                answer = await connection.ask("GET", "/any", [*fields, wrong])
+                self._findings.note_bad("a wrong password", answer.status)
+                statuses.append(answer.status)
+        if statuses != [401] * THROTTLE_FAILURES + [429] * 2:
+            raise BrokenPromiseError(f"{user} from {address} was answered with {statuses}")
+
+    async def _nonce(self, connection: Connection) -> str:
+        answer = await connection.ask("GET", "/digest")
+        self._findings.note_bad("a page without credentials", answer.status)
+        return answer.field("www-authenticate").partition('nonce="')[2].partition('"')[0]
+
+    async def _show_bad_tokens(self) -> None:
+        issuer, good = self._tokens.issuer, self._tokens.any()
+        key = issuer.keys[1]
+        bad = {
+            "of an unknown key": issuer.token(key, {"kid": secrets.token_hex(8)}),
+            "that has expired": issuer.token(key, exp=int(time.time()) - 3600),
+            "for somebody else": issuer.token(key, aud="https://other.example"),
+            "of another issuer": issuer.token(key, iss="https://other.example"),
+            "signed by another key": issuer.token(key, {"kid": issuer.keys[2].kid}),
+            "cut short": good[:-10],
+            "unsigned": f"{good.rpartition('.')[0]}.",
+            "that is none": secrets.token_urlsafe(100),
+        }
+        with await Connection.open(self._port) as connection:
+            for what, token in bad.items():
+                answer = await connection.ask("GET", "/bearer", [bearer_field(token)])
+                self._findings.note_bad("a bad token", answer.status)
+                if answer.status != 401:
+                    raise BrokenPromiseError(f"answered with {answer.status}", f"a token {what}")
+
+
+class Kind(Struct, frozen=True):
+    """A kind of bad client: its name, what it does, how many of them there are at a time, and how often each acts."""
+
+    name: str
+    act: Callable[[], Awaitable[None]]
+    count: int
+    every_s: float

@@ -1,0 +1,83 @@
+"""What an operator and an issuer do meanwhile: reloads, a user file that is replaced, keys that are rotated."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+
+from bench.soaking.findings import Findings
+from bench.soaking.logins import KEYS_FRESH_S, Basic, Tokens, expect_signed_out, sign_in
+from bench.soaking.server import GUEST, PASSWORD, Server
+from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection
+
+TAKEN_UP_S = 2.5
+"""When a changed user file must be in force: two seconds (contract 4.1), and a little for us to ask."""
+
+AGAIN_AFTER_S = 5.0
+
+
+class Changes:
+    """Changes that good clients must not notice.
+
+    Args:
+        server: what is told of them.
+        findings: where what is wrong is told.
+        tokens: have keys that are rotated.
+    """
+
+    def __init__(self, server: Server, findings: Findings, tokens: Tokens) -> None:
+        self._server = server
+        self._findings = findings
+        self._tokens = tokens
+        self._password = PASSWORD
+
+    async def run(self, every_s: float) -> None:
+        """Change each so many seconds, until cancelled."""
+        rotating = asyncio.create_task(self._rotate())
+        try:
+            while True:
+                for change in (self._hang_up, self._replace_users):
+                    await asyncio.sleep(every_s / 2)
+                    await self._try(change)
+        finally:
+            rotating.cancel()
+
+    async def _rotate(self) -> None:
+        # As issuers do: a key is shown for as long as anybody may go without asking before it signs.
+        while True:
+            await asyncio.sleep(KEYS_FRESH_S * 1.25)
+            self._tokens.rotate()
+            self._findings.changes["issuer's keys rotated"] += 1
+
+    async def _try(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make a change; once more if a flood of connections was in the way of our looking at it."""
+        while True:
+            try:
+                await change()
+            except (BrokenAnswerError, ClosedError) as error:
+                if not self._findings.crowded:
+                    self._findings.broke("good clients are not cut off", str(error))
+                    return
+                await asyncio.sleep(AGAIN_AFTER_S)
+            else:
+                return
+
+    async def _hang_up(self) -> None:
+        self._server.hang_up()
+        self._findings.changes["SIGHUP"] += 1
+
+    async def _replace_users(self) -> None:
+        """Give the guest another password: the old one, and a session that began with it, are of no use any more."""
+        with await Connection.open(self._server.port) as connection:
+            cookie = await sign_in(connection, GUEST, self._password, self._findings)
+            old, self._password = self._password, secrets.token_urlsafe(12)
+            await asyncio.to_thread(self._server.replace_users, self._password)
+            self._findings.changes["user file replaced"] += 1
+            await asyncio.sleep(TAKEN_UP_S)
+            # A wrong password counts against the address that it comes from: another one each time.
+            from_elsewhere = [f"X-Forwarded-For: 198.51.100.{random.randrange(256)}"]
+            for password, status in ((self._password, 200), (old, 401)):
+                answer = await Basic(GUEST, password).ask(connection, "GET", "/basic", from_elsewhere)
+                self._findings.note_good("page", answer)
+                self._findings.expect("GET /basic after the user file was replaced", answer, status)
+            await expect_signed_out(connection, cookie, self._findings)

@@ -1,0 +1,69 @@
+"""The server's log, read as it grows: what must not stand in it, and what nobody expects there."""
+
+import re
+from pathlib import Path
+
+from bench.soaking.findings import Findings
+from bench.soaking.ledger import HIDDEN_TEXT
+from bench.soaking.server import PASSWORD
+
+_EXPECTED = (
+    r"\[postd\.access#info\]",
+    r'"[^"]*" \d{3} (\d+|-) "',  # a further line of the access log, after the first of a bundle
+    r"postd ready: ",
+    r"SIGHUP: looking for what has changed",
+    r"users: \d+ users?$",
+    r"bearer http://127\.0\.0\.1:\d+: (\d+ keys?$|keys not fetched anew: )",
+    r"login refused: ",
+    r"signed in: ",
+    r"possible attack: Digest credentials ",
+    r"#warn\] .*\bconnections\b",
+    r"\[twisted\.|\[-\]|\[twisted#|\[stdout#|\[postd\.\S+#info\] (Starting|Stopping) ",
+    r"Received SIGTERM|Main loop terminated|Server Shut Down|Port \d+ Closed",
+)
+_expected = re.compile("|".join(_EXPECTED))
+_WRONG = {
+    "Traceback": "no traceback is logged",
+    "Unhandled": "no traceback is logged",
+    PASSWORD: "no secret is logged",
+    f'"{HIDDEN_TEXT}"': "nothing of a body is logged",
+}
+
+
+class LogReader:
+    """Reads a log on.
+
+    Args:
+        file: the log.
+        findings: where what is wrong is told.
+    """
+
+    def __init__(self, file: Path, findings: Findings) -> None:
+        self._file = file
+        self._findings = findings
+        self._place = 0
+        self._rest = b""
+        self._failing = False
+        self.lines = 0
+
+    def read(self) -> None:
+        """Look at the lines that have been written since the last time."""
+        with self._file.open("rb") as log:
+            log.seek(self._place)
+            data = log.read()
+        self._place += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._look_at(line.decode(errors="replace"))
+
+    def _look_at(self, line: str) -> None:
+        self.lines += 1
+        for words, promise in _WRONG.items():
+            if words in line:
+                self._findings.broke(promise, line.strip()[:300])
+                self._failing = True
+                return
+        if _expected.search(line):
+            self._failing = False
+        elif line.strip() and not self._failing:  # what follows a traceback belongs to it
+            self._findings.broke("each line of the log is an expected one", line.strip()[:300])

@@ -1,0 +1,212 @@
+"""Good clients' ways of saying who they are, one object a connection: each keeps what its scheme lets it keep."""
+
+import base64
+import hashlib
+import random
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+from urllib.parse import urlencode
+
+from bench.soaking.findings import Findings
+from bench.soaking.server import AUDIENCE, PASSWORD, REALM
+from bench.soaking.wire import Answer, Connection
+from tests.issuer import JWKS, Issuer, Key, Reply
+
+FORM = "Content-Type: application/x-www-form-urlencoded"
+TOKENS_KEPT, TOKEN_EVERY_S = 20, 1.0
+KEYS_FRESH_S = 60
+"""How long the server may believe what it was told of the issuer's keys; no server of ours asks more often."""
+
+SIGNED_IN_FOR = (20, 60)
+"""How many requests a session is good for before its owner signs out, at least and at most."""
+
+
+class Login(Protocol):
+    """Makes requests as somebody."""
+
+    async def ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
+    ) -> Answer: ...
+
+
+class Basic:
+    """A user of the user file (RFC 7617)."""
+
+    def __init__(self, user: str, password: str = PASSWORD) -> None:
+        self.field = basic_field(user, password)
+
+    async def ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
+    ) -> Answer:
+        return await connection.ask(method, target, [*fields, self.field], body)
+
+
+def basic_field(user: str, password: str) -> str:
+    return f"Authorization: Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+class Digest:
+    """A user who counts what a nonce was used for (RFC 7616), and goes on with another one when told to."""
+
+    def __init__(self, user: str, findings: Findings) -> None:
+        self._user = user
+        self._findings = findings
+        self._nonce = ""
+        self._count = 0
+
+    async def ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
+    ) -> Answer:
+        had_nonce = bool(self._nonce)
+        if had_nonce:
+            answer = await self._ask(connection, method, target, fields, body)
+            if answer.status != 401:
+                return answer
+        else:
+            answer = await connection.ask(method, target, fields, body)
+            if not self._findings.expect(f"{method} {target} without credentials", answer, 401):
+                return answer
+        challenges = " ".join(answer.fields.get("www-authenticate", []))
+        if had_nonce and "stale=true" not in challenges:
+            self._findings.broke("a good Digest response is stale at worst", f"{method} {target}: {challenges}")
+        found = re.search(r'nonce="([^"]+)"', challenges)
+        if found is None:
+            self._findings.broke("a Digest challenge has a nonce", f"{method} {target}: {challenges}")
+            return answer
+        self._nonce, self._count = found[1], 0
+        return await self._ask(connection, method, target, fields, body)
+
+    async def _ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str], body: bytes | None
+    ) -> Answer:
+        self._count += 1
+        field, proof = digest_field((self._user, PASSWORD), method, target, self._nonce, self._count)
+        answer = await connection.ask(method, target, [*fields, field], body)
+        if answer.status < 400 and f'rspauth="{proof}"' not in answer.field("authentication-info"):
+            self._findings.broke("a Digest answer proves itself", f"{method} {target}: {answer.fields}")
+        return answer
+
+
+def digest_field(who: tuple[str, str], method: str, uri: str, nonce: str, number: int) -> tuple[str, str]:
+    """Return an `Authorization` of a user with a password, and the `rspauth` that must come back."""
+    user, password = who
+    nc, cnonce = f"{number:08x}", secrets.token_hex(8)
+    ha1 = _md5(f"{user}:{REALM}:{password}")
+    middle = f"{nonce}:{nc}:{cnonce}:auth"
+    response, proof = (_md5(f"{ha1}:{middle}:{_md5(f'{said}:{uri}')}") for said in (method, ""))
+    field = (
+        f'Authorization: Digest username="{user}", realm="{REALM}", nonce="{nonce}", uri="{uri}", algorithm=MD5, '
+        f'qop=auth, nc={nc}, cnonce="{cnonce}", response="{response}"'
+    )
+    return field, proof
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+class Session:
+    """A user who signs in by form, and out again after a while."""
+
+    def __init__(self, user: str, findings: Findings) -> None:
+        self._user = user
+        self._findings = findings
+        self._cookie = ""
+        self._left = 0
+
+    async def ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
+    ) -> Answer:
+        if not self._cookie:
+            await self._sign_in(connection)
+        elif self._left <= 0:
+            await self._sign_out(connection)
+            await self._sign_in(connection)
+        self._left -= 1
+        return await connection.ask(method, target, [*fields, f"Cookie: {self._cookie}"], body)
+
+    async def _sign_in(self, connection: Connection) -> None:
+        self._cookie = await sign_in(connection, self._user, PASSWORD, self._findings)
+        self._left = random.randint(*SIGNED_IN_FOR)
+
+    async def _sign_out(self, connection: Connection) -> None:
+        field = f"Cookie: {self._cookie}"
+        answer = await connection.ask("POST", "/logout", [field], b"")
+        self._findings.note_good("sign out", answer)
+        self._findings.expect("POST /logout", answer, 302)
+        await expect_signed_out(connection, self._cookie, self._findings)
+        self._cookie = ""
+
+
+async def sign_in(connection: Connection, user: str, password: str, findings: Findings) -> str:
+    """Sign in by form; return the cookie."""
+    form = urlencode({"username": user, "password": password}).encode()
+    answer = await connection.ask("POST", "/login", [FORM], form)
+    findings.note_good("sign in", answer)
+    findings.expect("POST /login", answer, 302)
+    return answer.field("set-cookie").partition(";")[0]
+
+
+async def expect_signed_out(connection: Connection, cookie: str, findings: Findings) -> None:
+    answer = await connection.ask("GET", "/home", [f"Cookie: {cookie}"])
+    findings.note_good("page", answer)
+    if findings.expect("GET /home after the session has ended", answer, 302) and answer.field("location") != "/":
+        findings.broke("who has no session is led to the form", answer.field("location"))
+
+
+class Tokens:
+    """What an issuer on loopback gives its clients. A new key is shown for a while before tokens are signed with it.
+
+    Args:
+        issuer: the issuer.
+    """
+
+    def __init__(self, issuer: Issuer) -> None:
+        self.issuer = issuer
+        self._kept: deque[tuple[str, str]] = deque(maxlen=TOKENS_KEPT)
+        self._made_at = 0.0
+        self._numbers = len(issuer.keys)
+        issuer.replies[JWKS] = Reply(headers={"Cache-Control": f"max-age={KEYS_FRESH_S}"})
+
+    @staticmethod
+    def make_issuer() -> Issuer:
+        return Issuer(AUDIENCE, *(Key.make("RS256", f"key{number}") for number in range(3)))
+
+    def any(self) -> str:
+        """Return a good token, often one that was shown before."""
+        if time.monotonic() > self._made_at + TOKEN_EVERY_S:
+            self._made_at = time.monotonic()
+            # Of the three keys there are, the first is on its way out and the last not in use yet.
+            key = self.issuer.keys[1]
+            self._kept.append((key.kid, self.issuer.token(key, jti=secrets.token_hex(8))))
+        return random.choice(self._kept)[1]
+
+    def rotate(self) -> None:
+        """Show another key; the oldest is not shown any more, and no token of it is either."""
+        fresh = Key.make("RS256", f"key{self._numbers}")
+        self._numbers += 1
+        in_use = self.issuer.keys[1].kid
+        self.issuer.keys[:] = [*self.issuer.keys[1:], fresh]
+        self.issuer.asked.clear()
+        self._kept = deque((pair for pair in self._kept if pair[0] == in_use), maxlen=TOKENS_KEPT)
+        self._made_at = 0.0
+
+
+class Bearer:
+    """Somebody who has an access token (RFC 6750)."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def ask(
+        self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
+    ) -> Answer:
+        return await connection.ask(method, target, [*fields, bearer_field(self._tokens.any())], body)
+
+
+def bearer_field(token: str) -> str:
+    return f"Authorization: Bearer {token}"

@@ -1,0 +1,229 @@
+"""The server that is soaked, in a folder of its own, and what the kernel tells of its processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from postd.auth.userfile import make_account, set_account
+
+TWISTD = str(Path(sys.executable).parent / "twistd")
+POSTD = str(Path(sys.executable).parent / "postd")
+START_MAX_S, STOP_MAX_S = 30.0, 20.0
+
+REALM, PASSWORD = "postd", "correct horse battery staple"
+USERS = tuple(f"user{number}" for number in range(4))
+"""They keep their password; `GUEST` gets another one each time that the user file is replaced."""
+GUEST = "guest"
+AUDIENCE = "https://posts.example"
+
+HEADER_S, BODY_S, IDLE_S = 3.0, 4.0, 6.0
+CONNECTIONS = 300
+"""Of each worker."""
+BODY_MAX_BYTES = 16 * 1024
+
+SETTINGS = """\
+listen = ["tcp:0:interface=127.0.0.1"]
+store = "{store}"
+users = "users"
+realm = "{realm}"
+workers = {workers}
+trusted_proxies = ["127.0.0.1"]
+
+[api]
+read = ["open"]
+write = ["basic", "digest", "session", "bearer"]
+
+[[page]]
+path = "/basic"
+schemes = ["basic"]
+[[page]]
+path = "/digest"
+schemes = ["digest"]
+[[page]]
+path = "/bearer"
+schemes = ["bearer"]
+[[page]]
+path = "/any"
+schemes = ["digest", "bearer", "basic", "session"]
+
+[digest]
+nonce_lifetime = "30s"
+
+[[bearer]]
+issuer = "{issuer}"
+audience = "{audience}"
+
+[limits]
+body = "{body_kib}KiB"
+header_time = "{header_s}s"
+body_time = "{body_s}s"
+idle_time = "{idle_s}s"
+connections = {connections}
+"""
+
+
+class SoakError(Exception):
+    """What ends the run without a result. `str()` of it is one line."""
+
+
+class Sample(Struct, frozen=True):
+    """What the server's processes had together at a moment.
+
+    Args:
+        at_s: when, in seconds from the start of the load.
+        rss_mib: memory, with what several of them share counted for each.
+        pss_mib: memory, with what several share counted once.
+        descriptors: open files and sockets.
+        threads: all of them.
+        cpu_s: processor time since they began.
+    """
+
+    at_s: float
+    rss_mib: float
+    pss_mib: float
+    descriptors: int
+    threads: int
+    cpu_s: float
+
+
+class Server:
+    """`twistd -n postd` with settings of ours.
+
+    Args:
+        folder: for its files.
+        store: the URL of its store.
+        issuer: of the tokens that it takes.
+        workers: how many processes.
+        cores: those that it may use.
+    """
+
+    def __init__(self, folder: Path, *, store: str, issuer: str, workers: int, cores: set[int]) -> None:
+        self.folder = folder
+        self.log_file = folder / "postd.log"
+        self.users = folder / "users"
+        self.workers = workers
+        self.port = 0
+        self._cores = cores
+        settings = SETTINGS.format(
+            store=store,
+            realm=REALM,
+            workers=workers,
+            issuer=issuer,
+            audience=AUDIENCE,
+            body_kib=BODY_MAX_BYTES // 1024,
+            header_s=HEADER_S,
+            body_s=BODY_S,
+            idle_s=IDLE_S,
+            connections=CONNECTIONS,
+        )
+        (folder / "postd.toml").write_text(settings)
+        self.replace_users(PASSWORD)
+
+    def replace_users(self, guests_password: str) -> None:
+        """Put another user file in the place of the one that is there, as `postd user` does."""
+        old = self.users.read_bytes() if self.users.exists() else b""
+        for name in () if old else USERS:
+            old = set_account(old, make_account(name, PASSWORD, REALM))
+        new = self.folder / "users.new"
+        new.touch(0o600)
+        new.write_bytes(set_account(old, make_account(GUEST, guests_password, REALM)))
+        new.replace(self.users)
+
+    def fill(self, lines: str) -> None:
+        """Put posts into the store, before the start.
+
+        Raises:
+            SoakError: it does not take them; a store that is not empty may have them already.
+        """
+        command = [POSTD, "import", "-c", "postd.toml"]
+        run = subprocess.run(command, cwd=self.folder, input=lines, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise SoakError(f"posts could not be put into the store: {_last_line(run.stderr)}")
+
+    def start(self) -> None:
+        """Start it; return when it serves. Blocks for a second.
+
+        Raises:
+            SoakError: it does not start.
+        """
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [TWISTD, "-n", "--pidfile=", "postd", "-c", "postd.toml"],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us; we end the server
+            )
+        os.sched_setaffinity(self.process.pid, self._cores)
+        deadline = time.monotonic() + START_MAX_S
+        while True:
+            ready = re.search(r"postd ready: http://127\.0\.0\.1:(\d+)", self.log_file.read_text())
+            if ready:
+                self.port = int(ready[1])
+                return
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SoakError(f"postd did not start: {_last_line(self.log_file.read_text())}")
+            time.sleep(0.05)
+
+    def hang_up(self) -> None:
+        """Tell it to take up what has changed."""
+        self.process.send_signal(signal.SIGHUP)
+
+    def stop(self) -> int | None:
+        """End it as an operator would; return its exit status, None if it had to be killed. Blocks meanwhile."""
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def kill(self) -> None:
+        """End it whatever happens; nothing happens to one that has ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def pids(self) -> list[int]:
+        """Return its process ids, the parent's first."""
+        parent = self.process.pid
+        with suppress(OSError):
+            return [parent, *map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())]
+        return []
+
+    def sample(self, at_s: float) -> Sample:
+        """Return what its processes have now; those that have just ended have nothing."""
+        memory_kib = shared_kib = descriptors = threads = 0
+        cpu_s = 0.0
+        for pid in self.pids():
+            with suppress(OSError):
+                place = Path(f"/proc/{pid}")
+                status = (place / "status").read_text()
+                memory_kib += _number(r"VmRSS:\s+(\d+)", status)
+                threads += _number(r"Threads:\s+(\d+)", status)
+                shared_kib += _number(r"Pss:\s+(\d+)", (place / "smaps_rollup").read_text())
+                descriptors += len(os.listdir(place / "fd"))  # noqa: PTH208 - no paths are needed
+                ticks = (place / "stat").read_text().rpartition(")")[2].split()[11:13]
+                cpu_s += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        return Sample(at_s, memory_kib / 1024, shared_kib / 1024, descriptors, threads, cpu_s)
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["(it said nothing)"])[-1]

@@ -1,0 +1,201 @@
+"""The client's end of a connection: requests as they are to be sent, answers as they come, each framed to the letter.
+
+It is written for this: one asyncio loop has to keep some hundred connections busy beside the server, and the clients
+that are bad need every byte of what they send, and what came back before they were cut off.
+"""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from msgspec import Struct
+
+ANSWER_MAX_S = 30.0
+"""No answer takes this long unless something is broken."""
+
+LINE_MAX_BYTES = 64 * 1024
+
+
+class BrokenAnswerError(Exception):
+    """What came is no answer, or not a whole one; `str()` of it says what is wrong."""
+
+
+class ClosedError(Exception):
+    """The server has closed, or cut, the connection before the first byte of an answer."""
+
+
+class Answer(Struct, frozen=True):
+    """What a server answered, and the seconds it took; the names of fields are in lower case."""
+
+    status: int
+    fields: dict[str, list[str]]
+    body: bytes
+    took_s: float
+
+    def field(self, name: str) -> str:
+        """Return the first field of a name, or nothing."""
+        return self.fields.get(name, [""])[0]
+
+
+def encode_request(
+    method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None, *, close: bool = False
+) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", "User-Agent: soak", *fields]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+
+class Connection:
+    """A connection to the server, which is closed at the end of a `with` block; `answers` counts what has come."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.answers = 0
+        self.closed = False
+
+    @classmethod
+    async def open(cls, port: int) -> Self:
+        """Connect.
+
+        Raises:
+            ClosedError: nobody answers.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_MAX_S):
+                return cls(*await asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES))
+        except OSError as error:  # a time-out is one, too
+            raise ClosedError(f"no connection: {error!r}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; what cannot be sent any more is seen when the answer is read."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def ask(
+        self, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None, *, close: bool = False
+    ) -> Answer:
+        """Make a request.
+
+        Raises:
+            ClosedError: the connection was closed instead of an answer.
+            BrokenAnswerError: the answer is not what HTTP/1.1 has.
+        """
+        start = time.perf_counter()
+        self.send(encode_request(method, target, fields, body, close=close))
+        return await self.read_answer(head=method == "HEAD", start=start)
+
+    async def read_answer(self, *, head: bool = False, start: float | None = None) -> Answer:
+        """Read an answer; `start` is when it was asked for, if that was not now. Raises as `ask` does."""
+        start = time.perf_counter() if start is None else start
+        try:
+            async with asyncio.timeout(ANSWER_MAX_S):
+                status, fields, body = await self._read(head=head)
+        except TimeoutError:
+            self.close()
+            raise BrokenAnswerError(f"no answer within {ANSWER_MAX_S:.0f} s") from None
+        except BaseException:
+            self.close()
+            raise
+        self.answers += 1
+        if "close" in fields.get("connection", []):
+            self.close()
+        return Answer(status, fields, body, time.perf_counter() - start)
+
+    async def _read(self, *, head: bool) -> tuple[int, dict[str, list[str]], bytes]:
+        try:
+            received = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if not error.partial:
+                raise ClosedError("closed without an answer") from None
+            raise BrokenAnswerError(f"closed within the head of an answer: {error.partial[:80]!r}") from None
+        except asyncio.LimitOverrunError:
+            raise BrokenAnswerError("the head of the answer does not end") from None
+        except OSError:
+            raise ClosedError("cut without an answer") from None
+        try:
+            status, fields = _decode_head(received)
+            if status == 100:
+                return await self._read(head=head)
+            return status, fields, b"" if head or status in {204, 304} else await self._read_body(fields)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
+            raise BrokenAnswerError(f"cut within the body of an answer: {error!r}") from None
+        except ValueError as error:
+            raise BrokenAnswerError(f"{error}: {received[:80]!r}") from None
+
+    async def _read_body(self, fields: dict[str, list[str]]) -> bytes:
+        if fields.get("transfer-encoding") == ["chunked"]:
+            pieces = []
+            while size := int(await self._reader.readuntil(b"\r\n"), 16):
+                pieces.append(await self._reader.readexactly(size))
+                await self._reader.readexactly(2)
+            await self._reader.readuntil(b"\r\n")
+            return b"".join(pieces)
+        (length,) = fields.get("content-length", ["-1"])
+        if int(length) < 0:
+            raise ValueError("an answer without a length")
+        return await self._reader.readexactly(int(length))
+
+    async def read_to_end(self, within_s: float) -> bytes | None:
+        """Return all that comes until the server has closed, or cut, the connection; None if it does not in time."""
+        received = b""
+        try:
+            async with asyncio.timeout(within_s):
+                while piece := await self._reader.read(LINE_MAX_BYTES):
+                    received += piece
+        except TimeoutError:
+            return None
+        except OSError:
+            pass
+        return received
+
+    async def finish_sending(self) -> None:
+        """End our side of the connection, as `nc -N` does."""
+        with suppress(OSError):
+            await self._writer.drain()
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._writer.close()
+
+    def reset(self) -> None:
+        """Go away without a good-bye: the server gets a reset."""
+        own: socket.socket = self._writer.get_extra_info("socket")
+        with suppress(OSError):  # it was cut already
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.closed = True
+        self._writer.transport.abort()
+
+    async def read_some(self, size: int) -> None:
+        """Read so much of what comes, or less if it ends before."""
+        with suppress(asyncio.IncompleteReadError, OSError):
+            await self._reader.readexactly(size)
+
+
+def _decode_head(received: bytes) -> tuple[int, dict[str, list[str]]]:
+    first, *lines = received.decode("latin-1")[:-4].split("\r\n")
+    version, status, _ = first.split(" ", 2)
+    if version != "HTTP/1.1":
+        raise ValueError("not an answer of HTTP/1.1")
+    fields: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError("a field without a colon")
+        fields.setdefault(name.lower(), []).append(value.strip())
+    return int(status), fields

@@ -1,0 +1,218 @@
+"""The work that servers without logins are put to, and the checks that they did it."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from statistics import median
+
+from bench.contenders import POSTD, ask_redis, falcon, redis_beside
+from bench.loads import Load, forget_peak, load, peak_mib, percentile_99, script, time_long_list
+from bench.open_loop import OpenLoop
+from bench.servers import Address, BenchError, Server, ask, running
+
+SHORT_LIST, LONG_LIST = 20, 100_000
+SHARE_OF_PEAK = 0.5
+JSON = "Content-Type: application/json"
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long a measurement takes, in whole seconds."""
+
+    measured_s: int
+    warm_up_s: int
+
+
+Measure = Callable[[Path, Duration], Mapping[str, float]]
+"""Starts a server in a folder, measures it, ends it, and returns its figures by name."""
+
+
+# --- What is stored, and whether it is
+
+
+def text_of(number: int) -> str:
+    """Return the text of a post, about 60 characters. `mixed.lua` makes the same."""
+    return f"Post {number:06} says little, but it is as long as most posts are."
+
+
+def encode(value: object) -> bytes:
+    return json.dumps(value, indent=2).encode()
+
+
+def posts_up_to(length: int) -> list[dict[str, object]]:
+    return [{"id": number, "post": text_of(number)} for number in range(1, length + 1)]
+
+
+def add_post(server: Server, port: int, text: str) -> None:
+    answer = ask(port, "POST", "/post", json.dumps({"post": text}), JSON)
+    if (answer.status, answer.body) != (HTTPStatus.CREATED, b"Success a Post!\n"):
+        raise BenchError(f"{server.name}: POST /post answered {answer.status} {answer.body[:200]!r}")
+
+
+@contextmanager
+def serving_short_list(server: Server, folder: Path) -> Iterator[Address]:
+    """Start a server, and let it have the posts of the short list."""
+    if server.static:
+        (folder / "post").mkdir()
+        for post in posts_up_to(SHORT_LIST):
+            (folder / "post" / str(post["id"])).write_bytes(encode(post))
+        (folder / "list.json").write_bytes(encode(posts_up_to(SHORT_LIST)) + b"\n")
+    with running(server, folder) as address:
+        if not server.static:
+            for number in range(1, SHORT_LIST + 1):
+                add_post(server, address.port, text_of(number))
+        yield address
+
+
+def check_list(server: Server, port: int, length: int, *fields: str) -> bytes:
+    """Make sure that the list is what it must be, to the byte; return it."""
+    answer = ask(port, "GET", "/post", None, *fields)
+    if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != encode(posts_up_to(length)):
+        raise BenchError(f"{server.name}: GET /post answered {answer.status} with another list: {answer.body[:200]!r}")
+    return answer.body
+
+
+def check_replaced(server: Server, port: int) -> None:
+    """Make sure that each post has one of the two texts that `mixed.lua` gives it."""
+    posts = json.loads(ask(port, "GET", "/post").body)
+    expected = [(number, {text_of(number), text_of(number + SHORT_LIST)}) for number in range(1, SHORT_LIST + 1)]
+    if [post["id"] for post in posts] != [number for number, _ in expected] or not all(
+        post["post"] in texts for post, (_, texts) in zip(posts, expected, strict=True)
+    ):
+        raise BenchError(f"{server.name}: after the load GET /post is another list: {posts}")
+    if posts == posts_up_to(SHORT_LIST):
+        raise BenchError(f"{server.name}: no post was replaced")
+
+
+def check_stored(server: Server, folder: Path, answered: int, query: str) -> None:
+    """Make sure that the store has what was answered with a success."""
+    with closing(sqlite3.connect(folder / server.file)) as connection:
+        stored: int = connection.execute(query).fetchone()[0]
+    if stored < answered:
+        raise BenchError(f"{server.name} answered {answered} requests with a success; {query}: {stored}")
+
+
+# --- What is measured
+
+
+def measure_get20(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s)
+        return {"requests/s": load(server, address.port, duration.measured_s).per_second}
+
+
+def measure_not_modified(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        etag = ask(address.port, "GET", "/post").headers.get("ETag", "")
+        field = f"If-None-Match: {etag}"
+        check_not_modified(server, address.port, field)
+        load(server, address.port, duration.warm_up_s, ["-H", field])
+        measured = load(server, address.port, duration.measured_s, ["-H", field])
+        check_not_modified(server, address.port, field)
+    return {"requests/s": measured.per_second}
+
+
+def check_not_modified(server: Server, port: int, field: str) -> None:
+    answer = ask(port, "GET", "/post", None, field)
+    if answer.status != HTTPStatus.NOT_MODIFIED or answer.body:
+        raise BenchError(f"{server.name}: GET /post with {field} answered {answer.status}")
+
+
+def measure_get_one(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with serving_short_list(server, folder) as address:
+        for post in posts_up_to(SHORT_LIST):
+            answer = ask(address.port, "GET", f"/post/{post['id']}")
+            if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != encode(post):
+                raise BenchError(f"{server.name}: GET /post/{post['id']} answered {answer.status} {answer.body!r}")
+        load(server, address.port, duration.warm_up_s, script("one"))
+        return {"requests/s": load(server, address.port, duration.measured_s, script("one")).per_second}
+
+
+def measure_post(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with running(server, folder) as address:
+        add_post(server, address.port, text_of(1))
+        measured, requests = load_with_posts(server, address.port, duration)
+    check_stored(server, folder, 1 + requests, "SELECT count(*) FROM post")
+    return {"requests/s": measured.per_second}
+
+
+def load_with_posts(server: Server, port: int, duration: Duration) -> tuple[Load, int]:
+    """Add posts; return the load that counts, and how many were added in all."""
+    warm_up = load(server, port, duration.warm_up_s, script("post"))
+    measured = load(server, port, duration.measured_s, script("post"))
+    return measured, warm_up.requests + measured.requests
+
+
+def measure_mixed(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s, script("mixed"))
+        measured = load(server, address.port, duration.measured_s, script("mixed"))
+        check_replaced(server, address.port)
+    return {"requests/s": measured.per_second}
+
+
+def measure_p99(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Find the peak rate with wrk; then ask at half of it, however long the answers take."""
+    with serving_short_list(server, folder) as address:
+        body = check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s)
+        per_second = SHARE_OF_PEAK * load(server, address.port, duration.measured_s).per_second
+        told = OpenLoop(server.name, address.port, "/post", body).ask(per_second, duration.measured_s)
+    return {
+        "ms": percentile_99(told.latency_s) * 1000,
+        "ms, median": median(told.latency_s) * 1000,
+        "ms, client's own": percentile_99(told.own_s) * 1000,
+        "at requests/s": per_second,
+    }
+
+
+def measure_both(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure reading, and then writing."""
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s)
+        reading = load(server, address.port, duration.measured_s)
+        writing, requests = load_with_posts(server, address.port, duration)
+    if server.file:
+        check_stored(server, folder, SHORT_LIST + requests, "SELECT count(*) FROM post")
+    return {"GET/s": reading.per_second, "POST/s": writing.per_second}
+
+
+def measure_on_redis(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with redis_beside(folder) as socket_file:
+        figures = measure_both(server, folder, duration)
+        stored = ask_redis(socket_file, "ZCARD postd:posts")
+        if int(stored.removeprefix(":")) < SHORT_LIST + figures["POST/s"] * duration.measured_s:
+            raise BenchError(f"{server.name}: Redis has {stored} posts, fewer than were answered with a success")
+    return figures
+
+
+def fill_long_list(folder: Path) -> None:
+    """Let postd and a peer make their files, and put the posts into them without a server: seconds, not minutes."""
+    texts = [(text_of(number),) for number in range(1, LONG_LIST + 1)]
+    for server in (POSTD, falcon()):
+        with running(server, folder):
+            pass
+        with closing(sqlite3.connect(folder / server.file)) as connection, connection:
+            connection.executemany("INSERT INTO post (post) VALUES (?)", texts)
+
+
+def measure_list100k(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    with running(server, folder) as address:
+        forget_peak(address.pid)
+        before = peak_mib(address.pid)
+        size = len(check_list(server, address.port, LONG_LIST))
+        added = peak_mib(address.pid) - before
+        took: list[float] = []
+        end = time.monotonic() + duration.measured_s
+        while not took or time.monotonic() < end:
+            took.append(time_long_list(server, address.port, size))
+    return {"ms": median(took) * 1000, "MiB more": added}
