@@ -9,6 +9,7 @@ length.
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import NoReturn
 
 from msgspec import Struct
@@ -49,12 +50,11 @@ _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS"}) 
 _VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
 
 _REG_NAME = rb"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*"
-_IP_LITERAL = rb"\[(?:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\]"
-_HOST = re.compile(rb"(?:%b|%b)(?::([0-9]{0,5}))?" % (_IP_LITERAL, _REG_NAME))
+_HOST = re.compile(rb"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|%b)(?::(?P<port>[0-9]{0,5}))?" % _REG_NAME)  # RFC 3986 §3.2.2
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 _PORT_MAX = 65535
 
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*(;.*))?", re.DOTALL)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?", re.DOTALL)
 _CHUNK_LINE_MAX_BYTES = 16 + EXTENSIONS_MAX_BYTES
 _NOT_IN_TRAILERS = frozenset({b"Content-Length", b"Transfer-Encoding", b"Host"})
 
@@ -109,25 +109,11 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
     """
     if len(head) > HEAD_MAX_BYTES:
         refuse_length(head)
-    lines = head.split(b"\r\n")
-    _check_text(head, len(lines) - 1)
-    if len(lines) > FIELDS_MAX + 1:
-        raise HttpSyntaxError(431, f"The request has more than {FIELDS_MAX} fields.")
-    method, target, minor = _decode_first_line(lines[0])
-    del lines[0]
-    fields: dict[bytes, list[bytes]] = {}
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        name = _known_names.get(name) or _learn_name(name, canonical_name)
-        if not colon:
-            refuse_field()
-        if name in fields:
-            fields[name].append(value.strip(b" \t"))
-        else:
-            fields[name] = [value.strip(b" \t")]
-    path = target.partition(b"?")[0] if target.startswith(b"/") else _decode_other_form(method, target, fields)
-    decoded = Head(method, target, path, minor, fields)
+    decoded = decode_lines(head, canonical_name)
+    fields, minor = decoded.fields, decoded.minor
     _check_host(fields.get(b"Host"), minor)
+    if not decoded.target.startswith(b"/"):
+        decoded.path = _decode_other_form(decoded)
     if b"Content-Length" in fields or b"Transfer-Encoding" in fields:
         decoded.length = _decode_length(fields, minor)
     if b"Connection" in fields or not minor:
@@ -139,17 +125,39 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
     return decoded
 
 
+def decode_lines(lines: bytes, canonical_name: CanonicalName) -> Head:
+    """Decode the lines of a head, each for itself; there may be more to come.
+
+    Raises:
+        HttpSyntaxError: 400, 414, 431, 501 or 505.
+    """
+    first, *rest = lines.split(b"\r\n")
+    _check_text(lines, len(rest))
+    if len(rest) > FIELDS_MAX:
+        raise HttpSyntaxError(431, f"The request has more than {FIELDS_MAX} fields.")
+    method, target, minor = _decode_first_line(first)
+    fields: dict[bytes, list[bytes]] = {}
+    for line in rest:
+        name, colon, value = line.partition(b":")
+        name = _known_names.get(name) or _learn_name(name, canonical_name)
+        if not colon:
+            refuse_field()
+        if name in fields:
+            fields[name].append(value.strip(b" \t"))
+        else:
+            fields[name] = [value.strip(b" \t")]
+    return Head(method, target, target.partition(b"?")[0], minor, fields)
+
+
 def check_begun(head: bytes) -> None:
-    """Let pass what may be the beginning of a head.
+    """Let pass what may be the beginning of a head, as far as its bytes tell; `decode_lines` knows more.
 
     Raises:
         HttpSyntaxError: 400, 414 or 431, whatever may follow.
     """
-    if len(head) > HEAD_MAX_BYTES:
+    if len(head) > HEAD_MAX_BYTES or len(_target_of(head)) > TARGET_MAX_BYTES:
         refuse_length(head)
     _check_text_begun(head)
-    if len(head) > TARGET_MAX_BYTES and b"\r\n" not in head[: TARGET_MAX_BYTES + METHOD_MAX_BYTES + len(b" \r\n")]:
-        refuse_length(head)
 
 
 def decode_start(head: bytes) -> tuple[bytes, bytes]:
@@ -162,9 +170,14 @@ def decode_start(head: bytes) -> tuple[bytes, bytes]:
 
 def refuse_length(head: bytes) -> NoReturn:
     """Say what of a head is too long."""
-    if len(head.partition(b"\r\n")[0]) > TARGET_MAX_BYTES:
+    if len(_target_of(head)) > TARGET_MAX_BYTES:
         raise HttpSyntaxError(414, f"The request target has more than {TARGET_MAX_BYTES} bytes.")
     raise HttpSyntaxError(431, f"The head of the request has more than {HEAD_MAX_BYTES} bytes.")
+
+
+def _target_of(head: bytes) -> bytes:
+    """Return what is there of the target."""
+    return head.partition(b"\r\n")[0].partition(b" ")[2].partition(b" ")[0]
 
 
 def refuse_line_end() -> NoReturn:
@@ -217,28 +230,28 @@ def _decode_first_line(line: bytes) -> tuple[bytes, bytes, int]:
     if len(method) > METHOD_MAX_BYTES or method == b"CONNECT":
         raise HttpSyntaxError(501, "This server knows no such method.")
     if len(target) > TARGET_MAX_BYTES:
-        raise HttpSyntaxError(414, f"The request target has more than {TARGET_MAX_BYTES} bytes.")
-    if b"#" in target or b"\t" in target:
-        raise HttpSyntaxError(400, "A request target has neither a fragment nor tabs in it.")
+        refuse_length(line)
+    if b"#" in target or b"\t" in target or not target.isascii():
+        raise HttpSyntaxError(400, "A request target is ASCII, percent-encoded, without a fragment.")
+    if not target.startswith((b"/", b"*")) and not _ABSOLUTE_FORM.fullmatch(target):
+        refuse_target()
     return method, target, minor
 
 
-def _decode_other_form(method: bytes, target: bytes, fields: dict[bytes, list[bytes]]) -> bytes:
+def _decode_other_form(head: Head) -> bytes:
     """Return the path of a target that does not begin with one; put its authority in the place of `Host`."""
-    if target == b"*" and method == b"OPTIONS":
-        return target
-    match = _ABSOLUTE_FORM.fullmatch(target)
+    if head.target == b"*" and head.method == b"OPTIONS":
+        return head.target
+    match = _ABSOLUTE_FORM.fullmatch(head.target)
     # Without userinfo, which is not to be taken (RFC 9110 §4.2.4), and with a host (§4.2.1).
-    if match is None or not match[1] or not _is_host(match[1]):
-        raise HttpSyntaxError(400, "A request target is a path, or the whole of an http or https URL.")
-    if len(fields.get(b"Host", [])) > 1:
-        raise HttpSyntaxError(400, "The request must have one Host field.")
-    if b"Host" in fields and not _is_host(fields[b"Host"][0]):
-        raise HttpSyntaxError(400, "The Host field must have a host, and may have a port.")
-    if b"Host" in fields:
-        fields[b"Host"] = [match[1]]
-    path = match[2].partition(b"?")[0]
-    return path or b"/"
+    if match is None or match[1].startswith(b":") or not match[1] or not _is_host(match[1]):
+        refuse_target()
+    head.fields[b"Host"] = [match[1]]
+    return match[2].partition(b"?")[0] or b"/"
+
+
+def refuse_target() -> NoReturn:
+    raise HttpSyntaxError(400, "A request target is a path, or the whole of an http or https URL.")
 
 
 def _check_host(values: list[bytes] | None, minor: int) -> None:
@@ -255,7 +268,15 @@ def _check_host(values: list[bytes] | None, minor: int) -> None:
 @lru_cache(maxsize=64)
 def _is_host(value: bytes) -> bool:
     match = _HOST.fullmatch(value)
-    return match is not None and (not match[1] or int(match[1]) <= _PORT_MAX)
+    if match is None or (match["port"] and int(match["port"]) > _PORT_MAX):
+        return False
+    if match["ipv6"] is None:
+        return True
+    try:
+        IPv6Address(match["ipv6"].decode("ascii"))
+    except ValueError:
+        return False
+    return True
 
 
 def _decode_length(fields: Fields, minor: int) -> int | None:
@@ -336,7 +357,7 @@ class ChunkedBody:
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
             raise HttpSyntaxError(400, "A chunk begins with its size, in hexadecimal digits.")
-        self._extensions_room -= len(match[2] or b"")
+        self._extensions_room -= len(line) - len(match[1])
         if self._extensions_room < 0:
             raise HttpSyntaxError(400, "The chunks have too many extensions.")
         self._wanted = int(match[1], 16)

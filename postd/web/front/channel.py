@@ -46,6 +46,7 @@ from postd.protocol.http1 import (
     HttpSyntaxError,
     check_begun,
     decode_head,
+    decode_lines,
     decode_start,
     refuse_body,
 )
@@ -91,6 +92,7 @@ class Channel(Protocol):
     _persistent = True
     _begun = False  # a head, of which not all is there
     _passed_empty_line = False  # before this head
+    _lines_end = -1  # of the last line of it that is there whole
     _head: Head | None = None  # whose body is coming in
     _chunks: ChunkedBody | None = None
     _body_left = 0
@@ -314,6 +316,7 @@ class Channel(Protocol):
             return None
         head = decode_head(buffer[:end], _canonical_name)
         self._begun = self._passed_empty_line = False
+        self._lines_end = -1
         self._buffer = buffer[end + len(END) :]
         if head.length is None:
             self._chunks = ChunkedBody(self.site.limits.max_body_bytes, _canonical_name)
@@ -335,6 +338,10 @@ class Channel(Protocol):
             self._begun = True
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
         check_begun(buffer)
+        lines_end = buffer.rfind(b"\r\n")
+        if lines_end > self._lines_end:
+            self._lines_end = lines_end
+            decode_lines(buffer[:lines_end], _canonical_name)  # what is wrong is refused as soon as it is there
 
     def _take_body(self) -> bytes | None:
         """Return the body once it is there."""
