@@ -1,4 +1,5 @@
--- Nine requests for the list of twenty posts, then one that replaces a post of it by another of the same length.
+-- Nine requests for the list of twenty posts, then one that replaces a post of it by another of the same length, which
+-- no post had at the start.
 local reading, writing, sent = nil, {}, 0
 local text = '{"post": "Post %06d says little, but it is as long as most posts are."}'
 
@@ -7,7 +8,7 @@ function init()
   local fields = { ["Content-Type"] = "application/json" }
   for number = 1, 40 do
     local id = (number - 1) % 20 + 1
-    writing[number] = wrk.format("PUT", "/post/" .. id, fields, text:format(number))
+    writing[number] = wrk.format("PUT", "/post/" .. id, fields, text:format(100 + number))
   end
 end
 

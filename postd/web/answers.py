@@ -40,11 +40,15 @@ class Answer(Struct, frozen=True):
 
 
 class Stream(Struct, frozen=True):
-    """An answer whose body is made while it is sent, as fast as the client reads; `head` is that of `Answer`."""
+    """An answer whose body is made while it is sent, as fast as the client reads; `head` is that of `Answer`.
+
+    If its length is known it is in the head; else the body goes out in chunks.
+    """
 
     status: int
     head: bytes
     pieces: AsyncGenerator[bytes]
+    chunked: bool
 
 
 def phrase(status: HTTPStatus) -> str:
@@ -73,9 +77,13 @@ def make_redirect(location: bytes) -> Answer:
     return make_answer(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def make_stream(content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes]) -> Stream:
-    """Return a 200 whose body comes in pieces."""
-    return Stream(200, _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type}), pieces)
+def make_stream(
+    content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, length: int | None = None
+) -> Stream:
+    """Return a 200 whose body comes in pieces; `length` is that of all of them, if it is known."""
+    known = {} if length is None else {b"Content-Length": b"%d" % length}
+    head = _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type, **known})
+    return Stream(200, head, pieces, length is None)
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:

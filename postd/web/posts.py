@@ -1,7 +1,7 @@
 """The post API (spec: Post API; contract 2)."""
 
 import re
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from postd.web.body import decode_text
 from postd.web.conditional import has_preconditions, is_current, require_current
 from postd.web.errors import Problem
 from postd.web.front.router import Application
+from postd.web.longlist import LongList, encode_posts
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
@@ -27,12 +28,6 @@ LIMIT_MAX = 1000
 SNAPSHOT_MAX = 10_000
 """Posts of a list that is read at one moment: some 6 ms of the reactor's time, which the whole list takes once for each
 version. A longer one is read page by page while it is sent."""
-
-STREAMED_PAGE = 512
-"""Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
-
-KEPT_MAX_BYTES = 16 * 1024 * 1024
-"""The longest list that is kept as it was sent, for as long as nothing changes: some 150,000 posts of 60 characters."""
 
 ENCODED_MAX = 2048
 """How many single posts are kept as they were last sent: at most some 2 MiB."""
@@ -106,7 +101,7 @@ class PostApi:
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._list: _List | None = None
         self._listing: UnderWay[Version, _List] = UnderWay()
-        self._keeping = False
+        self._long_list = LongList(store, self._headers_at)
         # What a post looks like hangs on nothing but what it says: no change can make this wrong.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
 
@@ -121,7 +116,7 @@ class PostApi:
             return make_not_modified(headers)
         page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
         if page.more and limit is None:
-            return self._stream_list(after)
+            return make_stream(JSON, self._long_list.read(after), self._caching)
         # The posts may be newer than the version that was asked for first.
         headers[b"ETag"] = _list_etag(page.version, after, limit)
         if page.more and limit is not None:
@@ -131,14 +126,17 @@ class PostApi:
     async def _answer_all(self, request: Any, version: Version) -> Answer | Stream:
         listed = self._list
         if listed is None or listed.version != version:
-            headers = {b"ETag": _list_etag(version, 0, None), **self._caching}
+            headers = self._headers_at(version)
             if is_current(request, headers[b"ETag"]):
                 return make_not_modified(headers)
             # What others have asked for since the posts are at this version is new enough for us.
             listed = await self._listing.join(version, self._list_all)
         if listed.encoded is None:
-            return self._stream_list(0)
+            return self._long_list.answer(request, version)
         return _choose(request, listed.encoded)
+
+    def _headers_at(self, version: Version) -> dict[bytes, bytes]:
+        return {b"ETag": _list_etag(version, 0, None), **self._caching}
 
     async def _list_all(self) -> _List:
         page = await self._store.list_posts(limit=SNAPSHOT_MAX)
@@ -182,58 +180,6 @@ class PostApi:
         require_current(request, _post_etag(post))
         return post.post
 
-    def _stream_list(self, after: int) -> Stream:
-        """Answer with a long list page by page.
-
-        Each page is a snapshot of its own (none is held for a slow client), so that the whole has no ETag. An id is
-        in it at most once, and the order holds. If nothing has changed meanwhile, it was one snapshot all the same:
-        whoever asks next has an ETag, and no work to be done.
-        """
-        return make_stream(JSON, self._read_pages(after), self._caching)
-
-    async def _read_pages(self, after: int) -> AsyncGenerator[bytes]:
-        # Of those who are sent it at the same time one keeps it: what is kept for slow readers is bounded.
-        keeps = after == 0 and not self._keeping
-        self._keeping |= keeps
-        kept = _Kept()
-        try:
-            opening, more = b"[\n", True
-            while more:
-                page = await self._store.list_posts(after=after, limit=STREAMED_PAGE)
-                piece = opening + _encode_posts(page.posts) if page.posts else b""
-                if page.posts:
-                    opening, after = b",\n", page.posts[-1][0]
-                more = page.more
-                if not more:
-                    piece += b"\n]\n" if opening == b",\n" else b"[]\n"
-                if keeps:
-                    kept.add(page.version, piece)
-                yield piece
-            if kept.version is not None:
-                etag = _list_etag(kept.version, 0, None)
-                self._list = _List(kept.version, self._encode(etag, b"".join(kept.pieces)))
-        finally:
-            if keeps:
-                self._keeping = False
-
-
-class _Kept:
-    """What a list was sent as, for as long as it is of one version and not too long; `version` is None if it is not."""
-
-    def __init__(self) -> None:
-        self.version: Version | None = None
-        self.pieces: list[bytes] = []
-        self._room = KEPT_MAX_BYTES
-
-    def add(self, version: Version, piece: bytes) -> None:
-        self._room -= len(piece)
-        if not self.pieces:
-            self.version = version
-        if version != self.version or self._room < 0:
-            self.version, self.pieces, self._room = None, [b""], -1
-        else:
-            self.pieces.append(piece)
-
 
 def _choose(request: Any, encoded: _Encoded) -> Answer:
     return encoded.not_modified if is_current(request, encoded.etag) else encoded.whole
@@ -241,13 +187,7 @@ def _choose(request: Any, encoded: _Encoded) -> Answer:
 
 def _encode_list(posts: Collection[tuple[int, str]]) -> bytes:
     """Encode a list (spec: "JSON array (indented by two spaces)")."""
-    return b"[\n%b\n]\n" % _encode_posts(posts) if posts else b"[]\n"
-
-
-def _encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
-    """Encode posts as they stand between the brackets of a list."""
-    dumps = orjson.dumps
-    return b",\n".join([b'  {\n    "id": %d,\n    "post": %b\n  }' % (post_id, dumps(text)) for post_id, text in posts])
+    return b"[\n%b\n]\n" % encode_posts(posts) if posts else b"[]\n"
 
 
 def _list_etag(version: Version, after: int, limit: int | None) -> bytes:

@@ -148,7 +148,7 @@ class PostdRequest(Request):
     def begin(self, answered: Answer | Stream) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
         head = answered.head
-        if isinstance(answered, Stream) and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
+        if isinstance(answered, Stream) and answered.chunked and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
         self._begin(answered.status, head, b"")
