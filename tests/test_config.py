@@ -285,8 +285,10 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
         ),
         (
             "[limits]\nboddy = 1",
-            "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, "
-            "header_time, body_time, idle_time, connections",
+            (
+                "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, "
+                "header_time, body_time, idle_time, connections"
+            ),
         ),
         (
             "workers = -1",

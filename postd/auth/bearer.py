@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
-from twisted.cred.checkers import ICredentialsChecker
-from twisted.internet.defer import Deferred
-from zope.interface import implementer
 
+from postd.auth.checker import Checker
 from postd.auth.credentials import (
     BearerCredentials,
     IBearerCredentials,
@@ -138,8 +136,7 @@ class _Accepted(Struct, frozen=True):
     keys: KeySet | None = None
 
 
-@implementer(ICredentialsChecker)
-class BearerChecker:
+class BearerChecker(Checker):
     """Access tokens. An avatar's identifier is `ISSUER#NAME`: issuers may give the same name to different people.
 
     A token whose signature was right is not verified again as long as the keys are the same, which costs more than all
@@ -157,7 +154,7 @@ class BearerChecker:
         self._now = now
         self._verified = Remembered[bytes, _Accepted](REMEMBERED_MAX)
 
-    def requestAvatarId(self, credentials: BearerCredentials) -> Deferred[bytes | tuple[()]]:
+    async def check(self, credentials: BearerCredentials) -> bytes:
         """Return `ISSUER#NAME`.
 
         Raises:
@@ -166,9 +163,6 @@ class BearerChecker:
             IssuerUnavailableError: whose token it is cannot be asked, and has to be.
             LoginsBusyError: too many opaque tokens wait.
         """
-        return Deferred.fromCoroutine(self._check(credentials))
-
-    async def _check(self, credentials: BearerCredentials) -> bytes:
         try:
             accepted = await self._accept(credentials)
         except TokenError as error:

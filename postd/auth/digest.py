@@ -4,10 +4,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from twisted.cred.checkers import ICredentialsChecker
-from twisted.internet.defer import Deferred
-from zope.interface import implementer
-
+from postd.auth.checker import Checker
 from postd.auth.credentials import (
     DigestCredentials,
     IDigestCredentials,
@@ -61,8 +58,7 @@ class NonceBook:
         return await self._store.use_nonce(nonce.identity, count, expires=nonce.expires)
 
 
-@implementer(ICredentialsChecker)
-class DigestChecker:
+class DigestChecker(Checker):
     """Digest responses.
 
     Args:
@@ -81,7 +77,7 @@ class DigestChecker:
         self._realm = realm
         self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
-    def requestAvatarId(self, credentials: DigestCredentials) -> Deferred[bytes | tuple[()]]:
+    async def check(self, credentials: DigestCredentials) -> bytes:
         """Return the user's name, after the credentials were told the `rspauth`.
 
         Raises:
@@ -90,9 +86,6 @@ class DigestChecker:
             TooManyFailuresError: the throttle does not let it pass.
             StoreUnavailableError: the counts cannot be had.
         """
-        return Deferred.fromCoroutine(self._check(credentials))
-
-    async def _check(self, credentials: DigestCredentials) -> bytes:
         sent = credentials.response
         if len(sent.username) > NAME_MAX_BYTES:
             raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)

@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
-from zope.interface import implementer
 
+from postd.auth.checker import Checker
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
 from postd.auth.once import Remembered, UnderWay
 from postd.auth.throttle import Throttle, attempt_of
@@ -87,6 +86,10 @@ class PasswordVerifier:
         self._right = Remembered[bytes, str](REMEMBERED_MAX)
         self._under_way = UnderWay[tuple[bytes, str], bool]()
 
+    def remembers(self, credentials: PasswordCredentials, stored: str) -> bool:
+        """Tell whether a password was found a moment ago to be the one that was stored as `stored`."""
+        return self._right.get(self._digest(credentials, stored), self._now()) is not None
+
     async def verify(
         self,
         credentials: PasswordCredentials,
@@ -106,9 +109,9 @@ class PasswordVerifier:
         Raises:
             LoginsBusyError: `QUEUE_MAX` passwords are waiting.
         """
-        key = self._digest(credentials, stored)
-        if self._right.get(key, self._now()):
+        if self.remembers(credentials, stored):
             return True
+        key = self._digest(credentials, stored)
         question = (key, credentials.address)
         if question not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
@@ -130,9 +133,8 @@ class PasswordVerifier:
 
     def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
         """Return what stands for a password in memory: with the key of this process, and without it nothing."""
-        username, password = (
-            text.encode(errors="surrogatepass") for text in (credentials.username, credentials.password)
-        )
+        username = credentials.username.encode(errors="surrogatepass")
+        password = credentials.password.encode(errors="surrogatepass")
         message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
         return hashlib.blake2b(message, key=self._key, digest_size=32).digest()  # a MAC when it has a key (RFC 7693)
 
@@ -141,8 +143,7 @@ class PasswordVerifier:
         self._right.forget_all()
 
 
-@implementer(ICredentialsChecker)
-class PasswordChecker:
+class PasswordChecker(Checker):
     """Names with passwords (Basic: RFC 7617; spec: Form login)."""
 
     credentialInterfaces = (IPasswordCredentials,)
@@ -156,6 +157,9 @@ class PasswordChecker:
         self._throttle = throttle
 
     def requestAvatarId(self, credentials: PasswordCredentials) -> Deferred[bytes | tuple[()]]:
+        return to_the_end(self.check(credentials))
+
+    async def check(self, credentials: PasswordCredentials) -> bytes:
         """Return the user's name.
 
         Raises:
@@ -164,9 +168,6 @@ class PasswordChecker:
             LoginsBusyError: too many wait.
             StoreUnavailableError: the throttle's counts cannot be had.
         """
-        return to_the_end(self._check(credentials))
-
-    async def _check(self, credentials: PasswordCredentials) -> bytes:
         if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
             raise _refused(credentials, "longer than any name or password")  # to normalize it may take a second
         name, password = normalize(credentials.username), normalize(credentials.password)
@@ -177,8 +178,9 @@ class PasswordChecker:
             stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
         attempt = attempt_of(name, credentials.address)
         had_failures = await self._throttle.check(attempt)
-        right = await self._verifier.verify(
-            PasswordCredentials(credentials.scheme, name, password, credentials.address),
+        shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
+        right = self._verifier.remembers(shown, stored) or await self._verifier.verify(
+            shown,
             stored,
             let_pass=lambda: self._throttle.check(attempt),
             remember=account is not None,  # else a quick answer would tell that it is right for somebody

@@ -3,10 +3,7 @@
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from twisted.cred.checkers import ICredentialsChecker
-from twisted.internet.defer import Deferred
-from zope.interface import implementer
-
+from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
 from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
@@ -77,8 +74,7 @@ class Sessions:
         await self._store.delete_sessions(id_hashes)
 
 
-@implementer(ICredentialsChecker)
-class SessionChecker:
+class SessionChecker(Checker):
     """Sessions, by the hashes of their identifiers."""
 
     credentialInterfaces = (ISessionCredentials,)
@@ -86,18 +82,18 @@ class SessionChecker:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    def requestAvatarId(self, credentials: SessionCredentials) -> Deferred[bytes | tuple[()]]:
+    async def check(self, credentials: SessionCredentials) -> bytes:
         """Return the user's name.
 
         Raises:
             Refused: there is no live session among them, or more than one: somebody has planted a cookie.
             StoreUnavailableError: nobody knows.
         """
-        return Deferred.fromCoroutine(self._check(credentials))
-
-    async def _check(self, credentials: SessionCredentials) -> bytes:
-        users = [await self._sessions.user_of(id_hash) for id_hash in credentials.id_hashes]
-        live = [user for user in users if user is not None]
+        live = []
+        for id_hash in credentials.id_hashes:
+            user = await self._sessions.user_of(id_hash)
+            if user is not None:
+                live.append(user)
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
         return live[0].encode()

@@ -1,6 +1,6 @@
 """The user-pass of Basic access authentication (RFC 7617)."""
 
-import base64
+from binascii import a2b_base64, b2a_base64
 
 from postd.protocol.password import has_control
 
@@ -19,12 +19,12 @@ def decode_user_pass(token: bytes) -> tuple[str, str]:
         BasicSyntaxError: it is something else, has no colon, or control characters, which §2 forbids.
     """
     try:
-        decoded = base64.b64decode(token, validate=True)
+        decoded = a2b_base64(token, strict_mode=True)
         text = decoded.decode("utf-8")
     except ValueError:
         raise BasicSyntaxError("not UTF-8 text in Base64") from None
     # Bits that padding leaves over: many texts would stand for the same user-pass.
-    if base64.b64encode(decoded) != token:
+    if b2a_base64(decoded, newline=False) != token:
         raise BasicSyntaxError("not canonical Base64")
     user, colon, password = text.partition(":")
     if not colon:

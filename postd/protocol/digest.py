@@ -89,9 +89,12 @@ def response_hash(shown: DigestResponse, ha1: str, method: str) -> str:
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _PLAIN = r'[^"\\\x00-\x08\x0a-\x1f\x7f]*+'
-_QUOTED = rf'"({_PLAIN}(?:\\[^\x00-\x08\x0a-\x1f\x7f]{_PLAIN})*+)"'
+_WITH_PAIRS = rf"{_PLAIN}(?:\\[^\x00-\x08\x0a-\x1f\x7f]{_PLAIN})*+"
 # What is no parameter is taken whole: a search for the next one in a long word would try each place of it.
-_PARAMETER = re.compile(rf"[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:{_QUOTED}|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)")
+_PARAMETER, _PARAMETER_WITH_PAIRS = (
+    re.compile(rf'[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:"({quoted})"|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)')
+    for quoted in (_PLAIN, _WITH_PAIRS)
+)
 _QUOTED_PAIR = re.compile(r"\\(.)", re.DOTALL)
 _COUNT = re.compile(r"[0-9A-Fa-f]{8}")
 _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
@@ -130,13 +133,15 @@ def decode_digest_response(value: bytes) -> DigestResponse:
 
 def _decode_parameters(value: bytes) -> dict[str, str]:
     text = value.rstrip(b" \t,").decode("utf-8", "surrogateescape")
-    found = _PARAMETER.findall(text)
+    has_pairs = "\\" in text
+    # Only few have quoted pairs, and to look for them takes as long as all the rest.
+    found = (_PARAMETER_WITH_PAIRS if has_pairs else _PARAMETER).findall(text)
     parameters = {name.lower(): quoted or word for name, quoted, word in found}
     if "" in parameters:
         raise DigestSyntaxError("not a list of parameters")
     if len(parameters) < len(found):
         raise DigestSyntaxError("a parameter is there twice")
-    if "\\" in text:
+    if has_pairs:
         parameters = {name: _QUOTED_PAIR.sub(r"\1", quoted) for name, quoted in parameters.items()}
     return parameters
 

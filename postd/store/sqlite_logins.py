@@ -2,13 +2,14 @@
 
 import secrets
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures
-from postd.store.sqlite_engine import SqliteEngine
+from postd.store.sqlite_engine import NewRow, SqliteEngine
 
 _EXPIRED = (
     ("SELECT 1 FROM session WHERE expires <= ? LIMIT 1", "DELETE FROM session WHERE expires <= ?", 0),
@@ -46,12 +47,8 @@ class SqliteLogins(SqliteEngine):
         return made
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
-        def write(connection: sqlite3.Connection) -> bool:
-            insert = "INSERT INTO nonce_count VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-            return connection.execute(insert, (expires, nonce, count)).rowcount > 0
-
         # A power cut may lose it, and lets a nonce that is still alive be used twice; nothing else does.
-        first: bool = await self._write(write, synced=False)
+        first: bool = await self._write(NewRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
         return first
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
@@ -62,12 +59,12 @@ class SqliteLogins(SqliteEngine):
 
         await self._write(write)
 
-    async def get_session(self, id_hash: bytes) -> Session | None:
+    def get_session(self, id_hash: bytes) -> Coroutine[Any, Any, Session | None]:
         def query(connection: sqlite3.Connection) -> Session | None:
             row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
             return Session(*row[1:]) if row else None
 
-        return await self._recall(id_hash, query)
+        return self._recall(id_hash, query)
 
     async def list_sessions(self) -> list[Session]:
         def query(connection: sqlite3.Connection) -> list[Session]:

@@ -36,7 +36,7 @@ class Answer(Struct, frozen=True):
 
     def beside(self, name: bytes, value: bytes) -> "Answer":
         """Return the same with one header more."""
-        return Answer(self.status, self.head + _encode_header(name, value), self.body)
+        return Answer(self.status, self.head + encode_header(name, value), self.body)
 
 
 class Stream(Struct, frozen=True):
@@ -87,12 +87,13 @@ def make_stream(
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:
-    lines = [_encode_header(name, value) for name, value in headers.items()]
+    lines = [encode_header(name, value) for name, value in headers.items()]
     start = b"HTTP/1.1 %d %b\r\n" % (status.value, phrase(status).encode())
     return b"".join([start, *lines, b"X-Content-Type-Options: nosniff\r\n"])
 
 
-def _encode_header(name: bytes, value: bytes) -> bytes:
+def encode_header(name: bytes, value: bytes) -> bytes:
+    """Return a field line."""
     if b"\n" in value or b"\r" in value:
         raise ValueError("a header with a line's end in it")
     return b"%b: %b\r\n" % (name, value)

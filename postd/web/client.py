@@ -124,7 +124,8 @@ class Clients:
 
 def _peer(request: Any) -> str:
     address = request.getClientAddress()
-    return UNIX if isinstance(address, UNIXAddress) else str(address.host)
+    host: str = UNIX if isinstance(address, UNIXAddress) else address.host
+    return host
 
 
 def _authority(address: Any) -> str:

@@ -22,21 +22,28 @@ def decode_session_cookies(request: Any) -> SessionCredentials | None:
     field_lines = request.fields.get(b"Cookie")
     if field_lines is None:
         return None
-    cookies = [cookie.strip().partition(b"=") for line in field_lines for cookie in line.split(b";")]
-    values = {value.decode("latin-1") for name, _, value in cookies if name == b"session"}
+    values = set()
+    for cookie in b";".join(field_lines).split(b";"):
+        name, _, value = cookie.strip().partition(b"=")
+        if name == b"session":
+            values.add(value)
     if not values:
         return None
-    hashes = [hash_session_id(value) for value in sorted(values)[:_COOKIES_MAX]]
-    return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None))
+    hashes = []
+    for value in sorted(values)[:_COOKIES_MAX]:
+        id_hash = hash_session_id(value.decode("latin-1"))
+        if id_hash is not None:
+            hashes.append(id_hash)
+    return SessionCredentials(tuple(hashes))
 
 
 def set_session_cookie(request: Any, session_id: str, *, secure: bool) -> None:
     # A header line of our own: Twisted's addCookie has another order and another spelling than the contract.
     value = f"session={session_id}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
-    request.responseHeaders.addRawHeader(b"Set-Cookie", value.encode("ascii"))
+    request.add_header(b"Set-Cookie", value.encode("ascii"))
 
 
 def expire_session_cookie(request: Any) -> None:
     """Make the browser forget the cookie (spec: "an expired cookie is set")."""
     value = b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
-    request.responseHeaders.addRawHeader(b"Set-Cookie", value)
+    request.add_header(b"Set-Cookie", value)

@@ -65,7 +65,7 @@ class DigestCredentialFactory:
             raise Refused("another realm", sent.username)
 
         def accepted(rspauth: str) -> None:
-            request.setHeader(b"Authentication-Info", _authentication_info(sent, rspauth))
+            request.add_header(b"Authentication-Info", _authentication_info(sent, rspauth))
 
         return DigestCredentials(sent, request.method.decode("latin-1"), address, accepted)
 

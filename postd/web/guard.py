@@ -2,8 +2,8 @@
 
 `Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
 
-- A login that is decided at once is answered at once. The stock wrapper makes a class for each login, and goes through
-  `NOT_DONE_YET` even when nothing waits.
+- A login that is decided at once is answered at once, without a Deferred. The stock wrapper makes a class for each
+  login, and goes through `NOT_DONE_YET` even when nothing waits.
 - The portal is given a `Visit` for `mind`, so that one realm does for all resources. It keeps nobody logged in: no
   logout is called when an answer is finished.
 - A challenge is the whole line, for a factory may have several, in its own quoting: the stock wrapper quotes every
@@ -17,30 +17,35 @@
 - Without credentials nobody logs in, not even as `Anonymous`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from http import HTTPStatus
-from operator import itemgetter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from msgspec import Struct
+from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
+from twisted.cred.error import UnhandledCredentials
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web.guard import HTTPAuthSessionWrapper
-from twisted.web.resource import IResource, Resource, getChildForRequest
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
+from postd.auth.checker import Checker
 from postd.auth.credentials import InsufficientScopeError, Refused, log_refusal
 from postd.web.answers import Answer, make_no_content, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
 from postd.web.errors import Problem, answer_problem, is_api
-from postd.web.front.answering import ViewResource, error_page
+from postd.web.front.answering import Steps, ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+
+Check = Callable[[Any], Coroutine[Any, Any, Any]]
+"""Tells whose credentials these are: comes to the identifier of an avatar."""
 
 _log = Logger()
 
@@ -136,6 +141,8 @@ class Guard(HTTPAuthSessionWrapper):
     ) -> None:
         super().__init__(portal, factories)
         self._resource = resource
+        self._checks: dict[type, Check] = {}
+        self._by_scheme = {factory.scheme: factory for factory in factories}
         self._clients = clients or Clients()
         self._session_challenge = session_challenge
         self._users = users
@@ -147,19 +154,35 @@ class Guard(HTTPAuthSessionWrapper):
             if self._session_challenge is not None:
                 self._clients.refuse_cross_site_write(request)
             credentials = self._decode(request)
-        except Problem as problem:
-            return error_page(problem)
-        except Refused as refusal:
-            return self._challenge(refusal, request)
-        if credentials is None:
-            return self._challenge(None, request)
+            if credentials is None:
+                return self._challenge(None, request)
+            check = self._checks.get(type(credentials)) or self._find_check(credentials)
+            checking = check(credentials)
+            waiting = checking.send(None)  # up to where it has to wait
+        except StopIteration as found:
+            return self.admit(found.value, request)
+        except Exception as error:  # noqa: BLE001 - the table has them all
+            return self.refuse(error, request)
+        return _Waiting(self, checking, waiting)
+
+    def _find_check(self, credentials: ICredentials) -> Check:
+        """Return what checks credentials of a kind: what `Portal.login` does, but for its Deferreds."""
+        for interface, checker in self._portal.checkers.items():
+            if interface.providedBy(credentials):
+                check = checker.check if isinstance(checker, Checker) else partial(_ask, checker)
+                self._checks[type(credentials)] = check
+                return check
+        raise UnhandledCredentials
+
+    def admit(self, name: bytes, request: Any) -> IResource:
+        """Return what answers to somebody who is known."""
         visit = Visit(request, self._resource, self._users)
-        login: Deferred[Any] = self._portal.login(credentials, visit, IResource)
-        login.addCallbacks(itemgetter(1), self._refused, errbackArgs=(request,))
-        if login.called and not login.paused:
-            decided: Any = login.result
-            return cast("IResource", decided)
-        return _Waiting(login)
+        resource: IResource = self._portal.realm.requestAvatar(name, visit, IResource)[1]
+        return resource
+
+    def refuse(self, error: Exception, request: Any) -> IResource:
+        """Return what answers where a check has failed."""
+        return self._challenge(error, request) if isinstance(error, Refused) else error_page(error)
 
     def _decode(self, request: Any) -> ICredentials | None:
         """Return the credentials in a request, None if there are none that count here."""
@@ -170,10 +193,17 @@ class Guard(HTTPAuthSessionWrapper):
             if len(values[0]) > AUTHORIZATION_MAX_BYTES:
                 raise Problem(431, "The Authorization field is too large.")
             scheme, rest = _split_scheme(values[0])
-            for factory in self._credentialFactories:
-                if factory.scheme == scheme:
-                    return self._decode_with(factory, rest, request)
-        return None if self._session_challenge is None else decode_session_cookies(request)
+            factory = self._by_scheme.get(scheme)
+            if factory is not None:
+                request.auth_scheme = scheme.decode("ascii")
+                return self._decode_with(factory, rest, request)
+        return None if self._session_challenge is None else self._decode_cookies(request)
+
+    def _decode_cookies(self, request: Any) -> ICredentials | None:
+        credentials = decode_session_cookies(request)
+        if credentials is not None:
+            request.auth_scheme = "session"
+        return credentials
 
     def _decode_with(self, factory: CredentialFactory, response: bytes, request: Any) -> ICredentials:
         try:
@@ -182,11 +212,6 @@ class Guard(HTTPAuthSessionWrapper):
             log_refusal(factory.scheme.decode("ascii"), refusal, self._clients.address(request))
             raise
         return decoded
-
-    def _refused(self, failure: Failure, request: Any) -> IResource:
-        """Return what answers to a login that has failed."""
-        error: Any = failure.value
-        return self._challenge(error, request) if isinstance(error, Refused) else error_page(error)
 
     def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
@@ -199,7 +224,7 @@ class Guard(HTTPAuthSessionWrapper):
     async def _answer_401(self, refusal: Refused | None, request: Any) -> Answer:
         await _add_challenges(self._credentialFactories, refusal, request)
         if not self._credentialFactories:
-            request.setHeader(b"WWW-Authenticate", self._session_challenge)
+            request.add_header(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
         return answer_problem(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
@@ -214,7 +239,11 @@ class Guard(HTTPAuthSessionWrapper):
 async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Any) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
-            request.responseHeaders.addRawHeader(b"WWW-Authenticate", challenge)
+            request.add_header(b"WWW-Authenticate", challenge)
+
+
+async def _ask(checker: ICredentialsChecker, credentials: ICredentials) -> Any:
+    return await maybeDeferred(checker.requestAvatarId, credentials)
 
 
 def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
@@ -242,25 +271,37 @@ async def _answer_with_form(request: Any) -> Answer:
 
 
 class _Waiting(Resource):
-    """Stands for a resource until the login is decided."""
+    """Stands for a resource until credentials are checked."""
 
     isLeaf = True
 
-    def __init__(self, login: Deferred[IResource]) -> None:
+    def __init__(self, guard: Guard, checking: Coroutine[Any, Any, bytes], waiting: Deferred[Any]) -> None:
         super().__init__()
-        self._login = login
+        self._guard = guard
+        self._checking = checking
+        self._waiting = waiting
 
     def render(self, request: Any) -> Any:
-        def show(resource: IResource) -> None:
-            if request.channel is not None:  # else the connection is lost
-                request.render(getChildForRequest(resource, request))
-
-        def fail(failure: Failure) -> None:
-            if request.channel is not None and not request.startedWriting:
-                error: Any = failure.value
-                error_page(error).render(request)
-            else:
-                _log.failure("could not answer", failure=failure)
-
-        self._login.addCallback(show).addErrback(fail)
+        _Entering(self._guard, self._checking, request).wait(self._waiting)
         return NOT_DONE_YET
+
+
+class _Entering(Steps):
+    """A check under way; it goes on for a client that has gone, too."""
+
+    __slots__ = ("_guard", "_request")
+
+    def __init__(self, guard: Guard, checking: Coroutine[Any, Any, bytes], request: Any) -> None:
+        super().__init__(checking)
+        self._guard = guard
+        self._request = request
+
+    def returned(self, value: bytes) -> None:
+        self._show(self._guard.admit(value, self._request))
+
+    def raised(self, error: Exception) -> None:
+        self._show(self._guard.refuse(error, self._request))
+
+    def _show(self, resource: IResource) -> None:
+        if self._request.channel is not None:  # else the connection is lost
+            self._request.show(resource)

@@ -50,7 +50,7 @@ class LoginPages:
 
     @app.route("/", methods=["GET"])
     async def show_form(self, request: Any) -> Answer:
-        request.setHeader(b"Vary", b"Cookie")
+        request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
@@ -93,7 +93,7 @@ class LoginPages:
             await self._sessions.end(credentials.id_hashes)
         expire_session_cookie(request)
         if self._clients.is_secure(request):
-            request.setHeader(b"Clear-Site-Data", b'"cache"')
+            request.add_header(b"Clear-Site-Data", b'"cache"')
         return make_redirect(b"/")
 
     async def _log_in(self, credentials: ICredentials) -> User:

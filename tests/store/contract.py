@@ -635,6 +635,30 @@ class LoginStoreContract:
         assert firsts.count(True) == 1
 
     @ensureDeferred
+    async def test_of_many_uses_at_once_each_is_told_for_itself(self, store: Store) -> None:
+        uses = [(b"nonce", 1), (b"nonce", 2), (b"other", 2), (b"nonce", 3), (b"nonce", 4)]
+        told = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
+        assert told == [True] * 5
+        uses = [(b"nonce", 5), (b"nonce", 3), (b"other", 3), (b"other", 2), (b"nonce", 6), (b"third", 1)]
+        told = await gatherResults(
+            [
+                started(call)
+                for nonce, n in uses
+                for call in (store.use_nonce(nonce, n, expires=NOW), store.add_post("beside it"))
+            ]
+        )
+        assert told[::2] == [True, False, True, False, True, True]
+        assert not any(await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses]))
+        assert len((await store.list_posts(limit=10)).posts) == len(uses)
+
+    @ensureDeferred
+    async def test_of_hundreds_of_uses_at_once_too(self, store: Store) -> None:
+        assert await store.use_nonce(b"nonce", 300, expires=NOW)
+        uses = [store.use_nonce(b"nonce", n, expires=NOW) for n in (*range(1, 500), 450)]
+        told = await gatherResults([started(use) for use in uses])
+        assert told == [n != 300 for n in range(1, 500)] + [False]
+
+    @ensureDeferred
     async def test_a_nonce_that_has_ended_is_remembered_for_a_while(self, store: Store) -> None:
         """Another node, whose clock is behind, would still take it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)

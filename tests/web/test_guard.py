@@ -12,16 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
-from twisted.cred.portal import IRealm
+from twisted.cred.portal import IRealm, Portal
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IAddress
-from twisted.internet.task import Cooperator
-from twisted.logger import LogLevel, formatEvent
+from twisted.internet.task import Clock, Cooperator
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.resource import IResource, Resource
 from twisted.web.static import Data
-from zope.interface import providedBy
+from zope.interface import implementer, providedBy
 from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import (
@@ -32,16 +34,21 @@ from postd.auth.credentials import (
     IPasswordCredentials,
     ISessionCredentials,
     PasswordCredentials,
+    Refused,
     SessionCredentials,
 )
 from postd.config import load_settings
-from postd.errors import ConfigError
+from postd.errors import ConfigError, StoreUnavailableError
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.service import make_service
+from postd.web.basic import BasicCredentialFactory
+from postd.web.bearer import BearerCredentialFactory
+from postd.web.client import Clients
 from postd.web.errors import Problem
-from postd.web.front.answering import error_page
-from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
+from postd.web.front.answering import ViewResource, error_page
+from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
+from postd.web.protected import show_name
 from tests.helpers import Answer, InlineHashThreads, InMemoryApi, make_site, result_of
 from tests.web.clients import (
     BCRYPT,
@@ -56,7 +63,7 @@ from tests.web.clients import (
     recorded_log,
 )
 from tests.web.test_posts import check_problem
-from tests.web.wire import Worker, ask
+from tests.web.wire import Worker, ask, begin
 
 JSON = {"Content-Type": "application/json"}
 BODY = b'{"post":"x"}'
@@ -930,6 +937,20 @@ class LogTests:
         assert line == "login refused: basic '[redacted]' from 127.0.0.1: no such user"
         check_secret(events, token)
 
+    def test_the_access_log_has_the_scheme(self, api: InMemoryApi) -> None:
+        """Of what was shown and counts there, good or not."""
+        cookie = log_in(api)
+        for headers, path, scheme in (
+            *((basic(), "/all", "basic"), (basic(password="wrong"), "/all", "basic"), (basic(), "/digest", "-")),
+            *((proof(api, "/all"), "/all", "digest"), (field("Digest x"), "/all", "digest")),
+            *((cookie, "/all", "session"), (cookie, "/basic", "-"), ({"Cookie": "session=x"}, "/all", "session")),
+            *((field("Foo x"), "/all", "-"), ({}, "/all", "-"), ({**cookie, **basic()}, "/all", "basic")),
+        ):
+            with recorded_log(api) as events:
+                ask(api, "GET", path, headers=headers)
+            (line,) = [event["lines"] for event in events if event["log_namespace"] == "postd.access"]
+            assert f" scheme={scheme} " in line
+
     def test_a_good_login_is_no_refusal(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             for headers in (basic(), log_in(api), proof(api, "/all")):
@@ -949,6 +970,60 @@ class TreeTests:
             answer = ask(server, "GET", "/tree/child", headers=headers)
             assert (answer.status, answer.body) == (200, b"the child")
         assert ask(server, "GET", "/tree/child").status == 401
+
+
+@implementer(ICredentialsChecker)
+class Foreign:
+    """A checker as any of `twisted.cred` is: it comes to a name at once, or when it is told to."""
+
+    credentialInterfaces = (IPasswordCredentials,)
+
+    def __init__(self) -> None:
+        self.asked: Deferred[bytes] | None = None
+
+    def requestAvatarId(self, credentials: PasswordCredentials) -> Any:
+        if credentials.password == "later":
+            self.asked = Deferred()
+            return self.asked
+        if credentials.password != PASSWORD:
+            return fail(Refused("wrong"))
+        return credentials.username.encode()
+
+
+class PortalTests:
+    @pytest.fixture
+    def foreign(self) -> Foreign:
+        return Foreign()
+
+    @pytest.fixture
+    def worker(self, foreign: Foreign) -> Worker:
+        factories: list[CredentialFactory] = [
+            BasicCredentialFactory("postd", Clients()),
+            BearerCredentialFactory("postd"),
+        ]
+        guard = Guard(Portal(Realm(), [foreign]), factories, ViewResource(show_name))
+        root, clock = Resource(), Clock()
+        root.putChild(b"here", guard)
+        return Worker(make_site(root, clock=clock), clock)
+
+    def test_any_checker_of_a_portal_is_asked(self, worker: Worker) -> None:
+        check_entered(ask(worker, "GET", "/here", headers=basic()))
+        assert ask(worker, "GET", "/here", headers=basic(password="wrong")).status == 401
+
+    @pytest.mark.parametrize(
+        ("result", "status"),
+        [(b"alice", 200), (Failure(Refused("no")), 401), (Failure(StoreUnavailableError("x")), 503)],
+    )
+    def test_it_may_take_its_time(self, worker: Worker, foreign: Foreign, result: Any, status: int) -> None:
+        asking = begin(worker, "GET", "/here", headers=basic(password="later"))
+        assert foreign.asked is not None
+        foreign.asked.callback(result)
+        assert asking.answer().status == status
+
+    def test_credentials_that_no_checker_knows_are_a_failure_of_ours(self, worker: Worker) -> None:
+        with capturedLogs() as events:
+            assert ask(worker, "GET", "/here", headers=field("Bearer x")).status == 500
+        assert [event for event in events if "log_failure" in event]
 
 
 class InterfaceTests:

@@ -20,6 +20,63 @@ View = Callable[[Any], Coroutine[Any, Any, Answer | Stream]]
 _log = Logger()
 
 
+class Steps:
+    """Takes a coroutine on, each time that what it waits for is there.
+
+    It is what `Deferred.fromCoroutine` is, without a Deferred of its own for each request, and without anything where
+    nothing is waited for. Derived classes have `returned` and `raised`.
+
+    Args:
+        coroutine: waits for Deferreds.
+    """
+
+    __slots__ = ("_coroutine", "_waiting")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self._waiting: Deferred[Any] | None = None
+
+    def returned(self, value: Any) -> None:
+        """Called with what the coroutine returns."""
+        raise NotImplementedError
+
+    def raised(self, error: Exception) -> None:
+        """Called with what it raises."""
+        raise NotImplementedError
+
+    def go_on(self, result: Any) -> None:
+        """Go on until something must be waited for; `result` is what came of the last such thing, None at first."""
+        self._waiting = None
+        end: Callable[[Any], None]
+        came: Any
+        try:
+            if isinstance(result, Failure):
+                waiting: Any = result.throwExceptionIntoGenerator(self._coroutine)
+            else:
+                waiting = self._coroutine.send(result)
+        except StopIteration as stop:
+            end, came = self.returned, stop.value
+        except Exception as error:  # noqa: BLE001 - it is told
+            end, came = self.raised, error
+        else:
+            self.wait(waiting)
+            return
+        try:
+            end(came)
+        except Exception:  # noqa: BLE001 - it would be lost in whatever was waited for
+            _log.failure("could not answer")
+
+    def wait(self, waiting: Deferred[Any]) -> None:
+        """Go on when this is there."""
+        self._waiting = waiting
+        waiting.addBoth(self.go_on)
+
+    def cancel(self) -> None:
+        """Give up what is waited for."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
 def answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> int:
     """Answer a request with what a coroutine returns, or with the error that it raises.
 
@@ -30,65 +87,47 @@ def answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> int:
     return NOT_DONE_YET
 
 
-class Answering:
-    """An answer in the making: what `Deferred.fromCoroutine` is, without a Deferred of its own for each request.
+class Answering(Steps):
+    """An answer in the making, or on its way.
 
     Args:
         request: who asked; while something is waited for, its `answering` is this.
-        making: makes the answer.
+        coroutine: makes the answer, or sends it and returns None.
     """
 
-    __slots__ = ("_given_up", "_request", "_steps", "_waiting")
+    __slots__ = ("_given_up", "_request")
 
-    def __init__(self, request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> None:
+    def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Answer | Stream | None]) -> None:
+        super().__init__(coroutine)
         self._request = request
-        self._steps = _answer(request, making)
-        self._waiting: Deferred[Any] | None = None
         self._given_up = False
 
-    def go_on(self, result: Any) -> None:
-        """Go on until something must be waited for; `result` is what came of the last such thing."""
-        request = self._request
-        try:
-            if isinstance(result, Failure):
-                waiting: Any = result.throwExceptionIntoGenerator(self._steps)
-            else:
-                waiting = self._steps.send(result)
-        except StopIteration:
-            request.answering = None
-        except Exception as error:  # noqa: BLE001 - the table has them all
-            request.answering = None
-            if not (self._given_up and isinstance(error, CancelledError)):
-                self._answer_error(error)
+    def returned(self, value: Answer | Stream | None) -> None:
+        if isinstance(value, Answer) and len(value.body) <= PIECE_BYTES:
+            self._request.send(value)
+        elif value is not None:
+            Answering(self._request, _send_in_pieces(self._request, value)).go_on(None)
+
+    def raised(self, error: Exception) -> None:
+        if self._given_up and isinstance(error, CancelledError):
+            return
+        answered = answer_error(self._request, error)
+        if self._request.startedWriting:
+            self._request.transport.abortConnection()
         else:
-            self._waiting = waiting
-            request.answering = self
-            waiting.addBoth(self.go_on)
+            self._request.send(answered)
+
+    def wait(self, waiting: Deferred[Any]) -> None:
+        self._request.answering = self
+        super().wait(waiting)
 
     def cancel(self) -> None:
-        """Give up what is waited for: nobody is there any more to be answered."""
         self._given_up = True
-        if self._waiting is not None:
-            self._waiting.cancel()
-
-    def _answer_error(self, error: Exception) -> None:
-        try:
-            answered = answer_error(self._request, error)
-            if self._request.startedWriting:
-                self._request.transport.abortConnection()
-            else:
-                self._request.send(answered)
-        except Exception:  # noqa: BLE001 - it would be lost in whatever was waited for
-            _log.failure("could not answer")
+        super().cancel()
 
 
-async def _answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> None:
-    answered = await making
-    if isinstance(answered, Answer) and len(answered.body) <= PIECE_BYTES:
-        request.send(answered)
-        return
-    # More than one write should hold is sent at the pace of the client: it would be copied into the buffer of each
-    # slow one.
+async def _send_in_pieces(request: Any, answered: Answer | Stream) -> None:
+    """Send what more than one write should hold at the pace of the client; each slow one would have a copy of it."""
     request.begin(answered)
     if request.method != b"HEAD":
         async with Flow(request) as flow:

@@ -218,7 +218,8 @@ class Channel(Protocol):
         self.transport.write(b"".join(parts))
 
     def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
-        self.write_answer(b"HTTP/1.1 %b %b\r\n" % (code, reason), headers, b"")
+        own_fields = self.request.own_fields if self.request is not None else b""
+        self.write_answer(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)

@@ -17,12 +17,12 @@ from twisted.python.failure import Failure
 from twisted.web.http import parse_qs
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
-from twisted.web.resource import getChildForRequest
+from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
 from zope.interface import implementer
 
 from postd.protocol.http1 import Head
-from postd.web.answers import Answer, Stream, make_no_content
+from postd.web.answers import Answer, Stream, encode_header, make_no_content
 from postd.web.errors import Problem, answer_error, answer_problem
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class PostdRequest(Request):
         username: who it was found to come from.
         auth_scheme: the scheme of the credentials in it, if there are any that count.
         route: the rule that its path fits, for the log.
+        own_fields: lines of the answer's head that are this request's alone.
         answering: what makes the answer, while it waits for something.
     """
 
@@ -70,6 +71,7 @@ class PostdRequest(Request):
     answering: "Answering | None" = None
     channel: "Channel"  # type: ignore[assignment]
     site: "PostdSite"
+    own_fields = b""
     _headers: Headers | None = None
     _answer_headers: Headers | None = None
     _id: str | None = None
@@ -129,10 +131,18 @@ class PostdRequest(Request):
         self.prepath = []
         segments = path[1:].split(b"/")
         self.postpath = [unquote_to_bytes(one) for one in segments] if b"%" in path else segments
+        self.show(self.site.resource)
+
+    def show(self, resource: IResource) -> None:
+        """Let a resource answer, or that of those below it which the rest of the path leads to."""
         try:
-            self.render(getChildForRequest(self.site.resource, self))
+            self.render(getChildForRequest(resource, self))
         except Exception as error:  # noqa: BLE001 - the table has them all
-            self.send(answer_error(self, error))
+            answered = answer_error(self, error)
+            if self.startedWriting:
+                self.channel.abort()
+            else:
+                self.send(answered)
 
     def send(self, answered: Answer) -> None:
         """Answer, and be done with it. A client that has gone is sent nothing."""
@@ -145,6 +155,10 @@ class PostdRequest(Request):
         self.site.log(self)
         self._cleanup()
 
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Add a field to the answer, whichever that will be; another one of that name stays."""
+        self.own_fields += encode_header(name, value)
+
     def begin(self, answered: Answer | Stream) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
         head = answered.head
@@ -156,7 +170,7 @@ class PostdRequest(Request):
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1
         self.code = status
-        self.channel.write_answer(head, self._answer_headers, body)
+        self.channel.write_answer(head + self.own_fields, self._answer_headers, body)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)

@@ -1,0 +1,26 @@
+"""What the checkers of `twisted.cred` have in common here: a check is a coroutine."""
+
+from typing import Any
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import Deferred
+from zope.interface import Interface, implementer
+
+
+@implementer(ICredentialsChecker)
+class Checker:
+    """A checker for any portal.
+
+    Whoever calls `check` itself can go on at once where nothing is waited for. A Deferred for each login, and those
+    that a portal makes of it, cost more than all that most checks have to do.
+    """
+
+    credentialInterfaces: tuple[type[Interface], ...]
+
+    async def check(self, credentials: Any) -> bytes:
+        """Return the identifier of the avatar whose credentials these are."""
+        raise NotImplementedError
+
+    def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
+        """Return a Deferred for what `check` returns or raises."""
+        return Deferred.fromCoroutine(self.check(credentials))
