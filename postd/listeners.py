@@ -33,6 +33,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from postd.errors import ConfigError
+from postd.proxied import ProxiedEndpoint
 from postd.reactor import IReactor
 
 KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
@@ -108,8 +109,9 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
         for description in descriptions:
             endpoint = _endpoint(description, where, reactor)
             port = _listen(endpoint, factory, f"{where}: {description}")
-            _tune(port, description)
             listeners.append(Listener(description, port, _kinds(description)[-1] in {"ssl", "tls"}))
+            with suppress(OSError):  # it goes without
+                _tune(port, description)
     except ConfigError:
         let_go(listeners)
         raise
@@ -299,6 +301,9 @@ def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerE
     # Twisted takes an empty path for one, and leaves a lock file of that name behind.
     if not known or description.endswith("unix:"):
         raise ConfigError(where, f"{description!r} is not {_WANTED}")
+    kind, _, rest = description.partition(":")
+    if kind == "haproxy":
+        return ProxiedEndpoint(_endpoint(rest, where, reactor))
     try:
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
     except OSError as error:
@@ -327,7 +332,7 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
 
 def _tune(port: Any, description: str) -> None:
     """Set what sockets do for us, and for those that are accepted on them."""
-    if _kinds(description)[-1] != "systemd" and ":backlog=" not in description:
+    if _kinds(description)[-1] != "systemd" and not re.search(r"(?<!\\):backlog=", description):
         port.socket.listen(BACKLOG)
     if port.socket.family != socket.AF_UNIX:
         port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX_BYTES)

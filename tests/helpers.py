@@ -127,6 +127,25 @@ class MemoryTransport(StringTransportWithDisconnection):
         self.loseConnection()
 
 
+class SlowTransport(MemoryTransport):
+    """Holds up whoever writes until `drain` is called."""
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self.producer is not None and self.streaming:
+            self.producer.pauseProducing()
+
+    def writeSequence(self, data: Any) -> None:
+        self.write(b"".join(data))
+
+    def drain(self) -> bytes:
+        sent: bytes = self.value()
+        self.clear()
+        producer: Any = self.producer
+        producer.resumeProducing()
+        return sent
+
+
 def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
     """Make a connection to the server; return the server's end."""
     channel = cast(Channel, site.buildProtocol(None))

@@ -54,7 +54,7 @@ _HOST = re.compile(rb"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|%b)(?::(?P<port>[0-9]{0,5}
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 _PORT_MAX = 65535
 
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?", re.DOTALL)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?", re.DOTALL)  # nobody reads what is in an extension
 _CHUNK_LINE_MAX_BYTES = 16 + EXTENSIONS_MAX_BYTES
 _NOT_IN_TRAILERS = frozenset({b"Content-Length", b"Transfer-Encoding", b"Host"})
 
@@ -155,7 +155,8 @@ def check_begun(head: bytes) -> None:
     Raises:
         HttpSyntaxError: 400, 414 or 431, whatever may follow.
     """
-    if len(head) > HEAD_MAX_BYTES or len(_target_of(head)) > TARGET_MAX_BYTES:
+    # The first bytes of its end may be there already.
+    if len(head) >= HEAD_MAX_BYTES + len(END) or len(_target_of(head)) > TARGET_MAX_BYTES:
         refuse_length(head)
     _check_text_begun(head)
 
@@ -201,11 +202,15 @@ def refuse_field() -> NoReturn:
 
 
 def _learn_name(sent: bytes, canonical_name: CanonicalName) -> bytes:
+    if len(sent) > NAME_KNOWN_MAX_BYTES:  # of nobody's vocabulary; Twisted would remember it for good, too
+        if not _TOKEN.fullmatch(sent):
+            refuse_field()
+        return b"-".join([word.capitalize() for word in sent.split(b"-")])
     try:
         name = canonical_name(sent)
     except ValueError:  # also of what follows a line that was folded (RFC 9112 §5.2), and of a space before the colon
         refuse_field()
-    if len(_known_names) < NAMES_KNOWN_MAX and len(sent) <= NAME_KNOWN_MAX_BYTES:
+    if len(_known_names) < NAMES_KNOWN_MAX:
         _known_names[sent] = name
     return name
 

@@ -142,6 +142,6 @@ def _decode_hop(hop: bytes) -> str | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ipaddress.ip_address(text))
+        return str(ipaddress.ip_address(text.partition("%")[0]))  # a scope may be any text
     except ValueError:
         return None

@@ -27,7 +27,7 @@ from postd.errors import (
 )
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
 
-_API = [[b"", segment] for segment in (b"post", b".well-known")]
+_API = [[b"", segment] for segment in (b"post", b".well-known", b"openapi.json")]
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""

@@ -1,5 +1,6 @@
 """The list of all posts when they are more than are read at one moment: sent page by page, kept if nothing changes."""
 
+import time
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
@@ -17,6 +18,9 @@ STREAMED_PAGE = 512
 
 KEPT_MAX_BYTES = 16 * 1024 * 1024
 """How much is kept: compressed, a list of some 300,000 posts of 60 characters."""
+
+KEEP_WITHIN_S = 10
+"""How long whoever keeps a list may be at it before another who is sent it does so."""
 
 _COMPRESSION = 1  # the quickest; pieces take a third of the time to get back that they took to make
 
@@ -46,7 +50,8 @@ class LongList:
         self._headers_at = headers_at
         self._asked_at: Version | None = None
         self._kept: _Kept | None = None
-        self._keeping = False
+        self._keeper: object | None = None
+        self._keeping_since_s = 0.0
 
     def answer(self, request: Any, version: Version) -> Answer | Stream:
         """Answer with all of it, at a version that it may have moved on from."""
@@ -56,8 +61,10 @@ class LongList:
         kept = self._kept
         if kept is not None and kept.version == version:
             return make_stream(JSON, _unpack(kept.pieces), headers, length=kept.length)
-        # Of those who are sent it at the same time one keeps it: what is kept for slow readers is bounded.
-        keeps = version == self._asked_at and not self._keeping
+        # Of those who are sent it at the same time one keeps it: what is kept for slow readers is bounded. Who takes
+        # long has to leave it to another.
+        taken = self._keeper is not None and time.monotonic() - self._keeping_since_s < KEEP_WITHIN_S
+        keeps = version == self._asked_at and not taken
         self._asked_at = version
         untagged = {name: value for name, value in headers.items() if name != b"ETag"}
         return make_stream(JSON, self._keep(version) if keeps else self.read(), untagged)
@@ -78,23 +85,26 @@ class LongList:
         yield page.version, b"\n]\n" if opening == b",\n" else b"[]\n"
 
     async def _keep(self, version: Version) -> AsyncGenerator[bytes]:
-        self._keeping = True
+        self._keeper = keeper = object()
+        self._keeping_since_s = time.monotonic()
+        pieces: list[bytes] = []
+        length = size = 0
         try:
-            pieces: list[bytes] = []
-            length = size = 0
             async for page_version, piece in self._read_pages():
-                if page_version == version and size <= KEPT_MAX_BYTES:
+                if keeper is self._keeper:
                     pieces.append(zlib.compress(piece, _COMPRESSION))
                     length += len(piece)
                     size += len(pieces[-1])
+                    if page_version != version or size > KEPT_MAX_BYTES:
+                        self._keeper = None
                 else:
-                    version = page_version
-                    pieces, size = [], KEPT_MAX_BYTES + 1
+                    pieces.clear()
                 yield piece
-            if pieces:
+            if keeper is self._keeper:
                 self._kept = _Kept(version, pieces, length)
         finally:
-            self._keeping = False
+            if keeper is self._keeper:
+                self._keeper = None
 
 
 async def _unpack(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:

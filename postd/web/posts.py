@@ -30,7 +30,7 @@ SNAPSHOT_MAX = 10_000
 version. A longer one is read page by page while it is sent."""
 
 ENCODED_MAX = 2048
-"""How many single posts are kept as they were last sent: at most some 2 MiB."""
+"""How many single posts are kept as they were last sent: at most some 3 MiB."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 

@@ -5,20 +5,25 @@ import math
 import os
 import re
 import stat
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from twisted.logger import Logger
 from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
-from twisted.web.static import File
+from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
 from werkzeug.exceptions import NotFound
 
 from postd.model import bare_name
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.errors import Problem
-from postd.web.front.answering import ViewResource, error_page
+from postd.web.front.answering import Answering, ViewResource, error_page
+from postd.web.streaming import PIECE_BYTES, Flow
+
+_log = Logger()
 
 RANGES_MAX = 8
 """A request for more ranges than this gets the whole file, as RFC 9110 §14.2 lets a server do: each costs a head."""
@@ -123,10 +128,54 @@ async def _add_slash(request: Any) -> Answer:
 
 
 class _File(File):
-    """A file; its errors look like ours."""
+    """A file; its errors look like ours, and it is sent as long as it was said to be, or cut off."""
 
     childNotFound: Any = error_page(NotFound())
     forbidden: Any = error_page(Problem(403, "The server may not read this file."))
+
+    def makeProducer(self, request: Any, fileForReading: IO[bytes]) -> Any:
+        producer = super().makeProducer(request, fileForReading)
+        if isinstance(producer, SingleRangeStaticProducer):
+            spans = [(b"", producer.offset, producer.size)]
+        elif isinstance(producer, MultipleRangeStaticProducer):
+            spans = producer.rangeInfo
+        else:
+            spans = [(b"", 0, self.getsize())]
+        return _Sending(request, fileForReading, spans)
+
+
+class _Sending:
+    """What stands for a producer of stock `File`, of which one would send what a file has become meanwhile."""
+
+    def __init__(self, request: Any, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+        self._request = request
+        self._coroutine = _send_spans(request, file, spans)
+
+    def start(self) -> None:
+        Answering(self._request, self._coroutine).go_on(None)
+
+
+async def _send_spans(request: Any, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+    """Send parts of a file: of each what stands before it, where it begins, and how many bytes it has.
+
+    Raises:
+        Problem: the file has become shorter, so that what was promised cannot be sent.
+    """
+    with file:
+        async with Flow(request) as flow:
+            for before, offset, size in spans:
+                if before:
+                    await flow.write(before)
+                file.seek(offset)
+                left = size
+                while left:
+                    piece = file.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        _log.warn("{name} became shorter while it was sent", name=file.name)
+                        raise Problem(500, "The file became shorter while it was sent.")
+                    left -= len(piece)
+                    await flow.write(piece)
+    request.finish()
 
 
 def _tidy_conditions(request: Any, status: os.stat_result) -> None:

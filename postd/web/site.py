@@ -84,6 +84,14 @@ class _Root(Resource):
         self._pages = pages
         self._longest = max(map(len, pages), default=0)
 
+    def getChildWithDefault(self, path: bytes, request: Any) -> IResource:
+        child: IResource | None = self.children.get(path)
+        if child is None:
+            return self.getChild(path, request)
+        # For the log, until somebody knows better: who is not let in never gets there.
+        request.route = "/" + path.decode("ascii")
+        return child
+
     def getChild(self, path: bytes, request: Any) -> IResource:
         """Return the page that is nearest above a path."""
         segments = (path, *request.postpath[: self._longest - 1])
@@ -93,6 +101,7 @@ class _Root(Resource):
                 below = length - 1
                 request.prepath += request.postpath[:below]
                 del request.postpath[:below]
+                request.route = "/" + b"/".join(segments[:length]).decode("ascii")
                 return page
         return _NOT_FOUND
 

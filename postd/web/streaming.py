@@ -51,4 +51,4 @@ class Flow:
             paused.callback(None)
 
     def stopProducing(self) -> None:
-        """Called when the connection is lost; the router cancels the coroutine that writes."""
+        """Called when the connection is lost; the request cancels what writes."""

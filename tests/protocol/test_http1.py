@@ -209,6 +209,24 @@ def test_what_cannot_become_a_head_is_refused_at_once(begun: bytes, status: int)
     assert refusal(lambda: check_begun(begun)) == status
 
 
+def test_the_longest_head_may_come_in_any_pieces() -> None:
+    start = b"GET / HTTP/1.1\r\nHost: x\r\nX: "
+    head = start + b"y" * (HEAD_MAX_BYTES - len(start))
+    decode_head(head, title)
+    for end in (b"", b"\r", b"\r\n", b"\r\n\r"):
+        check_begun(head + end)
+    assert refusal(lambda: check_begun(head + b"yyyy")) == 431
+
+
+def test_long_names_are_remembered_by_nobody() -> None:
+    def never(_: bytes) -> bytes:
+        raise AssertionError
+
+    fields = decode_head(b"GET / HTTP/1.1\r\n" + b"a-" * 50 + b"b: x\r\n" + b"host: x", {b"host": b"Host"}.__getitem__)
+    assert fields.fields == {b"A-" * 50 + b"B": [b"x"], b"Host": [b"x"]}
+    assert refusal(lambda: decode_head(b"GET / HTTP/1.1\r\n" + b"a " * 50 + b": x", never)) == 400
+
+
 def test_what_was_refused_is_named_if_it_can_be() -> None:
     assert decode_start(b"GET /a?b HTTP/1.1\r\nx y: z") == (b"GET", b"/a?b")
     for start in (b"", b"GET", b"GET x HTTP/1.1", b"G(T / HTTP/1.1"):

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from twisted.internet.task import Cooperator
 from twisted.logger import capturedLogs
 
-from tests.helpers import FIELD_TEXT, Answer, InMemoryApi
+from tests.helpers import FIELD_TEXT, Answer, InMemoryApi, SlowTransport, connect
 from tests.web.wire import ask, begin, user_line
 
 ALICE = {"Authorization": "Basic YWxpY2U6c2VjcmV0"}  # alice:secret
@@ -56,15 +55,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeApi]:
+def make_api(tmp_path: Path) -> Iterator[MakeApi]:
     made: list[InMemoryApi] = []
 
     def make(*pages: str) -> InMemoryApi:
         (tmp_path / "users").write_text(user_line("alice", "secret") + user_line("bob", "p:w"))
         api = InMemoryApi(tmp_path, "".join(f"[[page]]\n{page}\n" for page in pages))
-        # Twisted drives what it has to pull by the global reactor; here that is our clock.
-        cooperator = Cooperator(scheduler=lambda call: api.clock.callLater(0, call))
-        monkeypatch.setattr("twisted.internet._producer_helpers.cooperate", cooperator.cooperate)
         made.append(api)
         return api
 
@@ -258,6 +254,58 @@ NOT_BELOW = [
     *("~root", "con", "*", "%", "%zz", "digits.txt;x", "digits.txt%3fx", "x" * 300, "x/" * 3000, "%0a", "nothing"),
 ]
 SERVED = {"sub/": b"<p>sub"}
+
+
+class ChangingTests:
+    """A file that is another when its end is sent than when its beginning was."""
+
+    SIZE = 300_000
+
+    @pytest.fixture
+    def file(self, folder: Path) -> Path:
+        file = folder / "changing.bin"
+        file.write_bytes(b"a" * self.SIZE)
+        return file
+
+    @pytest.mark.parametrize("ranges", ["", "bytes=0-299998", "bytes=0-9,20-299998"])
+    def test_of_one_that_grows_no_more_is_sent_than_was_said(self, api: InMemoryApi, file: Path, ranges: str) -> None:
+        slow = SlowClient(api, ranges)
+        with file.open("ab") as appending:
+            appending.write(b"HTTP/1.1 200 OK\r\n\r\n" * 10_000)
+        sent = slow.read_all()
+        assert sent.count(b"HTTP/1.1") == 1
+        assert sent.count(b"a" * 1000) >= 299
+        assert slow.transport.connected
+
+    @pytest.mark.parametrize("ranges", ["", "bytes=0-299998", "bytes=0-9,20-299998"])
+    def test_one_that_shrinks_ends_with_the_connection(self, api: InMemoryApi, file: Path, ranges: str) -> None:
+        slow = SlowClient(api, ranges)
+        os.truncate(file, 100_000)
+        with capturedLogs() as events:
+            sent = slow.read_all()
+        assert slow.transport.aborted
+        assert len(sent) < self.SIZE
+        assert [event["log_format"] for event in events if "name" in event] == [
+            "{name} became shorter while it was sent"
+        ]
+
+
+class SlowClient:
+    """Asks for the file of `ChangingTests`, and takes a piece when it is told to."""
+
+    def __init__(self, api: InMemoryApi, ranges: str) -> None:
+        self.transport = SlowTransport()
+        channel = connect(self.transport, api.site)
+        fields = {"Host": "x", **ALICE, **({"Range": ranges} if ranges else {})}
+        lines = ["GET /files/changing.bin HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+        channel.dataReceived("\r\n".join(lines).encode())
+        assert self.transport.value()
+
+    def read_all(self) -> bytes:
+        sent = b""
+        while self.transport.connected and self.transport.value():
+            sent += self.transport.drain()
+        return sent
 
 
 class TraversalTests:

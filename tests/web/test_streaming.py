@@ -12,28 +12,9 @@ from postd.errors import StoreUnavailableError
 from postd.web.longlist import STREAMED_PAGE
 from postd.web.posts import SNAPSHOT_MAX
 from postd.web.streaming import PIECE_BYTES, Flow
-from tests.helpers import Answer, InMemoryApi, MemoryTransport, connect, result_of
+from tests.helpers import Answer, InMemoryApi, SlowTransport, connect, result_of
 
 MANY = SNAPSHOT_MAX + 1
-
-
-class SlowTransport(MemoryTransport):
-    """Holds up whoever writes until `drain` is called."""
-
-    def write(self, data: bytes) -> None:
-        super().write(data)
-        if self.producer is not None and self.streaming:
-            self.producer.pauseProducing()
-
-    def writeSequence(self, data: Any) -> None:
-        self.write(b"".join(data))
-
-    def drain(self) -> bytes:
-        sent: bytes = self.value()
-        self.clear()
-        producer: Any = self.producer
-        producer.resumeProducing()
-        return sent
 
 
 @pytest.fixture
@@ -160,6 +141,26 @@ def test_of_several_who_are_sent_it_one_keeps_it(transport: SlowTransport, api: 
     transport.loseConnection()
     assert read(api).header("ETag") is None
     assert read(api).header("ETag") is not None
+
+
+def test_who_takes_long_leaves_it_to_another(
+    transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postd.web.longlist.KEEP_WITHIN_S", 0)
+    read(api)
+    get(transport)  # slowly, and for good
+    assert [read(api).header("ETag") is None for _ in range(2)] == [True, False]
+    assert len(ids(body_of(read_to_the_end(transport)))) == MANY
+
+
+def test_who_was_sent_something_else_leaves_it_to_another(transport: SlowTransport, api: InMemoryApi) -> None:
+    read(api)
+    get(transport)
+    transport.drain()
+    api.add("another")
+    transport.drain()  # the next page is of another version; and no more is read, for good
+    transport.drain()
+    assert [read(api).header("ETag") is None for _ in range(3)] == [True, True, False]
 
 
 def test_head_sends_no_list(transport: SlowTransport) -> None:

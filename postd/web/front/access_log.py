@@ -21,7 +21,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 from twisted.internet.interfaces import IReactorTime
@@ -32,8 +32,15 @@ from postd.errors import without_tokens
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
-_SECRET = re.compile(r"([?&;#](?:password|access_token|id_token|token)=)[^&;\s\"#]+", re.IGNORECASE)
+SHOWN_MAX_BYTES = 2048
+"""How much of a target, a referrer or an agent is told."""
+
+_PARAMETER = re.compile(r"(?<=[?&;#])([^=&;#]+)=([^&;#\s\"]+)")
+_SECRET = re.compile(r"password|\w*token|client_secret|code|session|assertion", re.IGNORECASE)
 _ODD = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
+_PLAIN = re.compile(rb"[\x20\x21\x23-<>?A-\x5b\x5d-\x7e]*")  # nor has it a parameter or an @
+_USERINFO = re.compile(r"//[^/\s\"]*@")
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 
 _log = Logger("postd.access")
 
@@ -98,9 +105,9 @@ class AccessLog:
             "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
             "client": self._address_of(request),
             "user": request.username,
-            "method": _clean(request.method),
-            "target": _clean(request.uri),
-            "protocol": _clean(request.clientproto),
+            "method": _clean(request.method) or None,
+            "target": _clean(request.uri) or None,
+            "protocol": _clean(request.clientproto) if request.uri else None,
             "status": request.code,
             "bytes": request.sentLength,
             "referer": _clean(referers[0]) if referers else None,
@@ -110,19 +117,28 @@ class AccessLog:
             "ms": round(took_ms, 1),
             "id": request.id,
         }
-        return orjson.dumps(members).decode()
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(members).decode())
 
 
-def _clean(sent: bytes) -> str:
+def _clean(sent: bytes, encoding: str = "utf-8") -> str:
     """Return what a client has sent, without secrets."""
-    text = without_tokens(sent.decode("latin-1"))
-    return _SECRET.sub(r"\1[redacted]", text) if "=" in text else text
+    more = "..." if len(sent) > SHOWN_MAX_BYTES else ""
+    text = without_tokens(sent[:SHOWN_MAX_BYTES].decode(encoding, "backslashreplace"))
+    if "@" in text:
+        text = _USERINFO.sub("//[redacted]@", text)
+    return (_PARAMETER.sub(_redact, text) if "=" in text else text) + more
 
 
-@lru_cache(maxsize=256)
+def _redact(parameter: re.Match[str]) -> str:
+    secret = _SECRET.fullmatch(unquote(parameter[1]))
+    return f"{parameter[1]}=[redacted]" if secret else parameter[0]
+
+
 def _show(sent: bytes) -> str:
     """Return it so that it can stand between quotes in one line."""
-    return _ODD.sub(_escape, _clean(sent))
+    if len(sent) <= SHOWN_MAX_BYTES and _PLAIN.fullmatch(sent) and b"eyJ" not in sent:
+        return sent.decode("ascii")
+    return _ODD.sub(_escape, _clean(sent, "latin-1"))
 
 
 def _escape(odd: re.Match[str]) -> str:

@@ -8,13 +8,14 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
   it would be reset, and the client could lose the answer.
 - A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
   goes out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
-- A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes nothing of its
+- A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes no byte of its
   answer (`Limits`). One look a moment at all connections sees to that, not a timer for each request.
 - Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
   more is read of them than a little. Stock Twisted goes on reading behind a paused response, and answers all that one
   read has brought whether or not the answers can be sent.
 - A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
-  takes that for a client that has gone.
+  takes that for a client that has gone. One that has gone is then only noticed when it is written to: what is done
+  for a request must have an end of its own.
 - When the server ends, answers carry `Connection: close`, what is under way is finished, and connections without a
   request are closed. Stock Twisted drops them all, with the answers that are not there yet.
 """
@@ -23,7 +24,6 @@ import math
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet._producer_helpers import _PullToPush
 from twisted.internet.interfaces import (
     IAddress,
     IConsumer,
@@ -51,6 +51,7 @@ from postd.protocol.http1 import (
     refuse_body,
 )
 from postd.web.front.request import PostdRequest
+from postd.web.front.sockets import bytes_taken, has_unread
 
 if TYPE_CHECKING:
     from postd.web.front.site import PostdSite
@@ -95,12 +96,13 @@ class Channel(Protocol):
     _lines_end = -1  # of the last line of it that is there whole
     _head: Head | None = None  # whose body is coming in
     _chunks: ChunkedBody | None = None
+    _started_s = 0.0  # when the last head was there
     _body_left = 0
     _input_ended = False
     _input_held = False
     _full = False  # the transport has enough to send
+    _taken = 0  # what the client had taken by the last look
     _producer: Any = None
-    _pulled: _PullToPush | None = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
 
@@ -144,17 +146,20 @@ class Channel(Protocol):
         self._state = _State.LOST
         self.deadline_s = math.inf
         request, self.request = self.request, None
-        if request is not None:
-            request.connectionLost(reason)
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
-        self.site.forget(self)
+        try:
+            if request is not None:
+                request.connectionLost(reason)
+        finally:
+            self.site.forget(self)
 
     def pauseProducing(self) -> None:
         """Called when the client has much to read."""
         self._full = True
         if self._state is _State.OPEN:
+            self._taken = bytes_taken(self.transport)
             self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._producer is not None:
             self._producer.pauseProducing()
@@ -173,6 +178,8 @@ class Channel(Protocol):
         else:
             self._close_after_input()
         self._hold_input()
+        if self.site.ending:
+            self.close_if_idle()
 
     def stopProducing(self) -> None:
         """Called when the connection is lost."""
@@ -228,19 +235,15 @@ class Channel(Protocol):
         self.transport.write(b"".join(data))
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
-        if streaming:
-            self._producer = producer
-        else:
-            self._producer = self._pulled = _PullToPush(producer, self)
-            self._pulled.startStreaming()
+        if not streaming:
+            raise ValueError("only producers that push are taken")
+        self._producer = producer
         # The transport asks for a pause once; who comes later would never hear of it.
         if self._full:
             self._producer.pauseProducing()
 
     def unregisterProducer(self) -> None:
-        pulled, self._pulled, self._producer = self._pulled, None, None
-        if pulled is not None:
-            pulled.stopStreaming()
+        self._producer = None
 
     def requestDone(self, _request: PostdRequest) -> None:
         """Called when an answer was written whole."""
@@ -274,7 +277,13 @@ class Channel(Protocol):
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
-        if self._state is not _State.OPEN or self._full:
+        if self._state is _State.CLOSING or self._full:
+            taken, self._taken = self._taken, bytes_taken(self.transport)
+            if self._taken > taken:  # slowly, but it goes on
+                self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+            else:
+                self.abort()
+        elif self._state is not _State.OPEN:
             self.abort()
         elif self._head is not None or self._begun:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
@@ -299,7 +308,7 @@ class Channel(Protocol):
         self._head = self._chunks = None
         self._persistent = head.persistent
         self.deadline_s = math.inf
-        self.request = PostdRequest(self, head, body, self._clock.seconds())
+        self.request = PostdRequest(self, head, body, self._started_s)
         self.request.process()
 
     def _take_head(self) -> Head | None:
@@ -316,6 +325,7 @@ class Channel(Protocol):
                 self._await_head(buffer)
             return None
         head = decode_head(buffer[:end], _canonical_name)
+        self._started_s = self._clock.seconds()
         self._begun = self._passed_empty_line = False
         self._lines_end = -1
         self._buffer = buffer[end + len(END) :]
@@ -327,7 +337,7 @@ class Channel(Protocol):
             return head
         # Also before the first look at the body: what is refused there is this request.
         self._head = head
-        self.deadline_s = self._clock.seconds() + self.site.limits.body_s
+        self.deadline_s = self._started_s + self.site.limits.body_s
         if head.length is not None and head.length > self.site.limits.max_body_bytes:
             refuse_body(self.site.limits.max_body_bytes)
         if head.expects_continue and not self._buffer:
@@ -416,8 +426,17 @@ class Channel(Protocol):
                 self._input.resumeProducing()
 
     def _close(self, within_s: float) -> None:
-        if self._state is _State.OPEN:
-            self._state = _State.CLOSING
-            self.deadline_s = self._clock.seconds() + within_s
-            self.transport.unregisterProducer()
-            self.transport.loseConnection()
+        if self._state is not _State.OPEN:
+            return
+        self.transport.unregisterProducer()
+        if not self.isSecure() and (self._buffer or has_unread(self.transport)):
+            # As after a refusal: closed with unread input, the client could lose its last answer.
+            self._state = _State.REFUSED
+            self.deadline_s = self._clock.seconds() + LINGER_S
+            self._input.resumeProducing()
+            self.transport.loseWriteConnection()
+            return
+        self._state = _State.CLOSING
+        self._taken = bytes_taken(self.transport)
+        self.deadline_s = self._clock.seconds() + within_s
+        self.transport.loseConnection()

@@ -82,7 +82,6 @@ class PostdSite(Site):
         connections_max: how many connections there may be; fewer than the limit where descriptors are short.
     """
 
-    requestFactory: type[PostdRequest] = PostdRequest
     reactor: IReactorTime
     noisy = False
 

@@ -11,7 +11,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.config import Limits
-from postd.web.front.access_log import DELAY_S, AccessLog
+from postd.web.front.access_log import DELAY_S, SHOWN_MAX_BYTES, AccessLog
 from postd.web.front.site import PostdSite
 from tests.helpers import MemoryTransport, connect
 
@@ -84,7 +84,7 @@ def test_a_line_has_all_that_is_known(connection: Connection) -> None:
 
 def test_as_json_it_has_the_same(connection: Connection) -> None:
     connection = Connection(as_json=True)
-    (line,) = connection.ask(get("/a?b", 'User-Agent: a"b\\c\xe9'))
+    (line,) = connection.ask(get("/a?b", 'User-Agent: a"b\\c\xc3\xa9\xff'))
     found = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
     assert found.pop("id")
@@ -97,7 +97,7 @@ def test_as_json_it_has_the_same(connection: Connection) -> None:
         "status": 200,
         "bytes": 5,
         "referer": None,
-        "agent": 'a"b\\cé',
+        "agent": 'a"b\\cé\\xff',
         "route": "/room",
         "scheme": "digest",
         "ms": 0.0,
@@ -111,6 +111,45 @@ def test_nothing_that_is_sent_ends_its_quotes_or_the_line(connection: Connection
     assert found["agent"] == r"\" 200 \\\" \x09\x85"
     assert line.isascii()
     assert line.isprintable()
+
+
+def test_json_has_no_control_characters_either() -> None:
+    (line,) = Connection(as_json=True).ask(get("/a", "User-Agent: \xc2\x85\xc2\x9b31m\t"))
+    assert line.isprintable()
+    assert json.loads(line)["agent"] == "\x85\x9b31m"
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("/a?refresh_token=x&client_secret=y", "/a?refresh_token=[redacted]&client_secret=[redacted]"),
+        ("/a?code=x&Session=y", "/a?code=[redacted]&Session=[redacted]"),
+        ("/a?%70assword=x;api%5Ftoken=y", "/a?%70assword=[redacted];api%5Ftoken=[redacted]"),
+        ("/a?barcode=1&tokens=2&passwords=3&=4", "/a?barcode=1&tokens=2&passwords=3&=4"),
+    ],
+    ids=["oauth", "logins", "encoded", "others"],
+)
+def test_parameters_that_are_secrets_are_not_told(connection: Connection, target: str, shown: str) -> None:
+    (line,) = connection.ask(get(target, f"Referer: http://x{target}"))
+    found = decode(line)
+    assert found["first"] == f"GET {shown} HTTP/1.1"
+    assert found["referer"] == f"http://x{shown}"
+    (line,) = connection.ask(get("/a", "Referer: http://u:p@x/a@b"))
+    assert decode(line)["referer"] == "http://[redacted]@x/a@b"
+
+
+def test_what_is_long_is_not_told_whole(connection: Connection) -> None:
+    (line,) = connection.ask(get("/" + "a" * 8000, "User-Agent: " + "\xff" * 8000))
+    found = decode(line)
+    assert found["first"] == f"GET /{'a' * (SHOWN_MAX_BYTES - 1)}... HTTP/1.1"
+    assert found["agent"] == r"\xff" * SHOWN_MAX_BYTES + "..."
+
+
+def test_the_time_of_a_body_counts(connection: Connection) -> None:
+    connection.ask("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+    connection.clock.advance(1)
+    (line,) = connection.ask("b")
+    assert decode(line)["ms"] == "1100.0"  # and what `ask` has waited for the log
 
 
 def test_each_request_has_an_id_of_its_own(connection: Connection) -> None:

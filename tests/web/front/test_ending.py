@@ -143,6 +143,19 @@ def test_of_requests_sent_without_waiting_the_one_that_is_taken_is_the_last(serv
     server.clock.advance(0)
     assert transport.value().count(b"HTTP/1.1 200") == 1
     assert server.slow.requests == []
+    server.clock.advance(LINGER_S)
+    assert server.ended
+
+
+def test_a_client_that_has_taken_its_answer_does_not_hold_it_up(server: Ending) -> None:
+    transport, channel = server.connect()
+    channel.dataReceived(GET)
+    server.slow.answer()
+    channel.pauseProducing()
+    server.end()
+    assert not server.ended
+    channel.resumeProducing()
+    assert not transport.connected
     assert server.ended
 
 

@@ -1,0 +1,46 @@
+"""What the kernel knows of a connection, under whatever wraps it."""
+
+import array
+import fcntl
+import socket
+import struct
+import termios
+from typing import Any
+
+_TCP_INFO_BYTES = 256
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; what is behind it has grown since
+
+
+def bytes_taken(transport: Any) -> int:
+    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not tell."""
+    handle = _socket_of(transport)
+    if handle is None or handle.family not in {socket.AF_INET, socket.AF_INET6}:
+        return 0
+    try:
+        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        acknowledged: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+    except (OSError, struct.error):
+        return 0
+    return acknowledged
+
+
+def has_unread(transport: Any) -> bool:
+    """Tell whether bytes of the client are in the kernel that nobody has read."""
+    handle = _socket_of(transport)
+    if handle is None:
+        return False
+    count = array.array("i", [0])
+    try:
+        fcntl.ioctl(handle.fileno(), termios.FIONREAD, count)
+    except OSError:
+        return False
+    return count[0] > 0
+
+
+def _socket_of(transport: Any) -> socket.socket | None:
+    """Return the socket under TLS and the PROXY protocol; None if there is none, as in memory."""
+    while hasattr(transport, "transport"):
+        transport = transport.transport
+    handle: socket.socket | None = getattr(transport, "socket", None)
+    return handle
