@@ -277,14 +277,13 @@ class Channel(Protocol):
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
-        if self._state is _State.CLOSING or self._full:
+        if self._state is not _State.OPEN or self._full:
             taken, self._taken = self._taken, bytes_taken(self.transport)
             if self._taken > taken:  # slowly, but it goes on
-                self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+                more_s = LINGER_S if self._state is _State.REFUSED else self.site.limits.idle_s
+                self.deadline_s = self._clock.seconds() + more_s
             else:
                 self.abort()
-        elif self._state is not _State.OPEN:
-            self.abort()
         elif self._head is not None or self._begun:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
         elif self.request is None:
@@ -384,6 +383,7 @@ class Channel(Protocol):
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
         PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        self._taken = bytes_taken(self.transport)
         self._input.resumeProducing()
         self.transport.unregisterProducer()
         if self._input_ended or self.isSecure():  # TLS says that this is the end, and goes on reading
@@ -429,7 +429,9 @@ class Channel(Protocol):
         if self._state is not _State.OPEN:
             return
         self.transport.unregisterProducer()
-        if not self.isSecure() and (self._buffer or has_unread(self.transport)):
+        self._taken = bytes_taken(self.transport)
+        may_follow = not (self._input_ended or self.isSecure())
+        if may_follow and (self._buffer or has_unread(self.transport)):
             # As after a refusal: closed with unread input, the client could lose its last answer.
             self._state = _State.REFUSED
             self.deadline_s = self._clock.seconds() + LINGER_S
@@ -437,6 +439,5 @@ class Channel(Protocol):
             self.transport.loseWriteConnection()
             return
         self._state = _State.CLOSING
-        self._taken = bytes_taken(self.transport)
         self.deadline_s = self._clock.seconds() + within_s
         self.transport.loseConnection()

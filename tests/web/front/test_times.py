@@ -26,6 +26,7 @@ BUFFER_BYTES = 64 * 1024
 """What waits for a client before Twisted's transports ask for a pause."""
 
 GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_LAST = b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 POST_HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LENGTH_HEAD = POST_HEAD + b"Content-Length: 12\r\n\r\n"
 CHUNKED_HEAD = POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -492,6 +493,39 @@ class ReaderTests:
         front.wait(2 * IDLE_S + OVER_S)
         assert line.aborted
         assert not line.connected
+
+    @pytest.mark.parametrize("tls", [False, True])
+    def test_one_of_whom_the_kernel_knows_that_it_takes_some_is_not(
+        self, front: Front, monkeypatch: pytest.MonkeyPatch, *, tls: bool
+    ) -> None:
+        """Less than would let us write again; until nothing is taken any more."""
+        taken = [0]
+        monkeypatch.setattr("postd.web.front.channel.bytes_taken", lambda _: taken[0])
+        line, channel = front.connect(tls=tls)
+        self.stall(front, line, channel)
+        for _ in range(5):
+            taken[0] += 1
+            front.wait(IDLE_S)
+            assert line.connected
+        front.wait(IDLE_S + OVER_S)
+        assert line.aborted
+
+    @pytest.mark.parametrize("last", [GET_LAST, GET_LAST + GET, b"BAD\r\n\r\n"], ids=["close", "more", "bad"])
+    def test_so_it_is_when_the_answer_was_the_last(
+        self, front: Front, monkeypatch: pytest.MonkeyPatch, last: bytes
+    ) -> None:
+        taken = [0]
+        monkeypatch.setattr("postd.web.front.channel.bytes_taken", lambda _: taken[0])
+        line, channel = front.connect()
+        line.reading = False
+        channel.dataReceived(last)
+        front.slow.answer()
+        for _ in range(5):
+            taken[0] += 1
+            front.wait(LINGER_S)
+            assert line.connected
+        front.wait(2 * IDLE_S + OVER_S)
+        assert line.aborted
 
     def test_one_that_has_said_its_last_and_takes_its_time_gets_all_its_answers(self, front: Front) -> None:
         line, channel = front.connect()
