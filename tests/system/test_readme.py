@@ -172,9 +172,11 @@ def test_more_than_one_process(clone: Path) -> None:
 
 
 def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
-    (settings,) = [block for language, block in BLOCKS if language == "toml"]
-    (tmp_path / "postd.toml").write_text(settings)
-    assert load_settings("postd.toml", {}, tmp_path).settings.api.write == ("basic", "digest", "session", "bearer")
+    rules, log = [block for language, block in BLOCKS if language == "toml"]
+    (tmp_path / "postd.toml").write_text(rules + log)
+    settings = load_settings("postd.toml", {}, tmp_path).settings
+    assert settings.api.write == ("basic", "digest", "session", "bearer")
+    assert settings.log.file == "/var/log/postd/postd.log"
 
 
 def test_the_links_lead_somewhere() -> None:

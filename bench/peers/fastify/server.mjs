@@ -33,7 +33,8 @@ server.get('/post', (request, reply) => indented(reply, listPosts.all()))
 
 server.get('/post/:id', { schema: { params } }, (request, reply) => {
   const post = getPost.get(request.params.id)
-  return post ? indented(reply, post) : reply.callNotFound()
+  // The package that CI installs in its place puts more into a row than was asked for.
+  return post ? indented(reply, { id: post.id, post: post.post }) : reply.callNotFound()
 })
 
 server.post('/post', { schema: { body } }, (request, reply) => {
