@@ -1,4 +1,4 @@
-"""The checker, the keys and the guard in an application that is not postd: a stock Site with a resource of its own."""
+"""The checker, the keys and the guard in an application that is not postd: a resource of its own behind our front."""
 
 import inspect
 from collections.abc import AsyncIterator
@@ -15,15 +15,16 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.web.http_headers import Headers
 from twisted.web.pages import notFound
 from twisted.web.resource import IResource, Resource
-from twisted.web.server import Site
 from twisted.web.static import Data
 
 from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
+from postd.config import ByteCount, Limits
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.web.bearer import BearerCredentialFactory
 from postd.web.client import Clients
+from postd.web.front.site import PostdSite
 from postd.web.guard import Guard, Realm
 from tests.issuer import INTROSPECTION, Issuer, Key
 
@@ -57,7 +58,7 @@ def make_app() -> Resource:
     return root
 
 
-def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[Site, Trusted]:
+def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[PostdSite, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
     portal = Portal(Realm(), [BearerChecker([issuer])])
     factory = BearerCredentialFactory("my realm", Clients())
@@ -65,7 +66,7 @@ def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -
     root.putChild(b"open", Data(b"for all", "text/plain"))
     root.putChild(b"api", Guard(portal, [factory], resource))
     issuer.start()
-    return Site(root), issuer
+    return PostdSite(root, limits=Limits(max_body_bytes=ByteCount(1024**2)), reactor=reactor), issuer
 
 
 @async_yield_fixture
