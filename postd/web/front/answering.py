@@ -11,7 +11,6 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.web.answers import Answer, Stream
-from postd.web.errors import answer_error
 from postd.web.streaming import PIECE_BYTES, Flow
 
 View = Callable[[Any], Coroutine[Any, Any, Answer | Stream]]
@@ -103,19 +102,16 @@ class Answering(Steps):
         self._given_up = False
 
     def returned(self, value: Answer | Stream | None) -> None:
+        self._request.answering = None  # else the two would keep each other until the garbage collector comes
         if isinstance(value, Answer) and len(value.body) <= PIECE_BYTES:
             self._request.send(value)
         elif value is not None:
             Answering(self._request, _send_in_pieces(self._request, value)).go_on(None)
 
     def raised(self, error: Exception) -> None:
-        if self._given_up and isinstance(error, CancelledError):
-            return
-        answered = answer_error(self._request, error)
-        if self._request.startedWriting:
-            self._request.transport.abortConnection()
-        else:
-            self._request.send(answered)
+        self._request.answering = None
+        if not (self._given_up and isinstance(error, CancelledError)):
+            self._request.fail(error)
 
     def wait(self, waiting: Deferred[Any]) -> None:
         self._request.answering = self

@@ -375,7 +375,6 @@ class Channel(Protocol):
     def _refuse(self, error: HttpSyntaxError) -> None:
         self._state = _State.REFUSED
         self._persistent = False
-        self.deadline_s = self._clock.seconds() + LINGER_S
         head = self._head
         if head is None:
             method, target = decode_start(self._buffer)
@@ -383,6 +382,12 @@ class Channel(Protocol):
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
         PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say our last, and go on reading for a while what nobody looks at (RFC 9112 §9.6)."""
+        self._state = _State.REFUSED
+        self.deadline_s = self._clock.seconds() + LINGER_S
         self._taken = bytes_taken(self.transport)
         self._input.resumeProducing()
         self.transport.unregisterProducer()
@@ -428,16 +433,12 @@ class Channel(Protocol):
     def _close(self, within_s: float) -> None:
         if self._state is not _State.OPEN:
             return
-        self.transport.unregisterProducer()
-        self._taken = bytes_taken(self.transport)
         may_follow = not (self._input_ended or self.isSecure())
         if may_follow and (self._buffer or has_unread(self.transport)):
-            # As after a refusal: closed with unread input, the client could lose its last answer.
-            self._state = _State.REFUSED
-            self.deadline_s = self._clock.seconds() + LINGER_S
-            self._input.resumeProducing()
-            self.transport.loseWriteConnection()
+            self._linger()  # closed with unread input, the client could lose its last answer
             return
         self._state = _State.CLOSING
+        self._taken = bytes_taken(self.transport)
+        self.transport.unregisterProducer()
         self.deadline_s = self._clock.seconds() + within_s
         self.transport.loseConnection()

@@ -71,6 +71,7 @@ class PostdRequest(Request):
     answering: "Answering | None" = None
     channel: "Channel"  # type: ignore[assignment]
     site: "PostdSite"
+    transport: Any
     own_fields = b""
     _headers: Headers | None = None
     _answer_headers: Headers | None = None
@@ -138,11 +139,15 @@ class PostdRequest(Request):
         try:
             self.render(getChildForRequest(resource, self))
         except Exception as error:  # noqa: BLE001 - the table has them all
-            answered = answer_error(self, error)
-            if self.startedWriting:
-                self.channel.abort()
-            else:
-                self.send(answered)
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error; an answer that was begun is cut off, so that nobody takes it for whole."""
+        answered = answer_error(self, error)
+        if self.startedWriting:
+            self.transport.abortConnection()
+        else:
+            self.send(answered)
 
     def send(self, answered: Answer) -> None:
         """Answer, and be done with it. A client that has gone is sent nothing."""

@@ -11,7 +11,7 @@ Departures from stock Twisted:
 import math
 import os
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -64,9 +64,10 @@ class Limits(Protocol):
 class _TurnedAway(TwistedProtocol):
     """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
 
+    transport: Any
+
     def connectionMade(self) -> None:
-        transport: object = self.transport
-        transport.abortConnection()  # type: ignore[attr-defined]
+        self.transport.abortConnection()
 
 
 class PostdSite(Site):

@@ -1,5 +1,7 @@
 """The router, over a small application of its own."""
 
+import gc
+import weakref
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, cast
@@ -111,3 +113,15 @@ def test_an_answer_that_cannot_be_finished_is_cut_off(connection: Connection) ->
 def test_methods_are_case_sensitive(connection: Connection, method: str) -> None:
     connection.get("/post", method)
     assert connection.transport.value().startswith(b"HTTP/1.1 405 Method Not Allowed")
+
+
+def test_an_answer_that_took_its_time_leaves_nothing_to_the_garbage_collector(connection: Connection) -> None:
+    connection.get("/post")
+    channel: Any = connection.send.__self__  # type: ignore[attr-defined]
+    request = weakref.ref(channel.request)
+    gc.disable()
+    try:
+        connection.views.waiting.pop().callback(b"answer")
+        assert request() is None
+    finally:
+        gc.enable()
