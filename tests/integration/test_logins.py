@@ -730,8 +730,9 @@ def test_the_log_has_no_secret_in_it(tmp_path: Path) -> None:
         secrets |= {half.rstrip("="), PASSWORD.replace(":", "")}
         for authorization in (half, f"Basic {half}", f"Basic !{half}", f"Bearer {half}", f"\x1b[1m{half}"):
             headers = {"Authorization": authorization, "Cookie": f"session={half[:43]:A<43}"}
-            assert client.get("/basic", headers=headers).status_code == 401
-            assert client.delete("/post/1", headers=headers).status_code == 401
+            status = 401 if authorization.isprintable() else 400  # no field has control characters (RFC 9110 §5.5)
+            assert client.get("/basic", headers=headers).status_code == status
+            assert client.delete("/post/1", headers=headers).status_code == status
         client.get("/home", headers={"Cookie": f"session={half}; session=x"})
         client.post("/login", data={"username": ["alice", "bob"], "password": PASSWORD})
         client.post("/login", content=PASSWORD.encode(), headers={"Content-Type": "text/plain"})

@@ -356,14 +356,14 @@ def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) 
             for pid in before.values():
                 os.kill(pid, signal.SIGTERM)  # a worker ends in an orderly way, and yet leaves what is shared alone
                 wait_for_workers(daemon, without=pid)
-        daemon.wait_for('"192.0.2.7" - - ')
+        daemon.wait_for("\n192.0.2.7 - - ")
     assert not sock.exists()
     assert not (tmp_path / "h.sock").exists()
 
 
 def check_proxied(client: socket.socket) -> None:
     client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
-    assert client.recv(1000).startswith(b"HTTP/1.0 200 OK")
+    assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_socket_of_systemd(tmp_path: Path) -> None:
