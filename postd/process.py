@@ -14,9 +14,8 @@ very few descriptors, half of them."""
 GC_THRESHOLD = 20_000
 """Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
 
-_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES = -3, 128 * 1024
-"""What is larger goes back to the system when it is freed (mallopt(3)). It is glibc's default, which it gives up for a
-larger one with the first such block: encoded lists would tear the heap into pieces, which stay."""
+TRIM_EVERY_S = 60
+"""How often memory that is free goes back to the system."""
 
 _log = Logger()
 
@@ -30,8 +29,17 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
+
+
+def trim_memory() -> None:
+    """Give memory that is free between blocks in use back to the system (malloc_trim(3)); it takes a few milliseconds.
+
+    glibc does so for large blocks, at first. The first long list or password that was verified makes it keep blocks as
+    large as that for the next one. Passwords must have it so: with 19 MiB that are new to the process, Argon2id takes
+    half as long again.
+    """
     with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def fit_descriptors(connections: int) -> int:

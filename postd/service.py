@@ -10,7 +10,7 @@ from twisted.application.service import IService, Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory
-from twisted.internet.task import deferLater
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
@@ -30,7 +30,7 @@ from postd.listeners import (
     own_locks,
 )
 from postd.logins import Logins
-from postd.process import fit_descriptors, settle_memory
+from postd.process import TRIM_EVERY_S, fit_descriptors, settle_memory, trim_memory
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
@@ -74,11 +74,14 @@ class PostdService(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._opening: IDelayedCall | None = None
+        self._trimming = LoopingCall(trim_memory)
+        self._trimming.clock = reactor
 
     def startService(self) -> None:
         super().startService()
         self._site.connections_max = fit_descriptors(self._site.connections_max)
         settle_memory()
+        self._trimming.start(TRIM_EVERY_S, now=False)
         self._logins.start()
         # A store that is there is open in a moment: nobody is told in it that it is away.
         keep_waiting(self._listeners)
@@ -98,6 +101,7 @@ class PostdService(Service):
             let_in(self._listeners)
 
     async def _stop(self) -> None:
+        self._trimming.stop()
         self._let_in()
         self._site.begin_end()
         accept_waiting(self._listeners)

@@ -32,3 +32,23 @@ def test_the_soft_limit_is_raised_as_far_as_it_can_be(
     command = [sys.executable, "-c", COUNT, *map(str, limits), str(wanted)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert told.split() == [str(fitting), str(soft_after), str(noted)]
+
+
+TRIM = """
+from pathlib import Path
+from postd.process import trim_memory
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024
+
+blocks = [bytes(2000) for _ in range(20_000)]
+del blocks[::2], blocks[:-1]  # all free but what is at the end of the heap
+before = resident_mib()
+trim_memory()
+print(before - resident_mib())
+"""
+
+
+def test_memory_that_is_free_goes_back_to_the_system() -> None:
+    told = subprocess.run([sys.executable, "-c", TRIM], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert float(told) > 20
