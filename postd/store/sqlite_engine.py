@@ -37,8 +37,8 @@ _WATCH_EVERY_S = 1
 _LEAVING_TIMEOUT_MS = 1000
 """How long a stop waits for others that read a file that is not at our path any more."""
 
-ROWS_AT_ONCE = 200
-"""How many rows one statement adds: SQLite before 3.32 takes no more than 999 values."""
+ROWS_AT_ONCE = 128
+"""How many rows one statement adds, a power of two: SQLite before 3.32 takes no more than 999 values."""
 
 RECALLED_MAX = 4096
 """How many results of queries are kept for as long as nothing is committed."""
@@ -48,21 +48,25 @@ _Write = tuple[Callable[[sqlite3.Connection], object], bool]
 
 
 class NewRow(Struct, frozen=True):
-    """A write that adds a row, if there is none like it; it comes to whether there was none.
+    """A write that adds a row. Those of a batch that have the same statement become one.
 
-    Those of a batch go there in one statement, if they have the same: to change between the threads for each of them
-    costs more than they do.
+    To change between the threads for each of them costs more than they do.
 
     Args:
         insert: the statement up to the values.
         values: the row.
+        numbered: True if it comes to the row's id, which must be an AUTOINCREMENT's, and no row may be like it. Else
+            it comes to whether there was none like it; if there is, nothing is added.
     """
 
     insert: str
     values: tuple[object, ...]
+    numbered: bool = False
 
-    def __call__(self, connection: sqlite3.Connection) -> bool:
-        return _insert(connection, [self], "ON CONFLICT DO NOTHING") > 0
+    def __call__(self, connection: sqlite3.Connection) -> object:
+        if self.numbered:
+            return _insert(connection, [self]).lastrowid
+        return _insert(connection, [self], "ON CONFLICT DO NOTHING").rowcount > 0
 
 
 class WriterThread:
@@ -383,24 +387,36 @@ class SqliteEngine:
 def _outcomes(
     writes: Sequence[Callable[[sqlite3.Connection], object]], connection: sqlite3.Connection
 ) -> list[Outcome]:
-    rows = [write for write in writes if isinstance(write, NewRow)]
-    added = set[int]()
+    added = _insert_together([write for write in writes if isinstance(write, NewRow)], connection)
+    return [added[id(write)] if id(write) in added else _outcome(write, connection) for write in writes]
+
+
+def _insert_together(rows: Sequence[NewRow], connection: sqlite3.Connection) -> dict[int, object]:
+    """Add rows, many with a statement; return what came of those that are added, by the `id()` of the row.
+
+    What is missing there has to be tried for itself: the table has a row like one of those that were added with it.
+    """
+    added = dict[int, object]()
     for insert in {row.insert for row in rows}:
         alike = [row for row in rows if row.insert == insert]
-        for start in range(0, len(alike), ROWS_AT_ONCE):
-            together = alike[start : start + ROWS_AT_ONCE]
+        while alike:
+            # As many as a power of two: so that there are few statements, which SQLite has compiled already.
+            many = min(ROWS_AT_ONCE, 1 << (len(alike).bit_length() - 1))
+            together, alike = alike[:many], alike[many:]
             try:
-                _insert(connection, together)
+                last_id = _insert(connection, together).lastrowid or 0
             except sqlite3.IntegrityError:
-                continue  # there is one like one of them, and nothing was done: each is tried for itself
-            added.update(map(id, together))
-    return [True if id(write) in added else _outcome(write, connection) for write in writes]
+                continue  # nothing was done
+            # The ids of one statement follow one another.
+            first_id = last_id - many + 1
+            added.update((id(row), first_id + n if row.numbered else True) for n, row in enumerate(together))
+    return added
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[NewRow], otherwise: str = "") -> int:
+def _insert(connection: sqlite3.Connection, rows: Sequence[NewRow], otherwise: str = "") -> sqlite3.Cursor:
     places = ", ".join([f"({', '.join('?' * len(rows[0].values))})"] * len(rows))
     values = [value for row in rows for value in row.values]
-    return connection.execute(f"{rows[0].insert} VALUES {places} {otherwise}", values).rowcount
+    return connection.execute(f"{rows[0].insert} VALUES {places} {otherwise}", values)
 
 
 def _outcome(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

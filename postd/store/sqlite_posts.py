@@ -11,7 +11,7 @@ from postd.errors import NoSuchPostError, PostChangedError, StoreUnavailableErro
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import Page
 from postd.store.paging import check_reached
-from postd.store.sqlite_engine import SqliteEngine
+from postd.store.sqlite_engine import NewRow, SqliteEngine
 from postd.store.sqlite_file import transaction
 from postd.store.sqlite_import import SqliteImport
 
@@ -38,10 +38,7 @@ class SqlitePosts(SqliteEngine):
         return await self._recall(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
     async def add_post(self, text: str) -> int:
-        def write(connection: sqlite3.Connection) -> int | None:
-            return connection.execute("INSERT INTO post (post) VALUES (?)", (text,)).lastrowid
-
-        added: int = await self._write(write)
+        added: int = await self._write(NewRow("INSERT INTO post (post)", (text,), numbered=True))
         return added
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:

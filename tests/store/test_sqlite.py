@@ -11,11 +11,13 @@ from typing import cast
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import DeferredList, gatherResults
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 
 from postd.errors import ChangesGoneError, StoreFullError, StoreRefusedError, StoreUnavailableError
+from postd.model import POST_ID_MAX
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite import SqliteStore
@@ -164,7 +166,7 @@ def _pipe(path: Path) -> None:
         (_without_version, "not those of postd (version has no row)"),
         (_half_made, "not those of postd (table post already exists)"),
         (_dangling, "there is no such file"),
-        (_newer, "newer postd (schema 4711; this one knows 2)"),
+        (_newer, "newer postd (schema 4711; this one knows 3)"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
         (_pipe, "not a file"),
@@ -262,6 +264,19 @@ async def test_the_end_of_the_ids_hurts_nobody_else(store: SqliteStore, path: Pa
     await updating
     assert isinstance(await error_of(adding), StoreFullError)
     assert (await store.get_post(1)).post == "uno"
+
+
+@ensureDeferred
+async def test_of_posts_added_together_those_are_there_that_there_are_ids_for(store: SqliteStore, path: Path) -> None:
+    run_sql(path, f"INSERT INTO post (id, post) VALUES ({POST_ID_MAX - 4}, 'before')")
+    adding = [started(store.add_post(f"post {n}")) for n in range(6)]
+    outcomes = [outcome for _, outcome in await DeferredList(adding, consumeErrors=True)]
+    ids = {outcome: n for n, outcome in enumerate(outcomes) if isinstance(outcome, int)}
+    assert sorted(ids) == list(range(POST_ID_MAX - 3, POST_ID_MAX + 1))
+    assert [type(one.value) for one in outcomes if isinstance(one, Failure)] == [StoreFullError] * 2
+    for post_id, n in ids.items():
+        assert (await store.get_post(post_id)).post == f"post {n}"
+    assert (await store.version()).revision == len(ids) + 1
 
 
 @ensureDeferred
