@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import subprocess
 import sys
 import time
@@ -255,9 +256,11 @@ class Terminal:
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self._ours, theirs = os.openpty()
-        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty.
+        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty. A shell
+        # that runs the tests in the background has SIGINT ignored in all that they start.
         shim = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+            "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+            "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", shim, POSTD, *arguments],
@@ -284,6 +287,8 @@ class Terminal:
         return self.process.wait(WAIT_MAX_S)
 
     def _read(self) -> bool:
+        if not select.select([self._ours], [], [], WAIT_MAX_S)[0]:
+            raise AssertionError(f"it neither ends nor goes on: {self.shown}")
         try:
             shown = os.read(self._ours, 4096).decode()
         except OSError:  # what Linux says when nobody has the other end open any more
