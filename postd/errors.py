@@ -81,6 +81,14 @@ class PostChangedError(PostdError):
         self.post_id = post_id
 
 
+class KeyReusedError(PostdError):
+    """Another request was made with this idempotency key."""
+
+
+class KeyInUseError(PostdError):
+    """A request with this idempotency key is under way."""
+
+
 class ChangesGoneError(PostdError):
     """The change log does not reach from the revision asked for: trimmed since, or not there yet."""
 

@@ -45,6 +45,22 @@ class Failures(Struct, frozen=True):
     next_expiry: float
 
 
+class Once(Struct, frozen=True):
+    """What a request is known by, so that it stores one post however often it comes.
+
+    Args:
+        key: bytes that nobody else uses.
+        request: tells this request from others with the same key.
+        now: when it came, in seconds since the epoch.
+        expires: until when it is remembered, if it stores a post.
+    """
+
+    key: bytes
+    request: bytes
+    now: float
+    expires: float
+
+
 class PostStore(Protocol):
     """Posts, and what has become of them. Ids only ever grow and are never used twice."""
 
@@ -61,8 +77,16 @@ class PostStore(Protocol):
             NoSuchPostError: there is none with that id.
         """
 
-    async def add_post(self, text: str) -> int:
-        """Store a new post and return its id."""
+    async def add_post(self, text: str, *, once: Once | None = None) -> int:
+        """Store a new post and return its id.
+
+        Args:
+            text: the post's text.
+            once: if given, and a post was stored with its key before, nothing is stored, and that one's id returned.
+
+        Raises:
+            KeyReusedError: that was another request.
+        """
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
         """Give a post another text; the same text again is no change.

@@ -7,10 +7,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from postd.errors import NoSuchPostError, PostChangedError, StoreUnavailableError
+from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
-from postd.store.interface import Page
+from postd.store.interface import Once, Page
 from postd.store.paging import check_reached, read_by_pages
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_engine import RedisEngine
@@ -62,8 +62,11 @@ class RedisPosts(RedisEngine):
             raise NoSuchPostError(post_id)
         return Post(*_decode(members[0]))
 
-    async def add_post(self, text: str) -> int:
-        post_id, revision = await self._write(_ADD, _new_tag(), text)
+    async def add_post(self, text: str, *, once: Once | None = None) -> int:
+        key = (once.key.hex(), once.request.hex(), repr(once.now), repr(once.expires)) if once else ()
+        post_id, revision = await self._write(_ADD, _new_tag(), text, *key)
+        if post_id == "reused":
+            raise KeyReusedError
         self._saw(post_id=int(post_id), revision=int(revision))
         return int(post_id)
 

@@ -38,6 +38,9 @@ KEYS = {
     # For each key its failures by when they expire, and all keys by when their first one does.
     "FAILURE": "postd:failure:",
     "FAILURES": "postd:failures",
+    # Hashes of a request and the post it stored, by the key it came with, and all keys by when they expire.
+    "ONCE": "postd:once:",
+    "ONCES": "postd:onces",
     # Written so that replicas have something to confirm (redis_confirm).
     "CONFIRMED": "postd:confirmed",
     # Posts of an import that is not committed yet; as POSTS.

@@ -14,6 +14,7 @@ from postd.store.sqlite_engine import NewRow, SqliteEngine
 _EXPIRED = (
     ("SELECT 1 FROM session WHERE expires <= ? LIMIT 1", "DELETE FROM session WHERE expires <= ?", 0),
     ("SELECT 1 FROM failure WHERE expires <= ? LIMIT 1", "DELETE FROM failure WHERE expires <= ?", 0),
+    ("SELECT 1 FROM idempotency_key WHERE expires <= ? LIMIT 1", "DELETE FROM idempotency_key WHERE expires <= ?", 0),
     (
         "SELECT 1 FROM nonce_count WHERE expires <= ? LIMIT 1",
         "DELETE FROM nonce_count WHERE expires <= ?",

@@ -7,9 +7,9 @@ from typing import Any
 
 from twisted.internet.task import deferLater
 
-from postd.errors import NoSuchPostError, PostChangedError, StoreUnavailableError
+from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
-from postd.store.interface import Page
+from postd.store.interface import Once, Page
 from postd.store.paging import check_reached
 from postd.store.sqlite_engine import NewRow, SqliteEngine
 from postd.store.sqlite_file import transaction
@@ -37,8 +37,22 @@ class SqlitePosts(SqliteEngine):
     async def get_post(self, post_id: int) -> Post:
         return await self._recall(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
-    async def add_post(self, text: str) -> int:
-        added: int = await self._write(NewRow("INSERT INTO post (post)", (text,), numbered=True))
+    async def add_post(self, text: str, *, once: Once | None = None) -> int:
+        new = NewRow("INSERT INTO post (post)", (text,), numbered=True)
+
+        def write(connection: sqlite3.Connection) -> object:
+            assert once is not None
+            query = "SELECT request, post_id FROM idempotency_key WHERE key = ? AND expires > ?"
+            request, post_id = connection.execute(query, (once.key, once.now)).fetchone() or (once.request, None)
+            if request != once.request:
+                raise KeyReusedError
+            if post_id is None:
+                post_id = new(connection)
+                row = (once.key, once.request, post_id, once.expires)
+                connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
+            return post_id
+
+        added: int = await self._write(write if once else new)
         return added
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:

@@ -18,6 +18,7 @@ from twisted.internet.task import deferLater
 
 from postd.errors import (
     ChangesGoneError,
+    KeyReusedError,
     NoSuchPostError,
     PostChangedError,
     PostdError,
@@ -28,7 +29,7 @@ from postd.errors import (
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
 from postd.reactor import IReactor
-from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Store
+from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Once, Store
 from postd.store.writes import QUEUE_MAX
 
 MakeStore = Callable[[], Store]
@@ -437,6 +438,40 @@ class PostStoreContract(MovingContract):
         assert await store.add_post("z") == 5
 
     @ensureDeferred
+    async def test_a_request_with_a_key_stores_one_post(self, store: Store) -> None:
+        assert await store.add_post("other") == 1
+        assert await store.add_post("one", once=make_once()) == 2
+        await store.replace_post(2, "changed since")
+        version = await store.version()
+        assert await store.add_post("one", once=make_once(now=NOW + 9)) == 2
+        assert isinstance(await error_of(store.add_post("two", once=make_once(request=b"other"))), KeyReusedError)
+        assert await store.version() == version
+        assert await store.add_post("one", once=make_once(key=b"\0\xff")) == 3
+        await store.delete_post(2)
+        assert await store.add_post("one", once=make_once()) == 2
+        assert await store.last_id() == 3
+
+    @ensureDeferred
+    async def test_requests_with_a_key_that_come_together_store_one_post(self, store: Store) -> None:
+        adding = [started(store.add_post(text, once=once)) for text in "abc" for once in (make_once(), None)]
+        ids = await gatherResults(adding)
+        assert len(set(ids[::2])) == 1
+        assert sorted({*ids[1::2], ids[0]}) == [1, 2, 3, 4]
+        assert len((await store.list_posts(limit=9)).posts) == 4
+
+    @ensureDeferred
+    async def test_a_key_is_forgotten_when_it_has_expired(self, store: Store) -> None:
+        assert await store.add_post("one", once=make_once()) == 1
+        await store.purge_expired(now=NOW + 99.5)
+        assert await store.add_post("one", once=make_once(now=NOW + 99.5)) == 1
+        # Whether it was purged or not, and with another request.
+        assert await store.add_post("two", once=make_once(request=b"other", now=NOW + 100, expires=NOW + 200)) == 2
+        await store.purge_expired(now=NOW + 100)
+        assert await store.add_post("two", once=make_once(request=b"other", now=NOW + 101)) == 2
+        await store.purge_expired(now=NOW + 200)
+        assert await store.add_post("one", once=make_once(now=NOW + 150)) == 3
+
+    @ensureDeferred
     async def test_writes_asked_for_together_all_happen_in_order(self, store: Store) -> None:
         ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(700)])
         assert ids == list(range(1, 701))
@@ -541,6 +576,18 @@ class LastingStoreContract(PostStoreContract):
     """Further: what was acknowledged outlives the store that took it."""
 
     @ensureDeferred
+    async def test_keys_of_requests_are_one_for_all_on_one_place(self, make_store: MakeStore) -> None:
+        stores = [await open_store(make_store) for _ in range(2)]
+        ids = await gatherResults([started(store.add_post("one", once=make_once())) for store in stores * 5])
+        assert set(ids) == {1}
+        for store in stores:
+            await store.stop()
+        again = await open_store(make_store)
+        assert await again.add_post("one", once=make_once()) == 1
+        assert isinstance(await error_of(again.add_post("two", once=make_once(request=b"other"))), KeyReusedError)
+        await again.stop()
+
+    @ensureDeferred
     async def test_all_is_there_after_a_restart(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         await store.add_post("one")
@@ -605,6 +652,10 @@ def id_hash_of(number: int) -> bytes:
 
 def make_session(username: str = "alice", fingerprint: bytes = b"first", created: float = NOW) -> Session:
     return Session(username, fingerprint, created, created, created + 1800, created + 43200)
+
+
+def make_once(key: bytes = b"key", request: bytes = b"request", now: float = NOW, expires: float = NOW + 100) -> Once:
+    return Once(key, request, now, expires)
 
 
 class LoginStoreContract:

@@ -17,6 +17,10 @@ for _, nonce in ipairs(expired(NONCES, ARGV[3])) do
   redis.call('DEL', NONCE .. nonce)
   redis.call('ZREM', NONCES, nonce)
 end
+for _, key in ipairs(expired(ONCES, ARGV[2])) do
+  redis.call('DEL', ONCE .. key)
+  redis.call('ZREM', ONCES, key)
+end
 for _, key in ipairs(expired(FAILURES, ARGV[2])) do
   redis.call('ZREMRANGEBYSCORE', FAILURE .. key, '-inf', ARGV[2])
   local first = redis.call('ZRANGE', FAILURE .. key, 0, 0, 'WITHSCORES')
