@@ -103,6 +103,18 @@ class Origin(str):
         return cls(origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80"))
 
 
+class CorsOrigin(Origin):
+    """An origin whose pages may use the API, or `"*"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        if not value:
+            raise ValueError("'' is not an origin, such as https://app.example")
+        return cls(value) if value == "*" else super().decode(value)
+
+
 class PagePath(str):
     """The path of a page: whole segments, none of them ours."""
 
@@ -182,6 +194,7 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 
     read: Rule = ("open",)
     write: Rule = ("open",)
+    cors_origins: tuple[CorsOrigin, ...] = ()
 
 
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
@@ -406,6 +419,8 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         key = at.rstrip("`")
         wanted = _WANTED.get(re.sub(r"\[[0-9.]*\]", "", key))
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
+    if "*" in settings.api.cors_origins and len(settings.api.cors_origins) > 1:
+        raise ConfigError(f"{name}: api.cors_origins", f'"*" is all of them; allowed: {_WANTED["api.cors_origins"]}')
     paths = [page.path for page in settings.pages]
     for number, path in enumerate(paths):
         if path in paths[:number]:
@@ -448,6 +463,7 @@ _WANTED = {
     "api": "a table, [api]",
     "api.read": f'a list of one or more of "open", {_SCHEMES}',
     "api.write": f'a list of one or more of "open", {_SCHEMES}',
+    "api.cors_origins": 'a list of origins, such as ["https://app.example"], or ["*"] alone',
     "page": "tables, each under [[page]], with path and schemes",
     "page.schemes": f"a list of one or more of {_SCHEMES}",
     "page.files": "the path of a folder",

@@ -34,6 +34,7 @@ from postd.process import TRIM_EVERY_S, fit_descriptors, settle_memory, trim_mem
 from postd.reactor import IReactor
 from postd.review import exposure_problem, rules_of
 from postd.store import Store, open_store
+from postd.web.events import Events
 from postd.web.front.access_log import AccessLog
 from postd.web.front.site import PostdSite
 from postd.web.site import ProtectedPage, make_root
@@ -50,6 +51,7 @@ class Parts(Struct, frozen=True):
 
     store: Store
     logins: Logins
+    events: Events
     site: PostdSite
 
 
@@ -68,6 +70,7 @@ class PostdService(Service):
     def __init__(self, parts: Parts, listeners: Sequence[Listener], *, started: Started, reactor: IReactor) -> None:
         self._store = parts.store
         self._logins = parts.logins
+        self._events = parts.events
         self._site = parts.site
         self._listeners = listeners
         self._started = started
@@ -104,6 +107,7 @@ class PostdService(Service):
         self._trimming.stop()
         self._let_in()
         self._site.begin_end()
+        self._events.close()
         accept_waiting(self._listeners)
         # It takes a turn, in which what they have sent is read.
         await close(self._listeners)
@@ -222,11 +226,12 @@ def _make_parts(loaded: LoadedSettings, reactor: IReactor) -> Parts:
     settings, where = loaded.settings, loaded.where
     store = open_store(settings.store, where=where["store"], reactor=reactor)
     logins = Logins(settings, store, reactor=reactor, issuers_where=where["bearer"])
-    root = make_tree(settings, store, logins)
+    events = Events(store, reactor=reactor)
+    root = make_tree(settings, store, events, logins)
     as_json, address_of = settings.log.format == "json", logins.access.clients.address
     access_log = AccessLog(as_json=as_json, address_of=address_of, reactor=reactor) if settings.log.access else None
     site = PostdSite(root, limits=settings.limits, access_log=access_log, reactor=reactor)
-    return Parts(store, logins, site)
+    return Parts(store, logins, events, site)
 
 
 def _nobody() -> Factory:
@@ -244,10 +249,13 @@ def _end(why: str, reactor: IReactor) -> None:
     reactor.callWhenRunning(reactor.stop)
 
 
-def make_tree(settings: Settings, store: Store, logins: Logins) -> IResource:
+def make_tree(settings: Settings, store: Store, events: Events, logins: Logins) -> IResource:
     """Return the resource tree that the settings ask for."""
     pages = [ProtectedPage(page.path, page.schemes, page.files, page.allowed) for page in settings.pages]
-    return make_root(store, logins.access, read=settings.api.read, write=settings.api.write, pages=pages)
+    api = settings.api
+    return make_root(
+        store, events, logins.access, read=api.read, write=api.write, pages=pages, cors_origins=api.cors_origins
+    )
 
 
 def _prepare(store: Store, where: str) -> None:

@@ -29,6 +29,7 @@ from postd.reactor import IReactor
 from postd.service import make_tree
 from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_engine import WriterThread
+from postd.web.events import Events
 from postd.web.front.access_log import AccessLog
 from postd.web.front.channel import Channel
 from postd.web.front.site import PostdSite
@@ -187,7 +188,8 @@ class InMemoryApi:
         self.logins.start()
         self._treq: Any = StubTreq(None)
         # treq's own server would be a stock Site around the tree; ours is part of what is tested.
-        self.site = make_site(make_tree(loaded, self.store, self.logins), clock=self.clock)
+        self.events = Events(self.store, reactor=reactor)
+        self.site = make_site(make_tree(loaded, self.store, self.events, self.logins), clock=self.clock)
         self._treq._agent._serverFactory = self.site  # noqa: SLF001
 
     def close(self) -> None:

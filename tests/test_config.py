@@ -14,6 +14,7 @@ from postd.config import (
     AskedUrl,
     BearerSettings,
     ByteCount,
+    CorsOrigin,
     DigestSettings,
     IssuerUrl,
     Leeway,
@@ -44,6 +45,7 @@ KEYS = (
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"basic", "digest", "session", "bearer"'
+ORIGINS = 'a list of origins, such as ["https://app.example"], or ["*"] alone'
 SAMPLE = Path(__file__).parent.parent / "etc" / "postd.toml"
 
 
@@ -77,7 +79,7 @@ def test_the_defaults(folder: Path) -> None:
         insecure=frozenset(),
         trusted_proxies=(),
         public_url=Origin(""),
-        api=Api(read=("open",), write=("open",)),
+        api=Api(read=("open",), write=("open",), cors_origins=()),
         pages=(Page(PagePath("/basic"), ("basic",), "", ()), Page(PagePath("/digest"), ("digest",), "", ())),
         session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
         digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
@@ -107,6 +109,7 @@ def test_every_key(folder: Path) -> None:
         [api]
         read = ["open"]
         write = ["basic", "digest", "session", "bearer"]
+        cors_origins = ["https://App.example:443/", "http://localhost:3000", "http://[::1]"]
         [[page]]
         path = "/reports/2026"
         schemes = ["session", "basic"]
@@ -162,7 +165,15 @@ def test_every_key(folder: Path) -> None:
         insecure=frozenset({"open-writes", "plaintext-passwords"}),
         trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
         public_url=Origin("https://posts.example"),
-        api=Api(read=("open",), write=("basic", "digest", "session", "bearer")),
+        api=Api(
+            read=("open",),
+            write=("basic", "digest", "session", "bearer"),
+            cors_origins=(
+                CorsOrigin("https://app.example"),
+                CorsOrigin("http://localhost:3000"),
+                CorsOrigin("http://[::1]"),
+            ),
+        ),
         pages=(
             Page(
                 PagePath("/reports/2026"),
@@ -451,9 +462,49 @@ def test_a_folder_that_is_not_there(folder: Path) -> None:
     check_folders(load_settings("postd.toml", {}, folder))
 
 
-@pytest.mark.parametrize("later", ['[api]\ncors_origins = ["*"]', 'hsts = "1d"'])
-def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path, later: str) -> None:
-    assert "unknown key" in refusal(folder, later)
+def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path) -> None:
+    assert "unknown key" in refusal(folder, 'hsts = "1d"')
+
+
+def test_all_origins_may_be_allowed(folder: Path) -> None:
+    assert load(folder, '[api]\ncors_origins = ["*"]').api.cors_origins == ("*",)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "",
+            "null",
+            "app.example",
+            "https://",
+            "https://a/b",
+            "https://a?b",
+            "https://a b",
+            "//app.example",
+            "https:a",
+        ),
+        *(
+            "https://*.example",
+            "ftp://app.example",
+            "https://me@app.example",
+            "file://",
+            "**",
+            "https://bücher.example",
+        ),
+    ],
+)
+def test_what_is_no_origin_cannot_be_allowed(folder: Path, origin: str) -> None:
+    why = f"postd.toml: api.cors_origins[1]: {origin!r} is not an origin, such as https://"
+    refused = refusal(folder, f"[api]\ncors_origins = ['https://app.example', '{origin}']")
+    assert refused.startswith(why)
+    assert refused.endswith(f"; allowed: {ORIGINS}")
+
+
+@pytest.mark.parametrize("origins", [["*", "https://app.example"], ["https://app.example", "*"], ["*", "*"]])
+def test_all_origins_and_one_more_are_refused(folder: Path, origins: list[str]) -> None:
+    refused = refusal(folder, f"[api]\ncors_origins = {origins}")
+    assert refused == f'postd.toml: api.cors_origins: "*" is all of them; allowed: {ORIGINS}'
 
 
 def test_a_file_that_is_not_there(folder: Path) -> None:

@@ -15,12 +15,13 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import (
     BearerCredentials,
     IBearerCredentials,
     InsufficientScopeError,
     InvalidTokenError,
+    Refused,
     log_refusal,
 )
 from postd.auth.fetching import Fetcher
@@ -173,6 +174,18 @@ class BearerChecker(Checker):
         if missing:
             raise log_refusal("bearer", InsufficientScopeError(owner, missing), credentials.address)
         return owner.encode()
+
+    def lasting(self, credentials: BearerCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
+        async def lives() -> bool:
+            try:
+                await self.check(credentials)
+            except Refused:
+                return False
+            except (IssuerUnavailableError, LoginsBusyError):
+                pass  # as long as nobody says that it has ended
+            return True
+
+        return lives
 
     async def _accept(self, credentials: BearerCredentials) -> _Accepted:
         now = self._now()

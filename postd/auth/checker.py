@@ -1,10 +1,19 @@
 """What the checkers of `twisted.cred` have in common here: a check is a coroutine."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred
 from zope.interface import Interface, implementer
+
+Lasting = Callable[[], Awaitable[bool]]
+"""Tells whether credentials that were good still are. It is no use of them: nothing is counted or renewed."""
+
+
+async def always() -> bool:
+    """Be the `Lasting` of what has no end."""
+    return True
 
 
 @implementer(ICredentialsChecker)
@@ -20,6 +29,10 @@ class Checker:
     async def check(self, credentials: Any) -> bytes:
         """Return the identifier of the avatar whose credentials these are."""
         raise NotImplementedError
+
+    def lasting(self, credentials: Any, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - for those that know of an end
+        """Return what tells later whether the avatar may stay that has been let in with these credentials."""
+        return always
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
         """Return a Deferred for what `check` returns or raises."""

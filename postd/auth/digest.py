@@ -4,7 +4,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import (
     DigestCredentials,
     IDigestCredentials,
@@ -111,3 +111,6 @@ class DigestChecker(Checker):
             await self._throttle.forget(attempt)
         credentials.accepted(response_hash(sent, ha1, ""))
         return name.encode()
+
+    def lasting(self, credentials: DigestCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
+        return self._users.lasting(avatar_id.decode())

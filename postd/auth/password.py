@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
 from postd.auth.once import Remembered, UnderWay
 from postd.auth.throttle import Throttle, attempt_of
@@ -195,6 +195,9 @@ class PasswordChecker(Checker):
         if now is None or now.password_hash != stored:
             raise _refused(credentials, "the password was changed meanwhile")
         return name.encode()
+
+    def lasting(self, credentials: PasswordCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
+        return self._users.lasting(avatar_id.decode())
 
 
 def _refused(credentials: PasswordCredentials, why: str) -> Refused:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
 from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
+from postd.model import Session
 from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
 from postd.store.interface import LoginStore
 
@@ -50,16 +51,24 @@ class Sessions:
 
     async def user_of(self, id_hash: bytes) -> str | None:
         """Return whose live session this is, None if there is none. That it is in use is noted now and then."""
-        session = await self._store.get_session(id_hash)
+        session = await self._find(id_hash)
         if session is None:
             return None
         now = self._now()
-        if session.expires <= now or self._users.fingerprint(session.username) != session.fingerprint:
-            return None
         expires = renewal(session, now=now, idle_s=self._idle_s)
         if expires is not None:
             await self._renew(id_hash, now, expires)
         return session.username
+
+    async def lives(self, id_hash: bytes) -> bool:
+        """Tell whether there is such a live session, which is no use of it."""
+        return await self._find(id_hash) is not None
+
+    async def _find(self, id_hash: bytes) -> Session | None:
+        session = await self._store.get_session(id_hash)
+        if session is None or session.expires <= self._now():
+            return None
+        return session if self._users.fingerprint(session.username) == session.fingerprint else None
 
     async def _renew(self, id_hash: bytes, now: float, expires: float) -> None:
         with suppress(StoreUnavailableError):  # it is good for this request, and the store tells the log
@@ -97,3 +106,13 @@ class SessionChecker(Checker):
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
         return live[0].encode()
+
+    def lasting(self, credentials: SessionCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
+        async def lives() -> bool:
+            try:
+                # One of them has let it in, and two would not have.
+                return any([await self._sessions.lives(id_hash) for id_hash in credentials.id_hashes])
+            except StoreUnavailableError:
+                return True  # nobody knows, and nothing can be told either
+
+        return lives

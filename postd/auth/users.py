@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from twisted.logger import Logger
 
+from postd.auth.checker import Lasting
 from postd.auth.userfile import Account, decode_users, read_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import UNKNOWN_HASH, cost_of
@@ -105,6 +106,15 @@ class UserDirectory:
     def fingerprint(self, name: str) -> bytes | None:
         """Return the fingerprint of an account, None if there is no such account."""
         return self._accounts.fingerprints.get(name)
+
+    def lasting(self, name: str) -> Lasting:
+        """Return what tells later whether an account is still there, with the same password."""
+        fingerprint = self.fingerprint(name)
+
+        async def is_the_same() -> bool:
+            return self.fingerprint(name) == fingerprint
+
+        return is_the_same
 
     def hash_in_place_of(self, name: str, key: bytes) -> str:
         """Return the hash to verify against for a user that there is not, so that this takes the time it takes others.

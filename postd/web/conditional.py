@@ -1,6 +1,7 @@
 """Preconditions (RFC 9110 §13): the entity tags of a request held against the current one."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from postd.web.errors import precondition_failed
@@ -24,6 +25,29 @@ def is_current(request: Any, etag: bytes) -> bool:
         _check_if_match(request, etag)
         return _none_match_fails(request, etag)
     return False
+
+
+def current_tag(request: Any, etags: Sequence[bytes]) -> bytes | None:
+    """Return which form of a state a client has already that reads: the first that it names, the last for `*`.
+
+    Args:
+        request: GET or HEAD.
+        etags: the tags of the forms that are good for it, the best first; the last is that of a form there always is.
+
+    Raises:
+        Problem: 412, it asked for another state with `If-Match`.
+    """
+    fields = request.fields
+    if b"If-Match" in fields and not any(_matches(fields[b"If-Match"], etag, weakly=False) for etag in etags):
+        raise precondition_failed()
+    field_lines = fields.get(b"If-None-Match")
+    if field_lines is None:
+        return None
+    if len(field_lines) == 1 and field_lines[0] in etags:  # as most send it
+        return bytes(field_lines[0])
+    if field_lines == [b"*"]:
+        return etags[-1]
+    return next((etag for etag in etags if _matches(field_lines, etag, weakly=True)), None)
 
 
 def require_current(request: Any, etag: bytes) -> None:

@@ -17,6 +17,8 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from postd.errors import (
     InvalidTextError,
     IssuerUnavailableError,
+    KeyInUseError,
+    KeyReusedError,
     LoginsBusyError,
     NoSuchPostError,
     PostChangedError,
@@ -27,7 +29,10 @@ from postd.errors import (
 )
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
 
-_API = [[b"", segment] for segment in (b"post", b".well-known", b"openapi.json")]
+API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
+"""What the paths of the API begin with."""
+
+_API = [[b"", segment] for segment in API_SEGMENTS]
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -69,6 +74,10 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
             return Problem(404, f"There is no post {post_id}.")
         case PostChangedError():
             return precondition_failed()
+        case KeyReusedError():
+            return Problem(422, "Another request was made with this Idempotency-Key.")
+        case KeyInUseError():
+            return Problem(409, "A request with this Idempotency-Key is under way.", headers=_retry())
         case InvalidTextError(why=why):
             return Problem(422, why, pointer="/post")
         case TooManyFailuresError(retry_after_s=seconds):

@@ -34,11 +34,12 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, Lasting, always
 from postd.auth.credentials import InsufficientScopeError, Refused, log_refusal
 from postd.web.answers import Answer, make_no_content, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
+from postd.web.cors import is_preflight
 from postd.web.errors import Problem, answer_problem, is_api
 from postd.web.front.answering import Steps, ViewResource, error_page
 
@@ -148,12 +149,12 @@ class Guard(HTTPAuthSessionWrapper):
         self._users = users
 
     def _authorizedResource(self, request: Any) -> IResource:
-        if request.method == b"OPTIONS" and _is_preflight(request):
+        if is_preflight(request):
             return ViewResource(_answer_preflight)
         try:
             if self._session_challenge is not None:
                 self._clients.refuse_cross_site_write(request)
-            credentials = self._decode(request)
+            request.credentials = credentials = self._decode(request)
             if credentials is None:
                 return self._challenge(None, request)
             check = self._checks.get(type(credentials)) or self._find_check(credentials)
@@ -242,6 +243,15 @@ async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refus
             request.add_header(b"WWW-Authenticate", challenge)
 
 
+def lasting(portal: Portal, request: Any) -> Lasting:
+    """Return what tells later whether whoever has sent a request may still be here; who came in unasked, may."""
+    if request.username is not None:
+        for interface, checker in portal.checkers.items():
+            if interface.providedBy(request.credentials) and isinstance(checker, Checker):
+                return checker.lasting(request.credentials, request.username.encode())
+    return always
+
+
 async def _ask(checker: ICredentialsChecker, credentials: ICredentials) -> Any:
     return await maybeDeferred(checker.requestAvatarId, credentials)
 
@@ -252,10 +262,6 @@ def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
     if b"\t" in scheme:
         scheme, _, rest = value.partition(b"\t")
     return scheme.lower(), rest.strip(b" \t")
-
-
-def _is_preflight(request: Any) -> bool:
-    return b"Origin" in request.fields and b"Access-Control-Request-Method" in request.fields
 
 
 async def _answer_preflight(_request: Any) -> Answer:

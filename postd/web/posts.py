@@ -1,7 +1,8 @@
 """The post API (spec: Post API; contract 2)."""
 
 import re
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -12,14 +13,18 @@ import orjson
 from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
+from postd.auth.checker import Lasting
 from postd.auth.once import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
-from postd.web.answers import JSON, TEXT, Answer, Stream, make_answer, make_not_modified, make_stream
+from postd.web.answers import JSON, TEXT, Answer, Stream, make_answer, make_not_modified
 from postd.web.body import decode_text
+from postd.web.compress import VARY, Text, answer_current
 from postd.web.conditional import has_preconditions, is_current, require_current
 from postd.web.errors import Problem
+from postd.web.events import Events
 from postd.web.front.router import Application
+from postd.web.idempotency import IdempotencyKeys
 from postd.web.longlist import LongList, encode_posts
 
 LIMIT_MAX = 1000
@@ -78,11 +83,11 @@ class _List(Struct, frozen=True):
     """All posts at a version; None if there were more than `SNAPSHOT_MAX`."""
 
     version: Version
-    encoded: _Encoded | None
+    text: Text | None
 
 
 class PostApi:
-    """The resources `/post` and `/post/<id>`.
+    """The resources `/post`, `/post/<id>` and `/post/events`.
 
     The spec gives paths, methods and bodies. What it does not show was settled so: 201 with `Location` for a new post
     and 200 for the rest; ascending ids; `text/plain` for the confirmations; PUT replaces and never creates, because
@@ -90,17 +95,25 @@ class PostApi:
 
     Args:
         store: keeps the posts.
+        events: tells of changes.
         private: whether not everybody may read them, so that no cache may keep what it sees.
+        lasting: returns what tells later whether who has sent a request may still read them.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore, *, private: bool = False) -> None:
+    def __init__(
+        self, store: PostStore, events: Events, *, private: bool = False, lasting: Callable[[Any], Lasting]
+    ) -> None:
         self._store = store
+        self._events = events
+        self._lasting = lasting
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
+        self._list_caching = {**self._caching, **VARY}
         self._list: _List | None = None
         self._listing: UnderWay[Version, _List] = UnderWay()
+        self._idempotency = IdempotencyKeys(time.time)
         self._long_list = LongList(store, self._headers_at)
         # What a post looks like hangs on nothing but what it says: no change can make this wrong.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
@@ -111,37 +124,38 @@ class PostApi:
         version = await self._store.version()
         if after == 0 and limit is None:
             return await self._answer_all(request, version)
-        headers = {b"ETag": _list_etag(version, after, limit), **self._caching}
-        if is_current(request, headers[b"ETag"]):
-            return make_not_modified(headers)
+        headers = {b"ETag": _list_etag(version, after, limit), **self._list_caching}
+        not_modified = answer_current(request, headers)
+        if not_modified is not None:
+            return not_modified
         page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
         if page.more and limit is None:
-            return make_stream(JSON, self._long_list.read(after), self._caching)
+            return self._long_list.answer_rest(request, after, self._list_caching)
         # The posts may be newer than the version that was asked for first.
         headers[b"ETag"] = _list_etag(page.version, after, limit)
         if page.more and limit is not None:
             headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-        return make_answer(HTTPStatus.OK, JSON, _encode_list(page.posts), headers)
+        return await Text(JSON, _encode_list(page.posts), headers).answer(request)
 
     async def _answer_all(self, request: Any, version: Version) -> Answer | Stream:
         listed = self._list
         if listed is None or listed.version != version:
-            headers = self._headers_at(version)
-            if is_current(request, headers[b"ETag"]):
-                return make_not_modified(headers)
+            not_modified = answer_current(request, self._headers_at(version))
+            if not_modified is not None:
+                return not_modified
             # What others have asked for since the posts are at this version is new enough for us.
             listed = await self._listing.join(version, self._list_all)
-        if listed.encoded is None:
+        if listed.text is None:
             return self._long_list.answer(request, version)
-        return _choose(request, listed.encoded)
+        return await listed.text.answer(request)
 
     def _headers_at(self, version: Version) -> dict[bytes, bytes]:
-        return {b"ETag": _list_etag(version, 0, None), **self._caching}
+        return {b"ETag": _list_etag(version, 0, None), **self._list_caching}
 
     async def _list_all(self) -> _List:
         page = await self._store.list_posts(limit=SNAPSHOT_MAX)
-        etag = _list_etag(page.version, 0, None)
-        self._list = _List(page.version, None if page.more else self._encode(etag, _encode_list(page.posts)))
+        text = None if page.more else Text(JSON, _encode_list(page.posts), self._headers_at(page.version))
+        self._list = _List(page.version, text)
         return self._list
 
     def _encode(self, etag: bytes, body: bytes) -> _Encoded:
@@ -150,8 +164,13 @@ class PostApi:
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Any) -> Answer:
-        post_id = await self._store.add_post(decode_text(request))
+        text = decode_text(request)
+        post_id = await self._idempotency.run(request, lambda once: self._store.add_post(text, once=once))
         return _ADDED.beside(b"Location", b"/post/%d" % post_id)
+
+    @app.route("/post/events", methods=["GET"])
+    async def listen(self, request: Any) -> Stream:
+        return await self._events.answer(request, self._lasting(request))
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Any, post_id: int) -> Answer:

@@ -2,7 +2,7 @@
 
 | path | served by | behind |
 |---|---|---|
-| `/post`, `/post/<id>` | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
+| `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
 | `/home` | `protected.show_name` | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
@@ -11,6 +11,7 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -22,9 +23,11 @@ from postd.auth.session import Sessions
 from postd.store.interface import PostStore
 from postd.web.client import Clients
 from postd.web.cookie import make_challenge
+from postd.web.cors import share
+from postd.web.events import Events
 from postd.web.front.answering import ViewResource, error_page
 from postd.web.front.router import Router
-from postd.web.guard import CredentialFactory, Guard
+from postd.web.guard import CredentialFactory, Guard, lasting
 from postd.web.login import LoginPages
 from postd.web.metadata import ResourceMetadata
 from postd.web.posts import PostApi
@@ -106,17 +109,26 @@ class _Root(Resource):
         return _NOT_FOUND
 
 
-def make_root(
-    store: PostStore, access: Access, *, read: Collection[str], write: Collection[str], pages: Sequence[ProtectedPage]
+def make_root(  # noqa: PLR0913 - all that there is
+    store: PostStore,
+    events: Events,
+    access: Access,
+    *,
+    read: Collection[str],
+    write: Collection[str],
+    pages: Sequence[ProtectedPage],
+    cors_origins: Collection[str] = (),
 ) -> IResource:
     """Return the resource tree.
 
     Args:
         store: keeps the posts.
+        events: tells of their changes.
         access: how clients are let in.
         read: the schemes that let a client read posts; "open" for no questions asked.
         write: those that let it write.
         pages: further pages.
+        cors_origins: origins whose pages may use the API (`postd.web.cors`).
     """
 
     def protect(resource: IResource, schemes: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
@@ -136,7 +148,8 @@ def make_root(
     }
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    posts = Router(PostApi(store, private="open" not in read))
+    api = PostApi(store, events, private="open" not in read, lasting=partial(lasting, access.portal))
+    posts = Router(api)
     root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
     login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)
     forms = Router(login_pages)
@@ -144,4 +157,6 @@ def make_root(
         root.putChild(segment, forms)
     if access.metadata is not None:
         root.putChild(b".well-known", Router(access.metadata))
+    if cors_origins:
+        share(root, cors_origins)
     return root

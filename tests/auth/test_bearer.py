@@ -366,6 +366,19 @@ class RememberedTests:
         assert caught.value.expired
 
     @ensureDeferred
+    async def test_who_was_let_in_with_it_may_stay_until_then(self, issuers: Issuers) -> None:
+        issuer, asked = issuers.add(), issuers.add_asked()
+        checker = issuers.checker()
+        credentials = BearerCredentials(issuer.token(), writes=False, address=HERE)
+        lasting = checker.lasting(credentials, await checker.check(credentials))
+        assert await lasting()
+        asked.stop()  # whoever does not answer has not said that it has ended
+        assert await lasting()
+        issuer.keys = [Key.make("ES256", "new")]
+        assert await check(checker, issuer.token(issuer.keys[0]))  # has the keys fetched
+        assert not await lasting()
+
+    @ensureDeferred
     async def test_until_its_key_is_gone(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         checker = issuers.checker()

@@ -294,7 +294,8 @@ class Site:
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
         logins = Logins(settings, self.api.store, reactor=reactor, threads=self.threads)
-        self.worker = Worker(make_site(make_tree(settings, self.api.store, logins), clock=self.clock), self.clock)
+        tree = make_tree(settings, self.api.store, self.api.events, logins)
+        self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 
     def begin(self, *arguments: Any, **keywords: Any) -> Asked:
         asked = begin(self.worker, *arguments, **keywords)

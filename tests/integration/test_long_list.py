@@ -43,8 +43,8 @@ def test_it_is_whole_and_costs_bounded_memory(daemon: Daemon) -> None:
     httpx.get(f"{daemon.url}/post?limit=1")
     before = peak_memory_kib(daemon)
     slow = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(3)]
-    for client in slow:
-        client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+    for client, coding in zip(slow, ("identity", "gzip", "gzip"), strict=True):
+        client.sendall(f"GET /post HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n".encode())
     posts = httpx.get(f"{daemon.url}/post", timeout=60).json()
     assert [posts[0]["id"], posts[-1]["id"], len(posts)] == [1, POSTS, POSTS]
     for client in slow:

@@ -594,7 +594,7 @@ class NonceTests:
         loaded = api.logins._settings  # noqa: SLF001 - those of the first
         worker = Logins(loaded, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
         worker.start()
-        site = make_site(make_tree(loaded, api.store, worker), clock=api.clock)
+        site = make_site(make_tree(loaded, api.store, api.events, worker), clock=api.clock)
         proof = md5.proof()
         request = b"GET /digest HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\n\r\n" % proof.headers()["Authorization"]
         answer = ask_raw(site, api.clock, request, IPv4Address("TCP", "198.51.100.7", 1))

@@ -877,7 +877,7 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
     logins = Logins(loaded, api.store, reactor=reactor, threads=InlineHashThreads(reactor))
-    return Worker(make_site(make_tree(loaded, api.store, logins), clock=api.clock), api.clock)
+    return Worker(make_site(make_tree(loaded, api.store, api.events, logins), clock=api.clock), api.clock)
 
 
 class ThrottleTests:

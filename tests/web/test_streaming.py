@@ -1,6 +1,8 @@
 """Long lists, through an in-memory connection whose client reads as slowly as the test likes."""
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from postd.web.streaming import PIECE_BYTES, Flow
 from tests.helpers import Answer, InMemoryApi, SlowTransport, connect, result_of
 
 MANY = SNAPSHOT_MAX + 1
+NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds that it takes it; the worse of the two counts
 
 
 @pytest.fixture
@@ -72,7 +75,7 @@ def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: I
 
 
 def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
-    assert api.request("HEAD", "/post").header("ETag") is None
+    assert api.request("HEAD", "/post", headers=NO_GZIP).header("ETag") is None
     writer: Any = api.store._writer  # noqa: SLF001
     writer.execute("DROP TRIGGER post_deleted")  # the version stays, as if the posts went just after it was asked for
     writer.execute("DELETE FROM post")
@@ -81,22 +84,22 @@ def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, 
 
 
 def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport, api: InMemoryApi) -> None:
-    long = api.request("HEAD", "/post")
+    long = api.request("HEAD", "/post", headers=NO_GZIP)
     assert (long.status, long.header("ETag"), long.header("Content-Length")) == (200, None, None)
     writer: Any = api.store._writer  # noqa: SLF001
     writer.execute("DELETE FROM post WHERE id = 1")
-    head = api.request("HEAD", "/post")
+    head = api.request("HEAD", "/post", headers=NO_GZIP)
     get(transport)
     first = len(transport.value())
     assert first < 2 * PIECE_BYTES
     body = body_of(read_to_the_end(transport))
     assert ids(body) == list(range(2, MANY + 1))
     assert head.header("Content-Length") == str(len(body))
-    assert api.request("GET", "/post", headers={"If-None-Match": head.header("ETag")}).status == 304
+    assert api.request("GET", "/post", headers=NO_GZIP | {"If-None-Match": head.header("ETag")}).status == 304
 
 
 def read(api: InMemoryApi) -> Answer:
-    return api.request("GET", "/post")
+    return api.request("GET", "/post", headers=NO_GZIP)
 
 
 def test_what_is_asked_for_again_is_kept_and_has_a_tag_from_then_on(
@@ -110,8 +113,8 @@ def test_what_is_asked_for_again_is_kept_and_has_a_tag_from_then_on(
     assert (again.status, again.body) == (200, body)
     tag = again.header("ETag")
     assert tag is not None
-    assert api.request("GET", "/post", headers={"If-None-Match": tag}).status == 304
-    head = api.request("HEAD", "/post")
+    assert api.request("GET", "/post", headers=NO_GZIP | {"If-None-Match": tag}).status == 304
+    head = api.request("HEAD", "/post", headers=NO_GZIP)
     assert (head.header("ETag"), head.header("Content-Length")) == (tag, str(len(body)))
 
 
@@ -123,7 +126,7 @@ def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, ap
         transport.drain()
     api.add("another")
     read_to_the_end(transport)
-    assert api.request("HEAD", "/post").header("ETag") is None
+    assert api.request("HEAD", "/post", headers=NO_GZIP).header("ETag") is None
     assert read(api).header("ETag") is None
     assert read(api).header("ETag") is not None
 
@@ -200,3 +203,91 @@ def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api:
 
 def test_flow_is_a_push_producer() -> None:
     assert verifyObject(IPushProducer, Flow(None))
+
+
+def get_zipped(transport: SlowTransport, method: str = "GET", path: str = "/post") -> None:
+    head = f"{method} {path} HTTP/1.0\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
+    transport.protocol.dataReceived(head.encode())
+
+
+def field_of(answer: bytes, name: str) -> str | None:
+    lines = answer.split(b"\r\n\r\n", 1)[0].decode("latin-1").split("\r\n")
+    values = [line.partition(": ")[2] for line in lines if line.lower().startswith(f"{name.lower()}: ")]
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+def unzip(answer: bytes) -> bytes:
+    """Check that an answer is one gzip stream and no more; return what is in it."""
+    assert field_of(answer, "Content-Encoding") == "gzip"
+    inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    text = inflating.decompress(body_of(answer))
+    assert (inflating.eof, inflating.unused_data) == (True, b"")
+    assert gzip.decompress(body_of(answer)) == text
+    return text
+
+
+@pytest.mark.parametrize(("path", "first"), [("/post", 1), ("/post?after=0", 1), ("/post?after=1", 2)])
+@pytest.mark.usefixtures("another")
+def test_a_long_list_is_whole_with_gzip(transport: SlowTransport, path: str, first: int) -> None:
+    get_zipped(transport, path=path)
+    answer = read_to_the_end(transport)
+    assert ids(unzip(answer)) == list(range(first, MANY + 2))
+    assert field_of(answer, "Vary") == "Accept-Encoding"
+    assert (field_of(answer, "ETag"), field_of(answer, "Content-Length")) == (None, None)
+
+
+@pytest.fixture
+def another(transport: SlowTransport, api: InMemoryApi) -> int:
+    """One post more, so that those behind the first are too many, too."""
+    return api.add("another")
+
+
+def test_each_piece_with_gzip_can_be_read_when_it_is_there(transport: SlowTransport) -> None:
+    get_zipped(transport)
+    inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    text = inflating.decompress(body_of(transport.drain()))
+    seen = []
+    for _ in range(3):
+        text += inflating.decompress(transport.drain())
+        seen.append(text.count(b'"id"'))
+    assert seen == [STREAMED_PAGE, 2 * STREAMED_PAGE, 3 * STREAMED_PAGE]
+
+
+@pytest.mark.parametrize("keeps_zipped", [False, True])
+def test_what_is_kept_serves_both_forms(
+    transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, *, keeps_zipped: bool
+) -> None:
+    plain = read(api).body
+    if keeps_zipped:
+        get_zipped(transport)
+        assert unzip(read_to_the_end(transport)) == plain
+    else:
+        assert read(api).body == plain
+    monkeypatch.setattr(api.store, "list_posts", None)  # nothing is read any more
+    tag = read(api).header("ETag") or ""
+    zipped_tag = f'{tag[:-1]}-gzip"'
+    for method in ("GET", "HEAD"):
+        client = SlowTransport()
+        connect(client, api.site)
+        get_zipped(client, method)
+        answer = read_to_the_end(client)
+        assert field_of(answer, "ETag") == zipped_tag
+        length = int(field_of(answer, "Content-Length") or 0)
+        assert 0 < length < len(plain) / 5
+        if method == "GET":
+            assert unzip(answer) == plain
+            assert length == len(body_of(answer))
+        else:
+            assert body_of(answer) == b""
+    assert read(api).body == plain
+    for named, headers, status in (
+        (zipped_tag, {}, 304),
+        (tag, {}, 304),
+        (tag, NO_GZIP, 304),
+        (zipped_tag, NO_GZIP, 200),
+    ):
+        head = api.request("HEAD", "/post", headers=headers | {"If-None-Match": named})
+        assert head.status == status
+        assert head.header("Vary") == "Accept-Encoding"
+        assert head.header("ETag") == (named if status == 304 else tag)

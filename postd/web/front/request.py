@@ -58,6 +58,7 @@ class PostdRequest(Request):
     Attributes:
         fields: the field lines of its head (`postd.protocol.http1.Head`).
         username: who it was found to come from.
+        credentials: those that it was let in with, if any were needed.
         auth_scheme: the scheme of the credentials in it, if there are any that count.
         route: the rule that its path fits, for the log.
         own_fields: lines of the answer's head that are this request's alone.
@@ -66,6 +67,7 @@ class PostdRequest(Request):
 
     defaultContentType = None
     username: str | None = None
+    credentials: Any = None
     auth_scheme: str | None = None
     route: str | None = None
     answering: "Answering | None" = None

@@ -1,0 +1,222 @@
+"""Changes as they come: `GET /post/events` (contract 2), Server-Sent Events (HTML Living Standard §9.2).
+
+All listeners of a process share one look at the store, a few times a second and only while there are any: that finds
+what other workers and nodes have done, and costs less than being told by each of them. What was found is encoded once.
+A listener that reads slowly holds up nobody: it is sent nothing until it has read, then what it has missed, from the
+change log. The front ends those that read nothing (`postd.web.front.channel`).
+"""
+
+import re
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from postd.auth.checker import Lasting
+from postd.errors import ChangesGoneError, StoreUnavailableError
+from postd.model import Change
+from postd.store.interface import PostStore
+from postd.web.answers import Stream, make_stream
+
+LOOK_EVERY_S = 0.1
+"""How long a change takes at the most to be noticed."""
+
+BEAT_EVERY_S = 15
+"""How often a listener is sent a comment when there is nothing to tell (contract 2)."""
+
+RECENT_MAX = 1000
+"""How many of the last changes are kept encoded: some 300 KiB at the most."""
+
+TOLD_AT_ONCE = 200
+"""How many changes one write tells: some 40 KiB at the most, but for texts of other scripts."""
+
+WOKEN_AT_ONCE = 50
+"""How many listeners are told in one turn of the reactor: a millisecond or two."""
+
+_RETRY_MS = 1000
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+_BEAT = b":\n\n"
+_HEADERS = {
+    b"Cache-Control": b"no-store",
+    b"X-Accel-Buffering": b"no",  # nginx would collect what it is to pass on
+}
+
+_log = Logger()
+
+
+class Events:
+    """The listeners of a process.
+
+    Args:
+        store: has the change log.
+        reactor: its clock.
+    """
+
+    def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
+        self._store = store
+        self._clock = reactor
+        self._latest = 0  # what was found by the last look
+        self._recent: dict[int, bytes] = {}  # by revision, ascending
+        self._listeners = 0
+        self._waiting: set[Deferred[None]] = set()
+        self._closed = False
+        self._loops = [(LoopingCall(self._look), LOOK_EVERY_S), (LoopingCall(self._beat), BEAT_EVERY_S)]
+        for loop, _ in self._loops:
+            loop.clock = reactor
+        self._beats = 0
+
+    async def answer(self, request: Any, still_admitted: Lasting) -> Stream:
+        """Answer with what changes from now on, or from where the listener has left off.
+
+        Args:
+            request: of the listener.
+            still_admitted: tells whether it may go on listening; asked each time that there is something to send.
+
+        Raises:
+            StoreUnavailableError: nobody knows where that is.
+        """
+        latest = (await self._store.version()).revision
+        pieces = self._listen(_start(request, latest), latest, still_admitted)
+        return make_stream(b"text/event-stream", pieces, _HEADERS)
+
+    def close(self) -> None:
+        """End all streams; their listeners come back elsewhere, with the number of what they heard last."""
+        self._closed = True
+        self._wake()
+
+    async def _listen(self, after: int | None, latest: int, still_admitted: Lasting) -> AsyncGenerator[bytes]:
+        """Yield what a listener is sent; `after` is the last change it knows of, None if that cannot be told."""
+        self._join(latest)
+        try:
+            beats = self._beats
+            # An id without an event: whoever is cut off before the first one knows where to go on all the same.
+            told = b"retry: %d\nid: %d\n\n" % (_RETRY_MS, latest if after is None else after)
+            if after is None:
+                told += _reset(latest)
+                after = latest
+            while not self._closed and await still_admitted():
+                if told:
+                    yield told
+                try:
+                    told, after = await self._read(after)
+                except StoreUnavailableError:
+                    told = b""  # the stream goes on when the store does
+                if not told:
+                    await self._wait()
+                    told, beats = (_BEAT if beats != self._beats else b""), self._beats
+        finally:
+            self._leave()
+
+    async def _read(self, after: int) -> tuple[bytes, int]:
+        """Return what is to be told of the changes after a revision, and the revision that it goes up to."""
+        if after == self._latest:
+            return b"", after
+        events: list[bytes] = []
+        revision = after
+        while len(events) < TOLD_AT_ONCE and revision + 1 in self._recent:
+            revision += 1
+            events.append(self._recent[revision])
+        if events:
+            return b"".join(events), revision
+        try:
+            changes = await self._store.list_changes(after=after, limit=TOLD_AT_ONCE)
+        except ChangesGoneError:
+            latest = (await self._store.version()).revision
+            return _reset(latest), latest
+        return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
+
+    def _join(self, latest: int) -> None:
+        if not self._listeners:  # nobody has looked since the last one left
+            self._latest = latest
+            self._recent.clear()
+        self._listeners += 1
+        for loop, every_s in self._loops:
+            if not loop.running:
+                loop.start(every_s, now=False).addErrback(self._failed)
+
+    def _leave(self) -> None:
+        self._listeners -= 1
+        if not self._listeners:
+            for loop, _ in self._loops:
+                if loop.running:
+                    loop.stop()
+
+    def _failed(self, failure: Any) -> None:
+        _log.failure("listeners are not told of changes any more", failure=failure)
+
+    async def _wait(self) -> None:
+        """Return when there may be something to tell."""
+        waiting: Deferred[None] = Deferred()
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting.discard(waiting)
+
+    def _look(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._find_changes())
+
+    async def _find_changes(self) -> None:
+        try:
+            revision = (await self._store.version()).revision
+            if revision != self._latest:
+                self._keep(await self._store.list_changes(after=self._latest, limit=RECENT_MAX))
+                self._wake()
+        except ChangesGoneError:  # more than the log holds, or another store has come in its place
+            self._latest = revision
+            self._recent.clear()
+            self._wake()
+        except StoreUnavailableError:
+            pass  # the store tells the log
+
+    def _keep(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._recent[change.revision] = _encode(change)
+            self._latest = change.revision
+        for revision in list(self._recent)[:-RECENT_MAX]:
+            del self._recent[revision]
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        self._wake_some(list(waiting))
+
+    def _wake_some(self, waiting: list[Deferred[None]]) -> None:
+        """Wake listeners, a few in each turn: thousands of them are not to keep all others waiting."""
+        for one in waiting[:WOKEN_AT_ONCE]:
+            if not one.called:  # it has gone meanwhile
+                one.callback(None)
+        if len(waiting) > WOKEN_AT_ONCE:
+            self._clock.callLater(0, self._wake_some, waiting[WOKEN_AT_ONCE:])
+
+
+def _start(request: Any, latest: int) -> int | None:
+    """Return the last change that a listener knows of, None if what it says is no such number.
+
+    A browser's first request cannot have the field: `?after=` does instead.
+    """
+    lines = request.fields.get(b"Last-Event-Id")  # as the front spells it
+    if lines is None:
+        lines = [text.encode() for text in parse_qs(request.uri.partition(b"?")[2].decode("latin-1")).get("after", [])]
+    if not lines:
+        return latest
+    text = lines[0].decode("latin-1").strip()
+    return int(text) if len(lines) == 1 and _NUMBER.fullmatch(text) else None
+
+
+def _encode(change: Change) -> bytes:
+    data: dict[str, Any] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, orjson.dumps(data))
+
+
+def _reset(latest: int) -> bytes:
+    """Return the event that tells a listener to read the list again; what comes after it follows on that list."""
+    return b"event: reset\nid: %d\ndata: {}\n\n" % latest

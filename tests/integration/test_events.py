@@ -1,0 +1,209 @@
+"""Changes as they come, from real processes: workers, nodes, restarts; and POSTs that are done once by all of them."""
+
+import json
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers import locked
+from tests.integration.daemon import Daemon
+from tests.integration.test_bearer import bearer_table
+from tests.integration.test_redis import serve
+from tests.integration.test_workers import TWO, clients_of_each
+from tests.issuer import Issuer, Key
+from tests.redis_server import RedisServer
+
+WAIT_MAX_S = 20.0
+WITHIN_S = 1.0
+"""How soon a change has to be told (issue: within a second), where the machine does nothing else."""
+
+
+class Curl:
+    """`curl -N`, and what it has printed."""
+
+    def __init__(self, url: str, last_id: int | None = None) -> None:
+        field = [] if last_id is None else ["-H", f"Last-Event-ID: {last_id}"]
+        self.process = subprocess.Popen(["curl", "-sN", *field, f"{url}/post/events"], stdout=subprocess.PIPE)
+        self._lines: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line.decode().rstrip("\n"))
+
+    @property
+    def events(self) -> list[tuple[str, int, Any]]:
+        """The events that have come whole: their names, numbers and data."""
+        blocks = [dict(line.partition(": ")[::2] for line in block.split("\n")) for block in self._blocks()]
+        return [(one["event"], int(one["id"]), json.loads(one["data"])) for one in blocks if "data" in one]
+
+    def _blocks(self) -> list[str]:
+        return "".join(f"{line}\n" for line in self._lines).split("\n\n")[:-1]
+
+    def wait_for(self, count: int) -> float:
+        """Wait for events; return the seconds that took."""
+        start = time.monotonic()
+        while len(self.events) < count:
+            assert time.monotonic() < start + WAIT_MAX_S, self._lines
+            time.sleep(0.01)
+        return time.monotonic() - start
+
+    def is_there(self) -> None:
+        """Return when the server has begun to answer."""
+        start = time.monotonic()
+        while not any(line.startswith("id:") for line in self._lines):
+            assert time.monotonic() < start + WAIT_MAX_S
+            time.sleep(0.01)
+
+    def stop(self) -> int:
+        """Return curl's exit status: that of a transfer which ended as it should, if the server has ended it."""
+        try:
+            status = self.process.wait(WAIT_MAX_S)
+        finally:
+            self.process.kill()
+            self._reading.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+@contextmanager
+def curl(url: str, last_id: int | None = None) -> Iterator[Curl]:
+    listener = Curl(url, last_id)
+    try:
+        listener.is_there()
+        yield listener
+    finally:
+        listener.process.kill()
+        listener.stop()
+
+
+def add(client: httpx.Client, text: str, key: str = "") -> httpx.Response:
+    return client.post("/post", json={"post": text}, headers={"Idempotency-Key": key} if key else {})
+
+
+def listen_and_write(urls: list[str], writers: list[httpx.Client]) -> None:
+    """Have listeners at all places be told what is written at all others, in one order, and soon."""
+    with ExitStack() as closing:
+        listeners = [closing.enter_context(curl(url)) for url in urls]
+        took = []
+        for n in range(12):
+            assert add(writers[n % len(writers)], f"post {n}").status_code == 201
+            took += [listener.wait_for(n + 1) for listener in listeners]
+        assert writers[0].delete("/post/1").status_code == 200
+        for listener in listeners:
+            listener.wait_for(13)
+            assert listener.events == listeners[0].events
+        told = listeners[0].events
+    assert [event for event, _, _ in told] == ["added"] * 12 + ["deleted"]
+    assert [data["post"] for _, _, data in told[:12]] == [f"post {n}" for n in range(12)]
+    assert sorted(took)[len(took) // 2] < WITHIN_S
+
+
+def test_a_change_on_any_worker_reaches_every_listener(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon, clients_of_each(daemon) as clients:
+        # With 8 connections some go to each of the workers.
+        listen_and_write([daemon.url] * 8, clients)
+
+
+def test_a_change_on_any_node_reaches_every_listener(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis") as redis, ExitStack() as closing:
+        nodes = [closing.enter_context(serve(tmp_path / name, redis.url)) for name in ("one", "two")]
+        for node in nodes:
+            node.wait_for("postd ready")
+        writers = [closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes]
+        listen_and_write([node.url for node in nodes], writers)
+        same_post_through(writers)
+
+
+def test_over_a_restart_and_kill_9_nothing_is_missed_and_nothing_told_twice(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, Any]] = []
+    last = None
+    for round_ in range(3):
+        with Daemon(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client:
+            add(client, f"while nobody listens, {round_}")
+            with curl(daemon.url, last if last is not None else 0) as listener:
+                add(client, f"while somebody does, {round_}")
+                listener.wait_for(2)
+                seen += listener.events
+                last = seen[-1][1]
+                if round_ == 1:
+                    daemon.kill()
+                else:
+                    daemon.stop()
+                    assert listener.stop() == 0  # it was told, and not cut off
+    assert [number for _, number, _ in seen] == list(range(1, 7))
+    assert "Traceback" not in daemon.log
+
+
+def test_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon, ExitStack() as closing:
+        listeners = [closing.enter_context(curl(daemon.url)) for _ in range(6)]
+        start = time.monotonic()
+        daemon.stop()
+        assert time.monotonic() - start < 5
+        assert [listener.stop() for listener in listeners] == [0] * 6
+
+
+def test_a_token_that_ends_ends_the_stream(tmp_path: Path) -> None:
+    with Issuer("https://posts.example", Key.make("ES256", "the-key")) as issuer:
+        settings = '[api]\nread = ["bearer"]\nwrite = ["open"]\n' + bearer_table(issuer, leeway="0s")
+        (tmp_path / "postd.toml").write_text(settings)
+        with Daemon(tmp_path, "-c", "postd.toml") as daemon, httpx.Client(base_url=daemon.url) as client:
+            ends = time.time() + 6
+            token = issuer.token(exp=ends)
+            headers = {"Authorization": f"Bearer {token}"}
+            with client.stream("GET", "/post/events", headers=headers, timeout=WAIT_MAX_S) as stream:
+                assert stream.status_code == 200
+                assert httpx.post(f"{daemon.url}/post", json={"post": "in time"}).status_code == 201
+                lines = stream.iter_lines()
+                assert any("in time" in line for line in lines)
+                time.sleep(max(0.0, ends - time.time()) + 1)
+                assert httpx.post(f"{daemon.url}/post", json={"post": "too late"}).status_code == 201
+                assert not any("too late" in line for line in lines)  # the stream has ended
+
+
+def same_post_through(clients: list[httpx.Client]) -> None:
+    """Send the same POST many times at once; one post is stored."""
+    before = len(clients[0].get("/post").json())
+    with ThreadPoolExecutor(len(clients) * 4) as threads:
+        answers = list(threads.map(lambda n: add(clients[n % len(clients)], "the same", "key-1"), range(40)))
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) <= {201, 409}
+    assert statuses[201] >= 1
+    assert len({answer.headers["Location"] for answer in answers if answer.status_code == 201}) == 1
+    assert len(clients[0].get("/post").json()) == before + 1
+    for client in clients:
+        assert add(client, "another", "key-1").status_code == 422
+
+
+def test_the_same_post_is_stored_once_by_all_workers(tmp_path: Path) -> None:
+    with Daemon(tmp_path, *TWO) as daemon, clients_of_each(daemon) as clients:
+        same_post_through(clients)
+
+
+def test_a_key_outlives_kill_9_in_the_middle_of_a_write(tmp_path: Path) -> None:
+    """What may have happened to a request that got no answer, the same request tells."""
+    for n in range(3):
+        with Daemon(tmp_path) as daemon:
+            with locked(tmp_path / "postd.db", "IMMEDIATE"), httpx.Client(base_url=daemon.url, timeout=0.3) as client:
+                with pytest.raises(httpx.TimeoutException):
+                    add(client, f"post {n}", f"key-{n}")
+                assert add(client, f"post {n}", f"key-{n}").status_code == 409
+            time.sleep(0.02 * n)
+            daemon.kill()
+        with Daemon(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client:
+            for _ in range(2):
+                assert add(client, f"post {n}", f"key-{n}").status_code == 201
+            assert [post["post"] for post in client.get("/post").json()] == [f"post {m}" for m in range(n + 1)]

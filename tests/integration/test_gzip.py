@@ -1,0 +1,107 @@
+"""Lists with gzip, as clients that are not ours read them from a real server."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import pytest_twisted
+import requests
+import treq
+from twisted.web.http_headers import Headers
+
+from postd.web.compress import INLINE_MAX_BYTES
+from postd.web.posts import SNAPSHOT_MAX
+from tests.integration.daemon import Daemon
+
+TIMEOUT_S = 20.0
+Posts = list[dict[str, Any]]
+Read = Callable[[str], tuple[Mapping[str, str], Posts]]
+"""Returns the headers of an answer, and what a client has made of its body."""
+
+
+def expected(count: int) -> Posts:
+    return [{"id": n, "post": f"post {n}, mit Grüßen 🚀"} for n in range(1, count + 1)]
+
+
+def fill(daemon: Daemon, count: int) -> None:
+    """Make the posts be so many; past the server, which takes no notice of who has written."""
+    with closing(sqlite3.connect(daemon.folder / "postd.db")) as connection, connection:
+        (there,) = connection.execute("SELECT count(*) FROM post").fetchone()
+        rows = [(post["post"],) for post in expected(count)[there:]]
+        connection.executemany("INSERT INTO post (post) VALUES (?)", rows)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("gzip")) as daemon:
+        yield daemon
+    assert "Traceback" not in daemon.log
+
+
+def read_with_requests(url: str) -> tuple[Mapping[str, str], Posts]:
+    answer = requests.get(url, timeout=TIMEOUT_S)
+    return answer.headers, answer.json()
+
+
+def read_with_httpx(url: str) -> tuple[Mapping[str, str], Posts]:
+    answer = httpx.get(url, timeout=TIMEOUT_S)
+    return answer.headers, answer.json()
+
+
+def read_with_aiohttp(url: str) -> tuple[Mapping[str, str], Posts]:
+    async def read() -> tuple[Mapping[str, str], Posts]:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.headers, await answer.json()
+
+    return asyncio.run(read())
+
+
+READERS: dict[str, Read] = {"requests": read_with_requests, "httpx": read_with_httpx, "aiohttp": read_with_aiohttp}
+
+
+@pytest.mark.parametrize("client", READERS)
+@pytest.mark.parametrize("count", [40, SNAPSHOT_MAX])
+def test_a_client_that_asks_for_it_is_sent_it(daemon: Daemon, client: str, count: int) -> None:
+    fill(daemon, count)
+    headers, posts = READERS[client](f"{daemon.url}/post")
+    assert posts == expected(count)
+    assert headers["Content-Encoding"] == "gzip"
+    assert headers["ETag"].endswith('-gzip"')
+    assert int(headers["Content-Length"]) < INLINE_MAX_BYTES * 4
+    page = requests.get(f"{daemon.url}/post?limit=20", timeout=TIMEOUT_S)
+    assert (page.headers["Content-Encoding"], page.json()) == ("gzip", expected(20))
+    plain = requests.get(f"{daemon.url}/post", headers={"Accept-Encoding": "identity"}, timeout=TIMEOUT_S)
+    assert plain.headers.get("Content-Encoding") is None
+    assert plain.json() == posts
+
+
+@pytest.mark.parametrize("client", READERS)
+def test_a_long_list_is_streamed_with_it_and_then_kept(daemon: Daemon, client: str) -> None:
+    count = SNAPSHOT_MAX + 1000 + list(READERS).index(client)  # not the last one's list
+    fill(daemon, count)
+    lengths = []
+    for _ in range(3):
+        headers, posts = READERS[client](f"{daemon.url}/post")
+        assert posts == expected(count)
+        assert headers["Content-Encoding"] == "gzip"
+        lengths.append(headers.get("Content-Length"))
+    assert lengths[0] is None
+    assert lengths[2] is not None
+    plain = requests.get(f"{daemon.url}/post", headers={"Accept-Encoding": "identity"}, timeout=TIMEOUT_S)
+    assert plain.headers.get("Content-Encoding") is None
+    assert plain.json() == posts
+
+
+@pytest_twisted.ensureDeferred
+async def test_treq_is_sent_it_too(daemon: Daemon) -> None:
+    fill(daemon, 40)
+    answer = await treq.get(f"{daemon.url}/post")
+    etag = answer.headers.getRawHeaders("ETag", [""])[0]
+    assert (await answer.json())[:40] == expected(40)
+    assert etag.endswith('-gzip"')
+    assert (await treq.get(f"{daemon.url}/post", headers=Headers({"If-None-Match": [etag]}))).code == 304

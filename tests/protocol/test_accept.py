@@ -1,0 +1,104 @@
+"""What `Accept-Encoding` asks for (RFC 9110 §12.5.3)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postd.protocol.accept import prefers_gzip
+from tests.helpers import FIELD_TEXT
+
+YES = [
+    *("gzip", "GZip", "x-gzip", "X-GZIP", "gzip, deflate, br", "gzip,deflate,br,zstd", "br;q=1.0, gzip;q=0.8, *;q=0.1"),
+    *(
+        "*",
+        "gzip;q=0.001",
+        "gzip;q=1.000",
+        "gzip;q=1.",
+        "gzip;Q=0.5",
+        "gzip ; q=0.5",
+        "gzip\t;\tq=1",
+        " gzip ",
+        ",,gzip,",
+    ),
+    *("identity;q=0, gzip", "gzip, identity", "identity;q=0.5, gzip;q=0.5", "identity;q=0.5, *;q=0.6", "*;q=0.1"),
+    *("gzip;q=0.1, *;q=0", "deflate, *;q=0.5", "gzip, identity;q=0", "br, x-gzip;q=0.9, identity;q=0.1"),
+]
+NO = [
+    *(
+        "",
+        " ",
+        ",",
+        "identity",
+        "deflate",
+        "br, zstd",
+        "gzip;q=0",
+        "gzip;q=0.000",
+        "x-gzip;q=0",
+        "*;q=0",
+        "gzip;q=0, *",
+    ),
+    *("identity, gzip;q=0.9", "gzip;q=0.5, *", "gzip;q=0.1, *;q=0.2", "identity;q=0", "identity;q=0, br"),
+    *("gzip, gzip;q=0", "x-gzip, gzip;q=0", "gzip;q=0, x-gzip"),
+]
+NO_LIST = [
+    *("gzip;q=2", "gzip;q=1.001", "gzip;q=0.0001", "gzip;q=-1", "gzip;q=.5", "gzip;q=", "gzip;q", "gzip;q=a", "gzip;"),
+    *(
+        "gzip;q =1",
+        "gzip;q= 1",
+        'gzip;q="1"',
+        "gzip;q=1;q=1",
+        "gzip;level=9",
+        "gzip;q=1 x",
+        "gzip deflate",
+        "gz\xefp, gzip",
+    ),
+    *("gzip, br;q=x", "(gzip)", '"gzip"', "gzip/1", "gzip;q=NaN", "gzip;q=1e0", "gzip;q=\xb2"),
+]
+
+
+@pytest.mark.parametrize("value", YES)
+def test_gzip_is_preferred(value: str) -> None:
+    assert prefers_gzip(value.encode("latin-1"))
+
+
+@pytest.mark.parametrize("value", NO)
+def test_it_is_not(value: str) -> None:
+    assert not prefers_gzip(value.encode("latin-1"))
+
+
+@pytest.mark.parametrize("value", NO_LIST)
+def test_what_is_no_list_says_nothing(value: str) -> None:
+    assert not prefers_gzip(value.encode("latin-1"))
+
+
+@given(st.lists(st.sampled_from(FIELD_TEXT), max_size=300).map(bytes))
+def test_any_value_is_decoded(value: bytes) -> None:
+    assert prefers_gzip(value) in {True, False}
+    assert not prefers_gzip(value + b", gzip;q=0")
+
+
+CODINGS = ["gzip", "x-gzip", "identity", "*", "br", "deflate"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(CODINGS), st.integers(0, 1000)), max_size=8), st.data())
+def test_the_weights_decide(wanted: list[tuple[str, int]], data: st.DataObject) -> None:
+    def write(coding: str, weight: int) -> str:
+        text = f"{weight / 1000:.3f}" if weight != 1000 or data.draw(st.booleans()) else None
+        space = data.draw(st.sampled_from(["", " ", "\t "]))
+        return coding if text is None else f"{coding}{space};{space}q={text}"
+
+    def weight(*names: str) -> int | None:
+        return min((weight for coding, weight in wanted if coding in names), default=None)
+
+    value = ", ".join(write(*one) for one in wanted)
+    others = weight("*")
+    gzip, identity = weight("gzip", "x-gzip"), weight("identity")
+    gzip = gzip if gzip is not None else others or 0
+    identity = identity if identity is not None else others or 0
+    assert prefers_gzip(value.encode()) == (gzip > 0 and gzip >= identity)
+
+
+def test_a_long_value_costs_little() -> None:
+    """As long as a head may be; what takes a square of that would not end."""
+    for value in (b"gzip;q=0.5" + b" " * 16_000 + b"x", b"a," * 8_000, b";" * 16_000, b"\t," * 8_000):
+        assert not prefers_gzip(value)

@@ -1,0 +1,261 @@
+"""What pages of other origins may do with the API (Fetch standard, CORS protocol)."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.helpers import Answer, InMemoryApi
+from tests.web.clients import basic
+from tests.web.test_posts import check_problem
+from tests.web.wire import ask, begin
+
+APP = "https://app.example"
+LISTED = f"[api]\ncors_origins = ['{APP}', 'http://localhost:3000']\n"
+ALL = "[api]\ncors_origins = ['*']\n"
+BASIC = "read = ['basic']\nwrite = ['basic']\n"
+JSON = {"Content-Type": "application/json"}
+BODY = b'{"post":"x"}'
+PATHS = ["/post", "/post/1", "/post?limit=1", "/post/events", "/openapi.json", "/.well-known/oauth-protected-resource"]
+
+Make = Callable[..., InMemoryApi]
+
+
+def cors_in(answer: Answer) -> dict[str, list[str]]:
+    prefix = "access-control-"
+    return {name.removeprefix(prefix): lines for name, lines in answer.headers.items() if name.startswith(prefix)}
+
+
+def varies_by_origin(answer: Answer) -> bool:
+    return "Origin" in ", ".join(answer.headers.get("vary", [])).split(", ")
+
+
+def from_page(origin: Any = APP, **more: str) -> dict[str, Any]:
+    return {"Origin": origin, "Sec-Fetch-Site": "cross-site", **more}
+
+
+def preflight(method: str, origin: Any = APP) -> dict[str, Any]:
+    return from_page(origin) | {
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+
+
+def words(answer: Answer, name: str) -> set[str]:
+    return {word.lower() for word in (answer.header(name) or "").split(", ")}
+
+
+def check_readable(answer: Answer, origin: str = APP) -> None:
+    """Check that a browser shows an answer to a page of this origin."""
+    cors = cors_in(answer)
+    assert cors.pop("allow-origin") == [origin]
+    (exposed,) = cors.pop("expose-headers")
+    assert set(exposed.split(", ")) == {
+        *("ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", "Authentication-Info"),
+    }
+    assert cors == {}
+    assert varies_by_origin(answer) == (origin != "*")
+
+
+def check_allowed(answer: Answer, method: str, origin: str = APP) -> None:
+    """Check that a browser goes on with a request after this preflight."""
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.header("Access-Control-Allow-Origin") == origin
+    assert method.lower() in words(answer, "Access-Control-Allow-Methods")
+    assert words(answer, "Access-Control-Allow-Headers") == {
+        *("authorization", "content-type", "if-match", "if-none-match", "idempotency-key", "last-event-id"),
+    }
+    assert answer.header("Access-Control-Max-Age") == "600"
+    assert answer.header("Access-Control-Allow-Credentials") is None
+    assert answer.header("Allow")
+    assert "www-authenticate" not in answer.headers
+
+
+class ListedTests:
+    @pytest.fixture
+    def api(self, make: Make) -> InMemoryApi:
+        api = make(LISTED)
+        api.add("one")
+        return api
+
+    @pytest.mark.parametrize("origin", [APP, "http://localhost:3000"])
+    def test_a_page_sees_what_it_reads_and_writes(self, api: InMemoryApi, origin: str) -> None:
+        headers = from_page(origin)
+        for method, path, body, status in (
+            ("GET", "/post", None, 200),
+            ("HEAD", "/post", None, 200),
+            ("GET", "/post/1", None, 200),
+            ("GET", "/openapi.json", None, 200),
+            ("POST", "/post", BODY, 201),
+            ("PUT", "/post/1", BODY, 200),
+            ("DELETE", "/post/1", None, 200),
+        ):
+            answer = ask(api, method, path, body, headers | JSON)
+            assert answer.status == status
+            check_readable(answer, origin)
+
+    def test_it_hears_of_changes(self, api: InMemoryApi) -> None:
+        asked = begin(api, "GET", "/post/events", None, from_page())
+        api.clock.advance(0)
+        head = asked.transport.value().partition(b"\r\n\r\n")[0].decode("ascii").split("\r\n")
+        assert f"Access-Control-Allow-Origin: {APP}" in head
+        assert "Vary: Origin" in head
+        asked.go_away()
+
+    def test_it_sees_what_went_wrong(self, api: InMemoryApi) -> None:
+        for method, path, body, headers, status in (
+            ("GET", "/post/7", None, {}, 404),
+            ("GET", "/post/x", None, {}, 404),
+            ("GET", "/.well-known/nothing", None, {}, 404),
+            ("GET", "/post?limit=0", None, {}, 400),
+            ("POST", "/post", b"{", JSON, 400),
+            ("POST", "/post", BODY, {}, 415),
+            ("POST", "/post", b'{"post":""}', JSON, 422),
+            ("PATCH", "/post", BODY, JSON, 405),
+            ("PUT", "/post/1", BODY, JSON | {"If-Match": '"x"'}, 412),
+        ):
+            answer = ask(api, method, path, body, from_page() | headers)
+            assert answer.status == status
+            assert answer.header("Content-Type") == "application/problem+json"
+            check_readable(answer)
+
+    def test_it_sees_that_the_store_is_away(self, api: InMemoryApi) -> None:
+        api.close()
+        for method in ("GET", "POST"):
+            answer = ask(api, method, "/post", BODY if method == "POST" else None, from_page() | JSON)
+            assert answer.status == 503
+            check_readable(answer)
+
+    def test_a_304_can_be_seen_too(self, api: InMemoryApi) -> None:
+        for path in ("/post", "/post/1", "/openapi.json"):
+            etag = ask(api, "GET", path).header("ETag") or ""
+            answer = ask(api, "GET", path, None, from_page() | {"If-None-Match": etag})
+            assert answer.status == 304
+            check_readable(answer)
+
+    @pytest.mark.parametrize("path", [*PATHS, "/post/x", "/post/0", "/post/1/x", "/.well-known/x", "/%70ost"])
+    def test_a_preflight_is_answered(self, api: InMemoryApi, path: str) -> None:
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            answer = ask(api, "OPTIONS", path, None, preflight(method))
+            check_allowed(answer, method)
+            assert varies_by_origin(answer)
+
+    def test_a_preflight_says_what_there_is(self, api: InMemoryApi) -> None:
+        for path, allow in (
+            ("/post", "GET, HEAD, OPTIONS, POST"),
+            ("/post/1", "DELETE, GET, HEAD, OPTIONS, PUT"),
+            ("/post/x", "OPTIONS"),
+        ):
+            assert ask(api, "OPTIONS", path, None, preflight("GET")).header("Allow") == allow
+
+    @pytest.mark.parametrize(
+        "origin",
+        [
+            *("https://evil.example", "null", "", "*", "http://app.example", "https://app.example:443", "app.example"),
+            *("https://app.example:8443", "https://app.example/", "https://app.example.evil.example", "//app.example"),
+            *("https://APP.example", "HTTPS://app.example", "https://xapp.example", "https://app.example, x"),
+            *("http://localhost:3001", "http://localhost", "https://app.example https://app.example", b"\xff"),
+        ],
+    )
+    def test_another_origin_is_answered_as_if_there_was_none_of_this(self, api: InMemoryApi, origin: Any) -> None:
+        for method, headers in (("GET", from_page(origin)), ("OPTIONS", preflight("POST", origin))):
+            answer = ask(api, method, "/post", None, headers)
+            assert answer.status == (200 if method == "GET" else 204)
+            assert cors_in(answer) == {}
+            assert varies_by_origin(answer)
+
+    @pytest.mark.parametrize("origins", [[APP, APP], [APP, "https://evil.example"], ["https://evil.example", APP]])
+    def test_two_origins_are_none(self, api: InMemoryApi, origins: list[str]) -> None:
+        for method, headers in (("GET", from_page(origins)), ("OPTIONS", preflight("POST", origins))):
+            answer = ask(api, method, "/post", None, headers)
+            assert cors_in(answer) == {}
+
+    def test_caches_are_told_for_those_without_an_origin_too(self, api: InMemoryApi) -> None:
+        for method, path in (("GET", "/post"), ("GET", "/post/1"), ("GET", "/post/7"), ("OPTIONS", "/post")):
+            answer = ask(api, method, path)
+            assert cors_in(answer) == {}
+            assert varies_by_origin(answer)
+        assert "Accept-Encoding" in ask(api, "GET", "/post").headers["vary"]
+
+    def test_options_without_the_rest_of_a_preflight_is_no_preflight(self, api: InMemoryApi) -> None:
+        answer = ask(api, "OPTIONS", "/post", None, from_page())
+        assert (answer.status, answer.header("Allow")) == (204, "GET, HEAD, OPTIONS, POST")
+        check_readable(answer)
+        assert ask(api, "OPTIONS", "/post/x", None, from_page()).status == 404
+
+    @pytest.mark.parametrize("path", ["/", "/login", "/home", "/logout", "/docs", "/basic", "/digest", "/nothing"])
+    def test_pages_are_not_shared(self, api: InMemoryApi, path: str) -> None:
+        for method, headers in (("GET", from_page()), ("OPTIONS", preflight("POST"))):
+            answer = ask(api, method, path, None, headers)
+            assert cors_in(answer) == {}
+            assert not varies_by_origin(answer)
+
+    def test_a_private_network_is_not_opened(self, api: InMemoryApi) -> None:
+        headers = preflight("POST") | {"Access-Control-Request-Private-Network": "true"}
+        answer = ask(api, "OPTIONS", "/post", None, headers)
+        assert answer.header("Access-Control-Allow-Private-Network") is None
+
+
+class ProtectedTests:
+    @pytest.fixture
+    def api(self, make: Make) -> InMemoryApi:
+        return make(LISTED + BASIC)
+
+    def test_a_preflight_needs_no_credentials(self, api: InMemoryApi) -> None:
+        for path in PATHS:
+            check_allowed(ask(api, "OPTIONS", path, None, preflight("DELETE")), "DELETE")
+
+    def test_a_page_with_credentials_of_its_own_is_let_in(self, api: InMemoryApi) -> None:
+        answer = ask(api, "POST", "/post", BODY, from_page() | JSON | basic())
+        assert answer.status == 201
+        check_readable(answer)
+
+    @pytest.mark.parametrize("credentials", [{}, basic(password="wrong"), {"Authorization": ["Basic x", "Basic y"]}])
+    def test_a_page_sees_that_it_was_not(self, api: InMemoryApi, credentials: dict[str, Any]) -> None:
+        answer = ask(api, "GET", "/post", None, from_page() | credentials)
+        assert answer.status in {400, 401}
+        check_readable(answer)
+
+    def test_a_page_sees_that_there_were_too_many_failures(self, make: Make) -> None:
+        api = make(LISTED + BASIC + "[throttle]\nfailures = 1\n")
+        for status in (401, 429):
+            answer = ask(api, "GET", "/post", None, from_page() | basic(password="wrong"))
+            assert answer.status == status
+            check_readable(answer)
+
+    def test_a_cookie_does_not_make_a_write_across_sites_good(self, make: Make) -> None:
+        api = make(LISTED + "read = ['session']\nwrite = ['session']\n")
+        answer = ask(api, "POST", "/post", BODY, from_page() | JSON | {"Cookie": "session=x"})
+        check_problem(answer, 403)
+        check_readable(answer)
+        check_allowed(ask(api, "OPTIONS", "/post", None, preflight("POST")), "POST")
+
+
+class AllTests:
+    @pytest.fixture
+    def api(self, make: Make) -> InMemoryApi:
+        return make(ALL)
+
+    @pytest.mark.parametrize(
+        "headers", [{}, from_page(), from_page("null"), from_page("https://x.example"), from_page([APP, APP])]
+    )
+    def test_everybody_is_told_the_same(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+        for path, status in (("/post", 200), ("/post/7", 404), ("/openapi.json", 200), ("/.well-known/x", 404)):
+            answer = ask(api, "GET", path, None, headers)
+            assert answer.status == status
+            check_readable(answer, "*")
+
+    def test_so_is_a_preflight(self, api: InMemoryApi) -> None:
+        for origin in (APP, "null"):
+            check_allowed(ask(api, "OPTIONS", "/post", None, preflight("PUT", origin)), "PUT", "*")
+
+
+class NoneTests:
+    def test_without_origins_there_is_no_sign_of_this(self, api: InMemoryApi) -> None:
+        for path in PATHS:
+            for method, headers in (("HEAD", from_page()), ("OPTIONS", preflight("POST"))):
+                answer = ask(api, method, path, None, headers) if path != "/post/events" else ask(api, "OPTIONS", path)
+                assert cors_in(answer) == {}
+                assert not varies_by_origin(answer)
+        assert json.loads(ask(api, "GET", "/post", None, from_page()).body) == []

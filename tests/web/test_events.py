@@ -1,0 +1,332 @@
+"""`GET /post/events` (contract 2): what listeners are sent, through in-memory connections that read as a test likes."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+import pytest
+from msgspec import Struct
+
+from postd.errors import StoreUnavailableError
+from postd.store.interface import CHANGES_KEPT
+from postd.web.events import BEAT_EVERY_S, LOOK_EVERY_S, TOLD_AT_ONCE
+from tests.helpers import InMemoryApi, SlowTransport, connect
+from tests.web.clients import PASSWORD, basic
+from tests.web.test_posts import JSON, check_problem, post_body
+from tests.web.wire import FORM as FORM_TYPE
+from tests.web.wire import ask
+
+FORM = {"Content-Type": FORM_TYPE}
+
+
+@pytest.fixture(autouse=True)
+def closed_listeners() -> Iterator[None]:
+    """Let no connection outlive its test, and with it a coroutine that waits."""
+    Listener.opened.clear()
+    yield
+    for listener in Listener.opened:
+        if listener.transport.connected:
+            listener.transport.loseConnection()
+
+
+class Event(Struct):
+    kind: str
+    number: int
+    data: Any
+
+
+class Listener:
+    """Reads a stream as the standard has it (HTML §9.2.6); it takes what is sent when a test looks."""
+
+    opened: ClassVar[list["Listener"]] = []
+
+    def __init__(self, api: InMemoryApi, path: str = "/post/events", method: str = "GET", **headers: str) -> None:
+        self._api = api
+        self.opened.append(self)
+        self.transport = SlowTransport()
+        connect(self.transport, api.site)
+        fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        self.transport.protocol.dataReceived(f"{method} {path} HTTP/1.0\r\nHost: x\r\n{fields}\r\n".encode())
+        self.head = ""
+        self.beats = 0
+        self.last_id = ""
+        self._body = b""
+
+    def read(self) -> list[Event]:
+        """Return the events that have come since the last time."""
+        sent = self._take()
+        while more := self._take():
+            sent += more
+        if not self.head:
+            head, _, sent = sent.partition(b"\r\n\r\n")
+            self.head = head.decode()
+        *blocks, self._body = (self._body + sent).split(b"\n\n")
+        return [event for block in blocks if (event := self._decode(block.decode()))]
+
+    def _take(self) -> bytes:
+        if self.transport.producer is not None:
+            return self.transport.drain()
+        sent: bytes = self.transport.value()  # it is closed, or nothing is to come
+        self.transport.clear()
+        return sent
+
+    def _decode(self, block: str) -> Event | None:
+        fields: dict[str, str] = {}
+        for line in block.split("\n"):
+            name, _, value = line.partition(": ")
+            assert name not in fields
+            fields[name] = value
+        self.beats += ":" in fields
+        self.last_id = fields.get("id", self.last_id)
+        return Event(fields["event"], int(fields["id"]), json.loads(fields["data"])) if "data" in fields else None
+
+    def wait(self, seconds: float = 2 * LOOK_EVERY_S) -> list[Event]:
+        """Let time pass; return the events that have come since the last time."""
+        events = []
+        for _ in range(round(seconds / LOOK_EVERY_S)):
+            self._api.clock.advance(LOOK_EVERY_S)
+            for _ in range(3):
+                self._api.clock.advance(0)
+            events += self.read()
+        return events
+
+
+def put(api: InMemoryApi, post_id: int, text: str) -> None:
+    assert api.request("PUT", f"/post/{post_id}", post_body(text), JSON).status == 200
+
+
+def sign_in(api: InMemoryApi) -> str:
+    """Sign in by form; return the cookie."""
+    answer = ask(api, "POST", "/login", urlencode({"username": "alice", "password": PASSWORD}).encode(), FORM)
+    return str(answer.header("Set-Cookie")).partition(";")[0]
+
+
+def added(number: int, post_id: int, text: str) -> Event:
+    return Event("added", number, {"id": post_id, "post": text})
+
+
+class StreamTests:
+    def test_it_is_an_event_stream_that_nobody_keeps(self, api: InMemoryApi) -> None:
+        listener = Listener(api)
+        assert listener.read() == []
+        assert listener.head.startswith("HTTP/1.1 200 OK\r\n")
+        for line in ("Content-Type: text/event-stream", "Cache-Control: no-store", "X-Content-Type-Options: nosniff"):
+            assert f"{line}\r\n" in listener.head
+        assert "Content-Length" not in listener.head
+
+    def test_each_change_is_told_as_it_was(self, api: InMemoryApi) -> None:
+        api.add("before")
+        listener = Listener(api)
+        assert listener.wait() == []
+        api.add("two\nlines \u2028 🚀")
+        put(api, 1, "after")
+        put(api, 1, "after")  # no change
+        api.request("DELETE", "/post/2")
+        assert listener.wait() == [
+            added(2, 2, "two\nlines \u2028 🚀"),
+            Event("updated", 3, {"id": 1, "post": "after"}),
+            Event("deleted", 4, {"id": 2}),
+        ]
+        assert listener.wait() == []
+
+    def test_all_listeners_are_told_the_same(self, api: InMemoryApi) -> None:
+        listeners = [Listener(api) for _ in range(TOLD_AT_ONCE + 5)]
+        api.add("one")
+        listeners[0].wait()
+        assert all(listener.read() == [added(1, 1, "one")] for listener in listeners[1:])
+
+    def test_a_comment_comes_while_there_is_nothing_to_tell(self, api: InMemoryApi) -> None:
+        listener = Listener(api)
+        assert listener.wait(4 * BEAT_EVERY_S + 1) == []
+        assert listener.beats == 4
+
+    def test_head_has_the_headers_and_ends(self, api: InMemoryApi) -> None:
+        listener = Listener(api, method="HEAD")
+        assert listener.read() == []
+        assert "Content-Type: text/event-stream\r\n" in listener.head
+        assert not listener.transport.connected
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+    def test_it_can_only_be_read(self, api: InMemoryApi, method: str) -> None:
+        answer = api.request(method, "/post/events", post_body("x"), JSON)
+        check_problem(answer, 405)
+        assert answer.header("Allow") == "GET, HEAD, OPTIONS"
+
+    def test_without_listeners_nobody_looks(self, api: InMemoryApi) -> None:
+        listener = Listener(api)
+        listener.wait()
+        listener.transport.loseConnection()
+        asked = len(api.clock.getDelayedCalls())
+        api.clock.advance(1)
+        Listener(api)
+        assert len(api.clock.getDelayedCalls()) == asked + 2
+
+
+class ResumeTests:
+    def test_who_was_cut_off_misses_nothing_and_sees_nothing_twice(self, api: InMemoryApi) -> None:
+        first = Listener(api)
+        api.add("one")
+        assert first.wait() == [added(1, 1, "one")]
+        first.transport.loseConnection()
+        api.add("two")
+        put(api, 1, "uno")
+        again = Listener(api, Last_Event_ID=first.last_id)
+        assert again.read() == [added(2, 2, "two"), Event("updated", 3, {"id": 1, "post": "uno"})]
+        api.add("three")
+        assert again.wait() == [added(4, 3, "three")]
+
+    def test_so_is_who_was_cut_off_before_the_first_event(self, api: InMemoryApi) -> None:
+        api.add("one")
+        first = Listener(api)
+        first.read()
+        assert first.last_id == "1"
+        first.transport.loseConnection()
+        api.add("two")
+        assert Listener(api, Last_Event_ID=first.last_id).read() == [added(2, 2, "two")]
+
+    def test_a_browser_says_in_the_path_where_it_begins(self, api: InMemoryApi) -> None:
+        for text in ("one", "two", "three"):
+            api.add(text)
+        assert Listener(api, "/post/events?after=2").read() == [added(3, 3, "three")]
+        # When it comes back the field is newer.
+        assert Listener(api, "/post/events?after=1", Last_Event_ID="3").read() == []
+        assert [event.number for event in Listener(api, "/post/events?after=0").read()] == [1, 2, 3]
+
+    def test_all_that_the_log_has_is_told(self, api: InMemoryApi) -> None:
+        many = 3 * TOLD_AT_ONCE + 7
+        writer: Any = api.store._writer  # noqa: SLF001 - many posts at once, past the queue
+        writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(many)])
+        listener = Listener(api, Last_Event_ID="3")
+        assert [event.number for event in listener.wait()] == list(range(4, many + 1))
+        api.add("one more")
+        assert [event.number for event in listener.wait()] == [many + 1]
+
+    @pytest.mark.parametrize("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "", "٣"])
+    def test_who_cannot_be_told_what_was_missed_reads_the_list_again(self, api: InMemoryApi, last: str) -> None:
+        api.add("one")
+        listener = Listener(api, Last_Event_ID=last)
+        assert listener.wait() == [Event("reset", 1, {})]
+        api.add("two")
+        assert listener.wait() == [added(2, 2, "two")]
+
+    def test_so_does_who_comes_back_after_the_log_was_trimmed(self, api: InMemoryApi) -> None:
+        writer: Any = api.store._writer  # noqa: SLF001
+        writer.execute("BEGIN")
+        writer.executemany("INSERT INTO post (post) VALUES (?)", [("x",)] * (CHANGES_KEPT + 500))
+        writer.execute("COMMIT")
+        listener = Listener(api, Last_Event_ID="1")
+        assert listener.wait() == [Event("reset", CHANGES_KEPT + 500, {})]
+        api.add("now")
+        assert [event.number for event in listener.wait()] == [CHANGES_KEPT + 501]
+
+    def test_so_does_everybody_when_another_store_has_come_in_its_place(self, api: InMemoryApi) -> None:
+        for text in ("one", "two", "three"):
+            api.add(text)
+        listener = Listener(api)
+        listener.wait()
+        writer: Any = api.store._writer  # noqa: SLF001 - what a restored backup looks like
+        writer.execute("UPDATE version SET revision = 1, tag = randomblob(8)")
+        writer.execute("DELETE FROM change WHERE revision > 1")
+        assert listener.wait() == [Event("reset", 1, {})]
+        api.add("four")
+        assert [event.number for event in listener.wait()] == [2]
+
+
+class SlowListenerTests:
+    def test_one_that_does_not_read_costs_no_more_and_misses_nothing(self, api: InMemoryApi) -> None:
+        slow, quick = Listener(api), Listener(api)
+        slow.read()
+        told = []
+        for n in range(5 * TOLD_AT_ONCE):
+            api.add(f"{n:0100}")
+            if n % 50 == 0:
+                told += quick.wait()
+        told += quick.wait()
+        held = len(slow.transport.value())
+        assert held < 2 * 64 * 1024
+        assert slow.wait() == told
+        assert len(told) == 5 * TOLD_AT_ONCE
+
+    def test_one_that_reads_nothing_is_dropped_at_last(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[limits]\nidle_time = "60s"\n')
+        listener = Listener(api)
+        listener.read()
+        for n in range(3 * TOLD_AT_ONCE):
+            api.add(f"{n:0140}")
+        for _ in range(62):
+            api.clock.advance(1)
+        assert not listener.transport.connected
+
+
+class AccessTests:
+    def test_the_rule_is_that_of_reading(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic"]\nwrite = ["basic"]\n')
+        check_problem(api.request("GET", "/post/events"), 401)
+        listener = Listener(api, **basic())
+        api.request("POST", "/post", post_body("one"), {**JSON, **basic("bob")})
+        assert listener.wait() == [added(1, 1, "one")]
+
+    def test_a_session_that_ends_ends_the_stream(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["session"]\nwrite = ["open"]\n')
+        cookie = sign_in(api)
+        listener = Listener(api, Cookie=cookie)
+        api.add("one")
+        assert listener.wait() == [added(1, 1, "one")]
+        ask(api, "POST", "/logout", None, {"Cookie": cookie})
+        api.add("two")
+        assert listener.wait() == []
+        assert not listener.transport.connected
+
+    def test_listening_is_no_use_of_a_session(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["session"]\n[session]\nidle = "5m"\n')
+        listener = Listener(api, Cookie=sign_in(api))
+        listener.wait(4 * 60)
+        assert listener.transport.connected
+        listener.wait(60 + BEAT_EVERY_S)
+        assert not listener.transport.connected
+
+    @pytest.mark.parametrize("scheme", ["basic"])
+    def test_a_user_who_is_gone_is_told_nothing_more(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
+        api = make(f'[api]\nread = ["{scheme}"]\nwrite = ["open"]\n')
+        listener = Listener(api, **basic())
+        assert listener.wait() == []
+        assert api.users is not None
+        api.users.write_text("")
+        api.clock.advance(1)
+        api.clock.advance(1)
+        api.add("one")
+        assert listener.wait() == []
+        assert not listener.transport.connected
+
+
+class TroubleTests:
+    def test_the_stream_goes_on_when_the_store_does(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        listener = Listener(api)
+        listener.read()
+
+        async def away(*_: object, **__: object) -> Any:
+            raise StoreUnavailableError("gone fishing")
+
+        with monkeypatch.context() as patched:
+            for method in ("version", "list_changes"):
+                patched.setattr(api.store, method, away)
+            assert listener.wait(2 * BEAT_EVERY_S + 1) == []
+            assert listener.beats == 2
+            check_problem(api.request("GET", "/post/events"), 503)
+        api.add("one")
+        assert listener.wait() == [added(1, 1, "one")]
+
+    def test_a_server_that_ends_ends_the_streams(self, api: InMemoryApi) -> None:
+        listeners = [Listener(api) for _ in range(3)]
+        api.add("one")
+        listeners[0].wait()
+        api.site.begin_end()
+        api.events.close()
+        api.clock.advance(0)
+        for listener in listeners:
+            listener.read()
+            assert not listener.transport.connected
+        late = Listener(api)
+        late.read()
+        assert not late.transport.connected

@@ -1,0 +1,103 @@
+"""Idempotency-Key (contract 2): a POST that may come more than once and is to be done once."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.helpers import Answer, InMemoryApi
+from tests.web.clients import basic
+from tests.web.test_posts import JSON, check_problem, post_body
+from tests.web.wire import begin
+
+DAY_S = 24 * 3600
+
+
+def add(api: InMemoryApi, body: bytes, *keys: str, **more: Any) -> Answer:
+    return api.request("POST", "/post", body, {**JSON, "Idempotency-Key": list(keys), **more})
+
+
+def texts(api: InMemoryApi, **headers: Any) -> list[str]:
+    return [post["post"] for post in json.loads(api.request("GET", "/post", headers=headers).body)]
+
+
+def test_the_same_request_gets_the_first_answer_again(api: InMemoryApi) -> None:
+    first = add(api, post_body("one"), "k-1")
+    assert (first.status, first.body, first.header("Location")) == (201, b"Success a Post!\n", "/post/1")
+    again = add(api, post_body("one"), "k-1")
+    assert (again.status, again.headers, again.body) == (201, first.headers, first.body)
+    api.request("DELETE", "/post/1")
+    assert add(api, post_body("one"), "k-1").header("Location") == "/post/1"
+    assert texts(api) == []
+
+
+def test_other_keys_and_no_key_store_as_always(api: InMemoryApi) -> None:
+    for keys in (["k-1"], ["K-1"], ['"k-1"'], [], []):
+        assert add(api, post_body("one"), *keys).status == 201
+    assert texts(api) == ["one"] * 5
+
+
+def test_another_body_is_refused(api: InMemoryApi) -> None:
+    add(api, post_body("one"), "k-1")
+    check_problem(add(api, post_body("two"), "k-1"), 422)
+    check_problem(add(api, post_body("one") + b" ", "k-1"), 422)  # other bytes, whatever they mean
+    assert texts(api) == ["one"]
+
+
+def test_what_stores_nothing_uses_no_key_up(api: InMemoryApi) -> None:
+    check_problem(add(api, b"{", "k-1"), 400)
+    check_problem(add(api, post_body(""), "k-1"), 422, "/post")
+    assert add(api, post_body("one"), "k-1").header("Location") == "/post/1"
+
+
+def test_a_key_is_remembered_for_a_day(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [api.START_S]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    fresh = InMemoryApi()
+    try:
+        assert add(fresh, post_body("one"), "k-1").header("Location") == "/post/1"
+        now[0] += DAY_S - 1
+        assert add(fresh, post_body("one"), "k-1").header("Location") == "/post/1"
+        now[0] += 1
+        assert add(fresh, post_body("one"), "k-1").header("Location") == "/post/2"
+    finally:
+        fresh.close()
+
+
+@pytest.mark.parametrize("key", ["", "a b", "ü", "x" * 256, "a\tb"], ids=["empty", "space", "umlaut", "long", "tab"])
+def test_what_is_no_key_is_refused(api: InMemoryApi, key: str) -> None:
+    check_problem(add(api, post_body("one"), key), 400)
+    assert texts(api) == []
+
+
+def test_two_keys_are_refused(api: InMemoryApi) -> None:
+    check_problem(add(api, post_body("one"), "k-1", "k-1"), 400)
+    assert add(api, post_body("one"), "x" * 255).status == 201
+
+
+def test_keys_of_different_users_do_not_meet(make: Callable[..., InMemoryApi]) -> None:
+    api = make('[api]\nread = ["basic"]\nwrite = ["basic"]\n')
+    for user, location in (("alice", "/post/1"), ("bob", "/post/2"), ("alice", "/post/1"), ("bob", "/post/2")):
+        assert add(api, post_body("one"), "k-1", **basic(user)).header("Location") == location
+    check_problem(add(api, post_body("two"), "k-1", **basic("bob")), 422)
+    assert texts(api, **basic()) == ["one", "one"]
+
+
+def test_while_the_first_is_under_way_another_is_refused(api: InMemoryApi) -> None:
+    headers = {**JSON, "Idempotency-Key": "k-1"}
+    asked = [begin(api, "POST", "/post", post_body("one"), headers) for _ in range(3)]  # none is stored yet
+    first, *others = [one.answer() for one in asked]
+    assert first.status == 201
+    for other in others:
+        check_problem(other, 409)
+        assert other.header("Retry-After") == "1"
+    assert texts(api) == ["one"]
+    assert add(api, post_body("one"), "k-1").status == 201
+
+
+def test_put_has_no_use_for_a_key(api: InMemoryApi) -> None:
+    api.add("one")
+    for text in ("two", "three"):
+        answer = api.request("PUT", "/post/1", post_body(text), {**JSON, "Idempotency-Key": ["a b", "c"]})
+        assert answer.status == 200
