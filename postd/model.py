@@ -1,8 +1,9 @@
 """What is true of a post and of a session, whatever the transport and the store."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from postd.errors import InvalidTextError
 
@@ -13,11 +14,30 @@ POST_ID_MAX = 2**53 - 1
 """The largest id: what every JSON reader holds exactly (RFC 8259 §6)."""
 
 
+# What these say is for readers of schemas: msgspec checks none of it. `check_text` does, with words of ours.
+PostId = Annotated[
+    int,
+    Meta(
+        description="The number of the post, given by the server.",
+        extra_json_schema={"minimum": 1, "maximum": POST_ID_MAX},
+        examples=[1],
+    ),
+]
+PostText = Annotated[
+    str,
+    Meta(
+        description="The text: any Unicode text without the character U+0000.",
+        extra_json_schema={"minLength": 1, "maxLength": POST_MAX_CHARS, "pattern": r"^[^\u0000]*$"},
+        examples=["Hello, world"],
+    ),
+]
+
+
 class Post(Struct, frozen=True):
     """A post as it stands on the wire (spec: Resources and their fields)."""
 
-    id: int
-    post: str
+    id: PostId
+    post: PostText
 
 
 class ChangeKind(StrEnum):

@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from postd.model import check_text
+from postd.model import PostText, check_text
 from postd.web.errors import Problem
 
 
 class NewText(Struct, frozen=True):
     """The body of POST and PUT (spec: Post API). Further members are ignored, `id` included."""
 
-    post: str
+    post: PostText
 
 
 # What most clients send: one member, and nothing in its text to be decoded. It means the same to all decoders.

@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl
 
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import Portal
@@ -14,12 +13,10 @@ from postd.errors import StoreUnavailableError
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
-from postd.web.errors import Problem
+from postd.web.form import decode_form
 from postd.web.front.router import Application
 from postd.web.guard import IUser, User
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
-
-FORM_MAX_BYTES = 8 * 1024
 
 _log = Logger()
 
@@ -74,7 +71,8 @@ class LoginPages:
         return make_redirect(b"/home")
 
     async def _begin_session(self, request: Any) -> str:
-        user = await self._log_in(PasswordCredentials("form", *_decode_form(request), self._clients.address(request)))
+        username, password = _decode_credentials(request)
+        user = await self._log_in(PasswordCredentials("form", username, password, self._clients.address(request)))
         request.username = user.name
         cookies = decode_session_cookies(request)
         # What the browser had is never taken on: somebody may have planted it (session fixation).
@@ -110,25 +108,16 @@ def _make_html(page: bytes) -> Answer:
     return make_answer(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
 
 
-def _decode_form(request: Any) -> tuple[str, str]:
+def _decode_credentials(request: Any) -> tuple[str, str]:
     """Return user name and password.
 
     Raises:
         Refused: one of them is not there, empty, or there twice.
-        Problem: 415, 413 or 400, it is not a form in UTF-8 of at most `FORM_MAX_BYTES`.
+        Problem: as `decode_form`.
     """
-    kinds = request.fields.get(b"Content-Type", [b""])
-    if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
-        raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
-    body = request.content.read()
-    if len(body) > FORM_MAX_BYTES:
-        raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
-    try:
-        fields = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
-    except ValueError:
-        raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
-    names = [[value for name, value in fields if name == wanted] for wanted in ("username", "password")]
-    if any(len(values) != 1 or not values[0] for values in names):
+    fields = decode_form(request)
+    named = [fields.get(name, []) for name in ("username", "password")]
+    if any(len(values) != 1 or not values[0] for values in named):
         raise Refused("a field is missing, empty or there twice")
-    (username,), (password,) = names
+    (username,), (password,) = named
     return username, password

@@ -4,9 +4,11 @@
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
-| `/home` | `protected.show_name` | a session |
+| `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
+| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
 | `/.well-known/oauth-protected-resource` | `metadata.ResourceMetadata`, if there are issuers of tokens | |
+| `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """
 
@@ -21,9 +23,11 @@ from werkzeug.exceptions import NotFound
 
 from postd.auth.session import Sessions
 from postd.store.interface import PostStore
+from postd.web.board import Board, show_name_and_board
 from postd.web.client import Clients
 from postd.web.cookie import make_challenge
 from postd.web.cors import share
+from postd.web.docs import Docs
 from postd.web.events import Events
 from postd.web.front.answering import ViewResource, error_page
 from postd.web.front.router import Router
@@ -144,8 +148,11 @@ def make_root(  # noqa: PLR0913 - all that there is
         tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
             Folder(page.files) if page.files else ViewResource(show_name), page.schemes, page.users
         )
-        for page in (*pages, ProtectedPage("/home", ["session"]))
+        for page in pages
     }
+    told = [PostApi.app, LoginPages.app]
+    has_board = "session" in read
+    by_path[b"home",] = protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
     api = PostApi(store, events, private="open" not in read, lasting=partial(lasting, access.portal))
@@ -155,8 +162,17 @@ def make_root(  # noqa: PLR0913 - all that there is
     forms = Router(login_pages)
     for segment in (b"", b"login", b"logout"):
         root.putChild(segment, forms)
+    if has_board:
+        board = Router(Board(store, site_name=access.realm, writable="session" in write))
+        signed_in = protect(board, ["session"])
+        root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
+        told.append(Board.app)
     if access.metadata is not None:
         root.putChild(b".well-known", Router(access.metadata))
+        told.append(ResourceMetadata.app)
+    docs = Router(Docs(told, read=read, write=write, site_name=access.realm))
+    for segment in (b"openapi.json", b"docs"):
+        root.putChild(segment, docs)
     if cors_origins:
         share(root, cors_origins)
     return root

@@ -1,4 +1,7 @@
-"""The form login as a person meets it: in Chromium, with the keyboard, by phone, in the dark, without JavaScript."""
+"""Our pages as a person meets them: in Chromium, with the keyboard, by phone, in the dark, without JavaScript.
+
+The form login, and the page about the API. The board has a module of its own.
+"""
 
 import subprocess
 import sys
@@ -16,7 +19,14 @@ POSTD = str(Path(sys.executable).parent / "postd")
 PASSWORD = "pässword & battery=staple+"
 LONGEST_WORD = "x" * 160
 PAGES = ["/", "/logout"]
+DOCS = "/docs"
 FOCUS_ORDER = {"/": ["username", "password", "Sign in"], "/logout": ["Sign out", "Stay signed in"]}
+STICKING_OUT = """
+    return [...document.querySelectorAll("body, body *")].filter(element => {
+        const {left, right} = element.getBoundingClientRect();
+        return left < 0 || right > window.innerWidth + 0.5;
+    }).map(element => element.outerHTML.slice(0, 100));
+"""
 
 
 def add_user(folder: Path) -> str:
@@ -140,7 +150,7 @@ def test_the_focus_goes_down_the_page(browser: Browser, path: str) -> None:
     assert met == FOCUS_ORDER[path]
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [*PAGES, DOCS])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_bars_nobody(browser: Browser, path: str, scheme: str) -> None:
     for size in (DESK, PHONE):
@@ -173,6 +183,38 @@ def test_nothing_sticks_out_of_the_smallest_screen(tmp_path: Path, font_size: in
             assert browser.width <= NARROWEST[0]
 
 
+@pytest.mark.parametrize("font_size", [16, 32])
+def test_nothing_of_the_page_about_the_api_does(tmp_path: Path, font_size: int) -> None:
+    settings = tmp_path / "postd.toml"
+    rule = '["basic", "digest", "session"]'
+    settings.write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
+    with (
+        Daemon(tmp_path, "--config", str(settings), "--users", add_user(tmp_path)) as daemon,
+        open_browser(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
+    ):
+        browser.set_screen(NARROWEST)
+        browser.open(DOCS)
+        assert LONGEST_WORD in browser.text
+        assert browser.driver.find_element(By.CSS_SELECTOR, "header > p").value_of_css_property("font-size") == (
+            f"{font_size}px"
+        )
+        assert browser.driver.execute_script(STICKING_OUT) == []
+        assert browser.width <= NARROWEST[0]
+
+
+def test_the_contents_lead_to_each_operation(browser: Browser) -> None:
+    browser.open(DOCS)
+    links = browser.driver.find_elements(By.CSS_SELECTOR, "nav a")
+    assert len(links) > 10
+    assert min(link.size["height"] for link in links) >= 44
+    links[3].click()
+    heading = browser.driver.find_element(By.CSS_SELECTOR, ":target")
+    assert links[3].text.split("\n")[0] in heading.text
+    assert (
+        0 <= browser.driver.execute_script("return document.querySelector(':target').getBoundingClientRect().y") < 100
+    )
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_what_one_presses_is_large_enough(browser: Browser, path: str) -> None:
     browser.set_screen(PHONE)
@@ -193,7 +235,17 @@ def test_nobody_else_hears_of_it_and_the_console_is_empty(browser: Browser) -> N
     ]
 
 
+def test_the_page_about_the_api_is_one_answer(browser: Browser) -> None:
+    browser.open(DOCS)
+    assert browser.complaints() == []
+    assert browser.requested() == [browser.url + DOCS]
+    browser.driver.find_element(By.PARTIAL_LINK_TEXT, "openapi.json").click()
+    browser.wait_for("/openapi.json")
+
+
 def test_the_sheet_is_let_in_by_the_policy(browser: Browser) -> None:
+    browser.open(DOCS)
+    assert browser.driver.find_element(By.TAG_NAME, "article").value_of_css_property("border-radius") == "16px"
     for path in PAGES:
         browser.open(path)
         assert browser.driver.find_element(By.TAG_NAME, "main").value_of_css_property("border-radius") == "16px"

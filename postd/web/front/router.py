@@ -26,7 +26,7 @@ from postd.web.front.answering import answer
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are remembered; paths with ids in them have no end."""
 
-_VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
+VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
 _Match = tuple[Callable[..., Coroutine[Any, Any, Answer | Stream]], Mapping[str, Any], str]
 """A view, its arguments, and the rule as the log has it."""
@@ -65,7 +65,7 @@ class Router(KleinResource):
     def _match(self, method: bytes, path: bytes) -> _Match:
         rule, arguments = self._urls.match(_path(path), _method(method), return_rule=True)
         # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
-        match = getattr(self._views, rule.endpoint), arguments, _VARIABLE.sub(r"<\1>", rule.rule)
+        match = getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[method, path] = match

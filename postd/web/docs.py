@@ -1,0 +1,63 @@
+"""What the service does, for programs and for people: `/openapi.json` and `/docs` (contract 6)."""
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+from klein import Klein
+
+from postd.web.answers import JSON, PAGE_HEADERS, Answer
+from postd.web.compress import VARY, Text
+from postd.web.front.router import Application
+from postd.web.openapi.document import Route, find_routes, make_document
+from postd.web.pages.docs import DOCS_POLICY, make_docs_page
+
+_HEADERS = {b"Cache-Control": b"no-cache", **VARY}
+
+
+class Docs:
+    """The document and the page, both made now.
+
+    Args:
+        applications: those whose operations are told of, beside these two.
+        read: the schemes that let a client read posts; "open" for no questions asked.
+        write: those that let it write.
+        site_name: stands above the page.
+    """
+
+    app = Application()
+
+    def __init__(
+        self, applications: Iterable[Klein], *, read: Collection[str], write: Collection[str], site_name: str
+    ) -> None:
+        routes = frozenset(route for application in (*applications, self.app) for route in find_routes(application))
+        document, page = _write(routes, frozenset(read), frozenset(write), site_name)
+        self._document = _keep(JSON, document, _HEADERS)
+        headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
+        self._page = _keep(b"text/html; charset=utf-8", page, headers)
+
+    @app.route("/openapi.json", methods=["GET"])
+    async def show_document(self, request: Any) -> Answer:
+        return await self._document.answer(request)
+
+    @app.route("/docs", methods=["GET"])
+    async def show_page(self, request: Any) -> Answer:
+        return await self._page.answer(request)
+
+
+# Tests make thousands of trees with few settings; it takes some milliseconds.
+@lru_cache(8)
+def _write(
+    routes: frozenset[Route], read: frozenset[str], write: frozenset[str], site_name: str
+) -> tuple[bytes, bytes]:
+    """Return the document and the page."""
+    document = make_document(routes, read=read, write=write)
+    body = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return body, make_docs_page(document, site_name)
+
+
+def _keep(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Text:
+    etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
+    return Text(content_type, body, {b"ETag": etag, **headers})

@@ -1,0 +1,31 @@
+"""Bodies of HTML forms: bytes in, fields out (URL Standard §5.1, `application/x-www-form-urlencoded`)."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from postd.web.errors import Problem
+
+FORM_MAX_BYTES = 8 * 1024
+"""The largest form of ours (contract 3)."""
+
+
+def decode_form(request: Any) -> Mapping[str, list[str]]:
+    """Return the fields of a form: for each name the values that came with it, in their order.
+
+    Raises:
+        Problem: 415, 413 or 400, it is not a form in UTF-8 of at most `FORM_MAX_BYTES`.
+    """
+    kinds = request.fields.get(b"Content-Type", [b""])
+    if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
+        raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
+    body = request.content.read()
+    if len(body) > FORM_MAX_BYTES:
+        raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
+    fields: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict"):
+            fields.setdefault(name, []).append(value)
+    except ValueError:
+        raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
+    return fields

@@ -1,0 +1,223 @@
+"""The page about the API, made from its OpenAPI document; for people, without a script."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from http import HTTPStatus
+from string import Template
+from typing import Any
+
+from postd.web.answers import phrase
+from postd.web.pages import COLORS, make_policy, read
+
+_STYLE = COLORS + read("docs.css")
+
+DOCS_POLICY = make_policy(_STYLE)
+"""The value of Content-Security-Policy that the page is to be sent with."""
+
+_SCHEME_NAMES = {"digest": "Digest", "bearer": "Bearer token", "basic": "Basic", "session": "Session"}
+_PLACES = {"path": "in the path", "query": "in the query", "header": "header field"}
+
+Document = Mapping[str, Any]
+
+
+def make_docs_page(document: Document, site_name: str) -> bytes:
+    """Return the page; UTF-8.
+
+    Args:
+        document: OpenAPI 3.1, as `postd.web.openapi` makes it.
+        site_name: stands above it.
+    """
+    lead, _, description = document["info"]["description"].partition("\n\n")
+    parts = {
+        "title": escape(document["info"]["title"]),
+        "site_name": escape(site_name),
+        "style": _STYLE,
+        "lead": _paragraphs(lead),
+        "description": _paragraphs(description),
+        "contents": _contents(document),
+        "operations": "\n".join(_tag(document, tag) for tag in document["tags"]),
+        "schemes": _schemes(document["components"]["securitySchemes"]),
+        "errors": _common_errors(document),
+        "problem": _properties(document, document["components"]["schemas"]["ProblemDetails"]),
+    }
+    return Template(read("docs.html")).substitute(parts).encode()
+
+
+def _operations(document: Document) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def _contents(document: Document) -> str:
+    rows = [
+        f'<li><a href="#{escape(operation["operationId"])}"><code>{escape(f"{method} {path}")}</code>'
+        f"<span>{escape(operation['summary'])}</span></a></li>"
+        for method, path, operation in _operations(document)
+    ]
+    return "<ul>\n" + "\n".join(rows) + "\n</ul>"
+
+
+def _tag(document: Document, tag: Mapping[str, str]) -> str:
+    name = re.sub(r"\W+", "-", tag["name"].lower())
+    articles = [
+        _operation(document, method, path, operation)
+        for method, path, operation in _operations(document)
+        if tag["name"] in operation["tags"]
+    ]
+    return "\n".join(
+        [
+            f'<section aria-labelledby="{name}">',
+            f'<h2 id="{name}">{escape(tag["name"])}</h2>',
+            _paragraphs(tag["description"]),
+            *articles,
+            "</section>",
+        ]
+    )
+
+
+def _operation(document: Document, method: str, path: str, operation: Mapping[str, Any]) -> str:
+    name = escape(operation["operationId"])
+    parts = [
+        f'<article aria-labelledby="{name}">',
+        f'<h3 id="{name}"><code>{escape(f"{method} {path}")}</code> {escape(operation["summary"])}</h3>',
+        _paragraphs(operation["description"]),
+        "<h4>Who may</h4>",
+        _who(operation["security"]),
+    ]
+    if "parameters" in operation:
+        parameters = [_resolve(document, parameter) for parameter in operation["parameters"]]
+        parts += ["<h4>Parameters</h4>", _list(_parameter(document, parameter) for parameter in parameters)]
+    if "requestBody" in operation:
+        parts += ["<h4>Body</h4>", *_contents_of(document, operation["requestBody"]["content"])]
+    parts += ["<h4>Answers</h4>", *_answers(operation["responses"])]
+    samples = [sample["source"] for sample in operation["x-codeSamples"]]
+    parts += ["<h4>Example</h4>", *map(_pre, samples), "</article>"]
+    return "\n".join(parts)
+
+
+def _who(security: Sequence[Mapping[str, Any]]) -> str:
+    names = [name for requirement in security for name in requirement]
+    if not names:
+        return "<p>Everybody.</p>"
+    links = [f'<a href="#scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</a>' for name in names]
+    how = " or ".join([", ".join(links[:-1]), links[-1]] if len(links) > 1 else links)
+    return f"<p>Who is let in by: {how}.</p>"
+
+
+def _parameter(document: Document, parameter: Mapping[str, Any]) -> tuple[str, str]:
+    need = "required" if parameter["required"] else "optional"
+    about = f"{_PLACES[parameter['in']]}, {need}"
+    hint = _hint(_resolve(document, parameter["schema"]))
+    return _term(parameter["name"], about), _text(parameter["description"]) + f'<p class="hint">{hint}</p>'
+
+
+def _answers(responses: Mapping[str, Any]) -> list[str]:
+    own = [(status, response) for status, response in responses.items() if "$ref" not in response]
+    common = [status for status, response in responses.items() if "$ref" in response]
+    parts = [_list(_answer(status, response) for status, response in own)]
+    if common:
+        parts.append(f'<p>And what <a href="#errors">any request</a> may get: {", ".join(common)}.</p>')
+    return parts
+
+
+def _answer(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
+    parts = [f"<p>{_text(response['description'])}</p>"]
+    headers = [f"<code>{escape(name)}</code>" for name in response.get("headers", {})]
+    kinds = [f"<code>{escape(kind)}</code>" for kind in response.get("content", {})]
+    about = [", ".join(kinds), f"with {', '.join(headers)}" if headers else ""]
+    if any(about):
+        parts.append(f'<p class="hint">{"; ".join(filter(None, about))}</p>')
+    if status.startswith("2"):
+        parts += [_example(content["example"]) for content in response.get("content", {}).values()]
+    return f"<dt>{status} {escape(phrase(HTTPStatus(int(status))))}</dt>", "".join(parts)
+
+
+def _contents_of(document: Document, contents: Mapping[str, Any]) -> Iterable[str]:
+    for kind, content in contents.items():
+        yield f"<p><code>{escape(kind)}</code></p>"
+        yield _properties(document, _resolve(document, content["schema"]))
+
+
+def _properties(document: Document, schema: Mapping[str, Any]) -> str:
+    """Tell the members of an object."""
+    rows = []
+    for name, of_member in schema["properties"].items():
+        member = _resolve(document, of_member)
+        need = "required" if name in schema["required"] else "optional"
+        told = _text(member["description"]) if "description" in member else ""
+        rows.append((_term(name, need), f'{told}<p class="hint">{_hint(member)}</p>'))
+    return _list(rows)
+
+
+def _schemes(schemes: Mapping[str, Mapping[str, str]]) -> str:
+    if not schemes:
+        return ""
+    rows = [
+        (f'<dt id="scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</dt>', _text(scheme["description"]))
+        for name, scheme in schemes.items()
+    ]
+    return f'<section aria-labelledby="who">\n<h2 id="who">Who is let in</h2>\n{_list(rows)}\n</section>'
+
+
+def _common_errors(document: Document) -> str:
+    responses = document["components"]["responses"]
+    # Of pages they are the same, in plain text.
+    statuses = [name.removeprefix("Problem") for name in responses if name.startswith("Problem")]
+    return _list(
+        (
+            f"<dt>{status} {escape(phrase(HTTPStatus(int(status))))}</dt>",
+            f"<p>{_text(responses[f'Problem{status}']['description'])}</p>",
+        )
+        for status in statuses
+    )
+
+
+def _hint(schema: Mapping[str, Any]) -> str:
+    """Tell a schema's type and bounds."""
+    kind: str = schema["type"]
+    if "minimum" in schema:
+        kind += f" from {schema['minimum']} to {schema['maximum']}" if "maximum" in schema else ""
+    if "maxLength" in schema:
+        kind += f" of {schema['minLength']} to {schema['maxLength']} characters"
+    if "pattern" in schema:
+        kind += f", as <code>{escape(schema['pattern'])}</code>"
+    return kind[:1].upper() + kind[1:]
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    return "<dl>\n" + "\n".join(f"{term}\n<dd>{told}</dd>" for term, told in rows) + "\n</dl>"
+
+
+def _term(name: str, about: str) -> str:
+    return f'<dt><code>{escape(name)}</code> <span class="hint">{escape(about)}</span></dt>'
+
+
+def _example(example: Any) -> str:
+    return _pre(example.rstrip() if isinstance(example, str) else json.dumps(example, indent=2, ensure_ascii=False))
+
+
+def _pre(text: str) -> str:
+    return f"<pre><code>{escape(text)}</code></pre>"
+
+
+def _paragraphs(text: str) -> str:
+    return "\n".join(f"<p>{_text(paragraph)}</p>" for paragraph in text.strip().split("\n\n"))
+
+
+def _text(text: str) -> str:
+    """Return text as HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _resolve(document: Document, referring: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a reference leads to within the document, and what is none itself."""
+    if "$ref" not in referring:
+        return referring
+    found: Any = document
+    for name in referring["$ref"].removeprefix("#/").split("/"):
+        found = found[name]
+    resolved: Mapping[str, Any] = found
+    return resolved

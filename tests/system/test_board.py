@@ -1,0 +1,445 @@
+"""The board as people meet it: in Chromium, with and without JavaScript, by keyboard and phone, two at a time."""
+
+import base64
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, TimeoutException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.integration.daemon import Daemon
+from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, open_browser
+from tests.system.test_browser import PASSWORD, add_user, sign_in
+
+RULES = '[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n'
+AUTHORIZATION = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+ODD_TEXTS = [
+    "x" * 140,
+    "<script>alert(1)</script> & <b>",
+    "two\n\nlines, and\n   spaces",
+    "שלום עולם, זה טקסט 123 abc",
+    "👩‍👩‍👧‍👦" * 20,
+    "\u202eturned round",
+]
+LISTEN_FROM_THE_FUTURE = """
+    const Stock = EventSource;
+    let first = true;
+    EventSource = class extends Stock {
+        constructor(address) {
+            super(first ? address.replace(/after=.*/, "after=999999999") : address);
+            first = false;
+        }
+    };
+    for (const name of ["CONNECTING", "OPEN", "CLOSED"]) EventSource[name] = Stock[name];
+"""
+SIGN_OUT_ELSEWHERE = "fetch('/logout', {method: 'POST', redirect: 'manual'}).then(arguments[0])"
+HIDE = """
+    Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+"""
+
+
+class Others:
+    """What others do meanwhile, through the API."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, method: str, path: str, text: str | None = None) -> Any:
+        request = urllib.request.Request(
+            self._url + path,
+            method=method,
+            data=None if text is None else json.dumps({"post": text}).encode(),
+            headers={"Content-Type": "application/json", "Authorization": AUTHORIZATION},
+        )
+        with urllib.request.urlopen(request, timeout=WAIT_MAX_S) as answer:
+            return answer.headers["Location"] if method == "POST" else answer.read()
+
+    def posts(self) -> list[dict[str, Any]]:
+        posts: list[dict[str, Any]] = json.loads(self.ask("GET", "/post"))
+        return posts
+
+    def texts(self) -> list[str]:
+        return [post["post"] for post in self.posts()]
+
+    def add(self, text: str) -> int:
+        return int(self.ask("POST", "/post", text).rpartition("/")[2])
+
+    def change(self, post_id: int, text: str) -> None:
+        self.ask("PUT", f"/post/{post_id}", text)
+
+    def delete(self, post_id: int) -> None:
+        self.ask("DELETE", f"/post/{post_id}")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("daemon")
+    settings = folder / "postd.toml"
+    settings.write_text(RULES)
+    with Daemon(folder, "--config", str(settings), "--users", add_user(folder)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def others(daemon: Daemon) -> Others:
+    """Begin with an empty board."""
+    others = Others(daemon.url)
+    for post in others.posts():
+        others.delete(post["id"])
+    return others
+
+
+@pytest.fixture(scope="module")
+def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser, others: Others) -> Iterator[Browser]:
+    """Begin signed in, with a browser as it was at first; to start another one for each test would take too long."""
+    sign_in(one_browser)
+    yield one_browser
+    one_browser.command("Emulation.setScriptExecutionDisabled", value=False)
+    one_browser.command("Emulation.clearDeviceMetricsOverride")
+    one_browser.prefer()
+    one_browser.open("/")
+    one_browser.driver.delete_all_cookies()
+    one_browser.complaints()
+    one_browser.requested()
+
+
+def wait_until(condition: Callable[[], object], browser: Browser) -> None:
+    one_page_after_another = [NoSuchElementException, StaleElementReferenceException]
+    try:
+        WebDriverWait(browser.driver, WAIT_MAX_S, ignored_exceptions=one_page_after_another).until(
+            lambda _: condition()
+        )
+    except TimeoutException:
+        raise AssertionError(f"at {browser.path}: {browser.text}") from None
+
+
+def wait_for_text(browser: Browser, text: str) -> None:
+    wait_until(lambda: text in browser.text, browser)
+
+
+def wait_without(browser: Browser, text: str) -> None:
+    wait_until(lambda: text not in browser.text, browser)
+
+
+def find(browser: Browser, selector: str) -> Any:
+    return browser.driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def shown(browser: Browser) -> list[str]:
+    """Return the texts on the board, newest first."""
+    texts: list[str] = browser.driver.execute_script(
+        "return [...document.querySelectorAll('#posts .text')].map(text => text.textContent)"
+    )
+    return texts
+
+
+def typed(browser: Browser) -> str:
+    return str(find(browser, "#post").get_attribute("value"))
+
+
+def turn_off_scripts(browser: Browser) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    browser.driver.get("data:text/html,<title>off</title><script>document.title='on'</script>")
+    assert browser.driver.title == "off"
+
+
+def focus(browser: Browser, selector: str) -> None:
+    """Go there with the Tab key."""
+    wanted = find(browser, selector)
+    for _ in range(30):
+        if browser.driver.switch_to.active_element == wanted:
+            return
+        browser.type(Keys.TAB)
+    raise AssertionError(f"the Tab key does not lead to {selector}")
+
+
+@pytest.mark.parametrize("scripts", ["with", "without"])
+def test_one_adds_edits_and_deletes_with_the_keyboard_only(browser: Browser, others: Others, scripts: str) -> None:
+    if scripts == "without":
+        turn_off_scripts(browser)
+    browser.open("/board")
+    assert "There is nothing here yet." in browser.text
+    for text in ("First", "Second"):
+        focus(browser, "#post")
+        browser.type(text, Keys.TAB, Keys.ENTER)
+        wait_for_text(browser, "The post was added.")
+        wait_until(lambda: browser.focused == "post", browser)
+        assert typed(browser) == ""
+    assert others.texts() == ["First", "Second"]
+    post_id = others.posts()[0]["id"]
+    focus(browser, f"#post-{post_id} a")
+    browser.type(Keys.ENTER)
+    browser.wait_for(f"/board/{post_id}")
+    focus(browser, "#post")
+    browser.type(Keys.END, " of all", Keys.TAB, Keys.ENTER)
+    wait_for_text(browser, "The post was saved.")
+    wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == f"post-{post_id}", browser)
+    assert others.texts() == ["First of all", "Second"]
+    focus(browser, f"#post-{post_id} a")
+    browser.type(Keys.ENTER)
+    browser.wait_for(f"/board/{post_id}")
+    focus(browser, ".danger")
+    browser.type(Keys.SPACE)
+    wait_for_text(browser, "The post was deleted.")
+    wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == "done", browser)
+    assert others.texts() == ["Second"]
+    focus(browser, ".quiet")
+    browser.type(Keys.ENTER)
+    browser.wait_for("/")
+    browser.open("/board")
+    assert browser.path == "/"
+    assert browser.complaints() == []
+
+
+def test_what_was_done_is_not_said_again(browser: Browser) -> None:
+    browser.open("/board?done=added")
+    wait_for_text(browser, "The post was added.")
+    assert browser.path == "/board"
+    browser.driver.refresh()
+    assert "The post was added." not in browser.text
+
+
+def test_another_window_sees_it_live_and_keeps_what_one_types(
+    browser: Browser, others: Others, daemon: Daemon, tmp_path: Path
+) -> None:
+    kept = others.add("There before")
+    with open_browser(daemon.url, tmp_path / "another") as another:
+        sign_in(another)
+        another.open("/board")
+        another.type(Keys.TAB, Keys.TAB, "I am typing")
+        browser.open("/board")
+        focus(browser, "#post")
+        browser.type("From here <b>&", Keys.TAB, Keys.ENTER)
+        wait_until(lambda: shown(another) == ["From here <b>&", "There before"], another)
+        wait_for_text(another, "1 post added.")
+        others.change(kept, "Changed")
+        wait_until(lambda: shown(another) == ["From here <b>&", "Changed"], another)
+        others.delete(kept)
+        wait_until(lambda: shown(another) == ["From here <b>&"], another)
+        others.delete(others.posts()[0]["id"])
+        wait_for_text(another, "There is nothing here yet.")
+        assert typed(another) == "I am typing"
+        assert another.focused == "post"
+        assert another.complaints() == []
+
+
+def test_it_comes_in_the_order_of_the_list_and_looks_as_if_it_had_been_there(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    for text in ODD_TEXTS:
+        others.add(text)
+    wait_until(lambda: shown(browser) == ODD_TEXTS[::-1], browser)
+    markup = """
+        const list = document.getElementById("posts").cloneNode(true);
+        for (const item of list.children) item.classList.remove("arrived");
+        return list.innerHTML.replace(/ class=""/g, "").replace(/>\\s+</g, "><").trim();
+    """
+    live = browser.driver.execute_script(markup)
+    browser.driver.refresh()
+    assert browser.driver.execute_script(markup) == live
+    assert browser.complaints() == []
+
+
+def test_the_focus_is_not_lost_with_a_post_that_goes(browser: Browser, others: Others) -> None:
+    first, second = others.add("First"), others.add("Second")
+    browser.open("/board")
+    focus(browser, f"#post-{first} a")
+    others.delete(first)
+    wait_without(browser, "First")
+    assert browser.driver.switch_to.active_element == find(browser, f"#post-{second} a")
+    others.delete(second)
+    wait_without(browser, "Second")
+    assert browser.driver.switch_to.active_element.get_attribute("id") == "heading"
+
+
+def test_an_older_page_shows_changes_of_its_own_posts_only(browser: Browser, others: Others) -> None:
+    ids = [others.add(f"Post {n}") for n in range(102)]
+    browser.open("/board")
+    find(browser, "#older").click()
+    wait_until(lambda: shown(browser) == ["Post 1", "Post 0"], browser)
+    others.add("New")
+    others.change(ids[50], "Elsewhere")
+    others.change(ids[0], "Here")
+    wait_until(lambda: shown(browser) == ["Post 1", "Here"], browser)
+    find(browser, "#newer").click()
+    wait_until(lambda: shown(browser)[0] == "Post 101", browser)
+    find(browser, "#newer").click()
+    wait_until(lambda: shown(browser)[:2] == ["New", "Post 101"], browser)
+
+
+def test_a_page_that_is_open_for_long_lets_go_of_the_oldest(browser: Browser, others: Others) -> None:
+    others.add("First")
+    others.add("Second")
+    browser.open("/board")
+    assert not find(browser, "#older").is_displayed()
+    for n in range(200):
+        others.add(f"Post {n}")
+    wait_until(lambda: shown(browser)[:1] == ["Post 199"], browser)
+    assert shown(browser) == [f"Post {n}" for n in reversed(range(200))]
+    find(browser, "#older").click()
+    wait_until(lambda: shown(browser) == ["Second", "First"], browser)
+
+
+def test_a_page_that_has_fallen_behind_reads_the_list_again(daemon: Daemon, others: Others, tmp_path: Path) -> None:
+    others.add("Hello")
+    with open_browser(daemon.url, tmp_path / "profile") as browser:
+        sign_in(browser)
+        browser.command("Page.addScriptToEvaluateOnNewDocument", source=LISTEN_FROM_THE_FUTURE)
+        browser.requested()
+        browser.open("/board")
+        browser.type(Keys.TAB, Keys.TAB, "I am typing")
+        asked: list[str] = []
+
+        def listens_again() -> bool:
+            asked.extend(url.rpartition("/")[2] for url in browser.requested())
+            return len([name for name in asked if name.startswith("events?")]) == 2
+
+        wait_until(listens_again, browser)
+        assert asked[:3] == ["board", "events?after=999999999", "board"]
+        others.add("After it")
+        wait_until(lambda: shown(browser) == ["After it", "Hello"], browser)
+        assert typed(browser) == "I am typing"
+        assert browser.complaints() == []
+
+
+def test_a_hidden_page_catches_up_when_it_is_seen_again(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    browser.driver.execute_script(HIDE, True)  # noqa: FBT003 - Selenium's way to hand over arguments
+    others.add("Meanwhile")
+    browser.driver.execute_script(HIDE, False)  # noqa: FBT003
+    wait_until(lambda: shown(browser) == ["Meanwhile"], browser)
+
+
+def test_one_whose_session_has_ended_is_told(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    find(browser, "#post").send_keys("I am typing")
+    browser.driver.execute_async_script(SIGN_OUT_ELSEWHERE)
+    others.add("A change")  # at which the stream looks whether it may go on
+    wait_for_text(browser, "You are signed out.")
+    assert typed(browser) == "I am typing"
+    assert shown(browser) == []
+    find(browser, "#news a").click()
+    browser.wait_for("/")
+
+
+def test_while_one_edits_others_changes_are_told_and_both_texts_are_shown(browser: Browser, others: Others) -> None:
+    post_id = others.add("As it was")
+    browser.open(f"/board/{post_id}")
+    focus(browser, "#post")
+    browser.type(Keys.END, ", and mine")
+    others.change(post_id, "Theirs")
+    wait_for_text(browser, "Somebody else has changed this post meanwhile.")
+    assert typed(browser) == "As it was, and mine"
+    assert browser.complaints() == []
+    browser.type(Keys.TAB, Keys.ENTER)
+    wait_for_text(browser, "What it says now\nTheirs")
+    assert typed(browser) == "As it was, and mine"
+    assert others.texts() == ["Theirs"]
+    focus(browser, ".write [type=submit]")
+    browser.type(Keys.ENTER)
+    wait_for_text(browser, "The post was saved.")
+    assert others.texts() == ["As it was, and mine"]
+
+
+def test_while_one_edits_a_delete_is_told_and_the_text_can_be_added(browser: Browser, others: Others) -> None:
+    post_id = others.add("As it was")
+    browser.open(f"/board/{post_id}")
+    others.delete(post_id)
+    wait_for_text(browser, "Somebody else has deleted this post meanwhile.")
+    find(browser, "#post").submit()
+    wait_for_text(browser, f"There is no post {post_id}")
+    find(browser, "#post").submit()
+    wait_for_text(browser, "The post was added.")
+    assert others.texts() == ["As it was"]
+
+
+def test_characters_are_counted_once_there_are_many(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    field, hint = find(browser, "#post"), find(browser, "#hint")
+    field.send_keys("x" * 100)
+    assert hint.text == "At most 140 characters."
+    field.send_keys("\n" + "é" * 40)
+    assert hint.text == "141 of 140 characters"
+    find(browser, ".write [type=submit]").click()  # the browser says what is wrong
+    assert browser.path == "/board"
+    field.send_keys(Keys.BACKSPACE)
+    assert hint.text == "140 of 140 characters"
+    find(browser, ".write [type=submit]").click()
+    wait_for_text(browser, "The post was added.")
+    assert others.texts() == ["x" * 100 + "\n" + "é" * 39]
+
+
+def meet_states(browser: Browser, others: Others) -> Iterator[str]:
+    """Bring about every state of the board, one after the other."""
+    browser.open("/board")
+    yield "empty"
+    post_id, *_ = [others.add(text) for text in ODD_TEXTS]
+    wait_until(lambda: find(browser, "#news").text, browser)
+    yield "live"
+    find(browser, "#post").send_keys("x")
+    browser.driver.execute_script("document.getElementById('post').value = 'x'.repeat(150)")
+    browser.driver.execute_script("document.querySelector('.write').submit()")  # past what the browser would say
+    wait_for_text(browser, "this one has 150")
+    yield "refused"
+    browser.open("/board?done=deleted#done")
+    yield "done"
+    browser.open(f"/board/{post_id}")
+    others.change(post_id, "y" * 140)
+    wait_for_text(browser, "meanwhile")
+    yield "edited"
+    find(browser, "#post").send_keys(Keys.BACKSPACE)
+    find(browser, ".write").submit()
+    wait_for_text(browser, "What you wrote")
+    yield "conflict"
+    browser.open(f"/board/{post_id}")
+    others.change(post_id, "z" * 140)
+    find(browser, ".danger").submit()
+    wait_for_text(browser, "Nothing was deleted")
+    yield "conflict about a delete"
+    browser.open(f"/board/{post_id}")
+    others.delete(post_id)
+    find(browser, ".write").submit()
+    wait_for_text(browser, "There is no post")
+    yield "gone"
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["light", "dark"])
+def test_it_bars_nobody(browser: Browser, others: Others, scheme: str, size: tuple[int, int]) -> None:
+    browser.set_screen(size)
+    for state in meet_states(browser, others):
+        for contrast in ("no-preference", "more"):
+            browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast, prefers_reduced_motion="reduce")
+            assert (state, browser.find_barriers()) == (state, [])
+        targets = browser.driver.find_elements(By.CSS_SELECTOR, "input:not([type=hidden]), textarea, a")
+        smallest = min(min(target.rect["width"], target.rect["height"]) for target in targets if target.is_displayed())
+        assert (state, smallest >= 44) == (state, True)
+    told = [line for line in browser.complaints() if "Failed to load resource" not in line]  # 409 and the like are
+    assert told == []
+
+
+def test_nothing_sticks_out_of_the_smallest_screen(daemon: Daemon, others: Others, tmp_path: Path) -> None:
+    """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with words too long."""
+    with open_browser(daemon.url, tmp_path / "profile", font_size=32) as browser:
+        sign_in(browser)
+        browser.set_screen(NARROWEST)
+        for state in meet_states(browser, others):
+            assert (state, browser.width <= NARROWEST[0]) == (state, True)
+            stick_out = browser.driver.execute_script(
+                "return [...document.querySelectorAll('body *:not(option)')].filter(element => {"
+                " const box = element.getBoundingClientRect();"
+                f" return box.left < 0 || box.right > {NARROWEST[0]};"
+                "}).map(element => element.outerHTML)"
+            )
+            assert (state, stick_out) == (state, [])

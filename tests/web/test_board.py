@@ -1,0 +1,709 @@
+"""The board: what one who is signed in sees and does there, without a script, and who is kept out."""
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+
+from postd.errors import NoSuchPostError
+from postd.model import POST_ID_MAX
+from postd.web.backwards import list_before
+from tests.helpers import Answer, InMemoryApi, result_of
+from tests.web.wire import FORM, ask, user_line
+
+RULES = '[api]\nread = ["session"]\nwrite = ["session"]\n'
+READ_ONLY = '[api]\nread = ["session"]\nwrite = ["basic"]\n'
+ODD_TEXTS = [
+    *("<script>alert(1)</script>", "</textarea><b>", '"><img src=x onerror=x>', "&lt;&amp;&#39;", "$user ${text} $$"),
+    *("\n\nleading lines", "two\nlines", " spaces  kept ", "שלום abc", "🚀" * 140, "\u202eturned", "'", "\x01\x0b"),
+]
+
+MakeApi = Callable[..., InMemoryApi]
+
+
+@pytest.fixture
+def make_api(tmp_path: Path) -> Iterator[MakeApi]:
+    made = []
+
+    def make(settings: str = RULES) -> InMemoryApi:
+        (tmp_path / "users").write_text(user_line("alice", "x") + user_line("<b>ob", "x"))
+        made.append(InMemoryApi(tmp_path, settings))
+        return made[-1]
+
+    yield make
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(make_api: MakeApi) -> InMemoryApi:
+    return make_api()
+
+
+class Visitor:
+    """Somebody with a browser that has no script: follows forms and links as they stand in the pages."""
+
+    def __init__(self, api: InMemoryApi, name: str = "alice") -> None:
+        self.api = api
+        body = urlencode({"username": name, "password": "x"}).encode()
+        cookie = ask(api, "POST", "/login", body, {"Content-Type": FORM}).header("Set-Cookie") or ""
+        self.cookie = {"Cookie": cookie.partition(";")[0]}
+
+    def get(self, path: str = "/board", method: str = "GET", **headers: Any) -> Answer:
+        return ask(self.api, method, path, None, self.cookie | headers)
+
+    def page(self, path: str = "/board") -> "Page":
+        answer = self.get(path)
+        assert answer.status == 200
+        return Page(answer)
+
+    def send(self, path: str, fields: Any = (), **headers: Any) -> Answer:
+        body = fields if isinstance(fields, bytes) else urlencode(fields).encode()
+        return ask(self.api, "POST", path, body, self.cookie | {"Content-Type": FORM} | headers)
+
+    def submit(self, page: "Page", action: str, text: str | None = None) -> Answer:
+        """Send the form of a page, with another text in it."""
+        fields = dict(page.forms[action])
+        if text is not None:
+            fields["post"] = text
+        return self.send(action, {name: _as_sent(value) for name, value in fields.items()})
+
+    def follow(self, answer: Answer) -> "Page":
+        assert (answer.status, answer.header("Content-Type")) == (303, "text/plain; charset=utf-8")
+        return self.page((answer.header("Location") or "").partition("#")[0])
+
+    def add(self, text: str) -> Answer:
+        return self.submit(self.page(), "/board", text)
+
+    def save(self, post_id: int, text: str) -> Answer:
+        return self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}", text)
+
+    def delete(self, post_id: int) -> Answer:
+        return self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}/delete")
+
+
+def _as_sent(value: str) -> str:
+    """Encode line ends as a browser does in every form (URL Standard, HTML Living Standard §4.10.21.4)."""
+    return re.sub("\r\n|\r|\n", "\r\n", value)
+
+
+class Page(HTMLParser):
+    """What is in a page: forms with their fields, posts, links, and texts by the ids of their elements."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        assert answer.header("Content-Type") == "text/html; charset=utf-8"
+        self.html = answer.body.decode()
+        self.tags: list[tuple[str, dict[str, str | None]]] = [("", {})]
+        self.forms: dict[str, dict[str, str]] = {}
+        self.texts: dict[str, str] = {}
+        self.posts: list[tuple[int, str]] = []
+        self.hidden: set[str] = set()
+        self._form: dict[str, str] = {}
+        self._in_template = False
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        name = attributes.get("name") or ""
+        if tag == "template":
+            self._in_template = True
+        elif tag == "form":
+            self._form = self.forms[attributes["action"] or ""] = {}
+        elif tag in {"input", "textarea"} and name:
+            self._form[name] = attributes.get("value") or ""
+        elif tag == "li" and not self._in_template:
+            self.posts.append((int(attributes["data-id"] or ""), ""))
+        if "hidden" in attributes:
+            self.hidden.add(attributes.get("id") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(("/" + tag, {}))
+        if tag == "template":
+            self._in_template = False
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1]
+        if tag == "textarea":
+            self._form["post"] = data.removeprefix("\n")  # HTML Living Standard §13.2.6.4.7
+        elif attributes.get("class") == "text" and tag == "p" and not self._in_template:
+            self.posts[-1] = self.posts[-1][0], data
+        key = attributes.get("id") or attributes.get("class") or tag
+        self.texts.setdefault(key, data)
+
+    def all(self, wanted: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == wanted]
+
+    def link(self, wanted: str) -> str | None:
+        """Return where a link leads that can be seen."""
+        if wanted in self.hidden:
+            return None
+        return next(attributes["href"] for attributes in self.all("a") if attributes.get("id") == wanted)
+
+
+def posts_of(api: InMemoryApi) -> list[tuple[int, str]]:
+    posts: list[tuple[int, str]] = result_of(api.store.list_posts(limit=1000)).posts
+    return posts
+
+
+def import_posts(api: InMemoryApi, ids: Iterable[int]) -> None:
+    async def run() -> None:
+        importing = await api.store.begin_import()
+        await importing.add([(post_id, "x") for post_id in ids])
+        await importing.commit()
+
+    running = Deferred.fromCoroutine(run())
+    while not running.called:
+        api.clock.advance(0)
+    result_of(running)
+
+
+def revision_of(api: InMemoryApi) -> int:
+    revision: int = result_of(api.store.version()).revision
+    return revision
+
+
+def check_page(answer: Answer) -> None:
+    """Check the headers that all pages for people have (contract 3)."""
+    assert answer.header("Cache-Control") == "no-store"
+    assert answer.header("X-Content-Type-Options") == "nosniff"
+    assert answer.header("Referrer-Policy") == "same-origin"
+    assert answer.header("X-Frame-Options") == "DENY"
+    policy = answer.header("Content-Security-Policy") or ""
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def check_text(answer: Answer, status: int, body: str) -> None:
+    assert (answer.status, answer.body.decode()) == (status, body)
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    check_page(answer)
+
+
+class RuleTests:
+    """Who sees the board."""
+
+    PATHS = ("/board", "/board/1", "/board/1/delete", "/board/x")
+
+    def test_it_is_off_unless_a_session_lets_one_read(self, make_api: MakeApi) -> None:
+        for rules in ("", '[api]\nread = ["basic"]\nwrite = ["session"]\n', '[api]\nwrite = ["session"]\n'):
+            visitor = Visitor(make_api(rules))
+            for path in self.PATHS:
+                check_text(visitor.get(path), 404, "Not Found\n")
+                check_text(visitor.send(path, {"post": "x"}), 404, "Not Found\n")
+            assert visitor.get("/home").header("Link") is None
+
+    def test_home_says_where_it_is_and_else_what_it_always_says(self, api: InMemoryApi) -> None:
+        answer = Visitor(api).get("/home")
+        check_text(answer, 200, "Success: alice\n")
+        assert answer.header("Link") == '</board>; rel="related"'
+        check_text(Visitor(api).get("/home/x"), 404, "Not Found\n")
+
+    def test_without_a_session_one_is_led_to_the_form(self, api: InMemoryApi) -> None:
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+            for path in self.PATHS:
+                for cookie in ({}, {"Cookie": "session=" + "A" * 43}):
+                    answer = ask(api, method, path, b"post=x", {"Content-Type": FORM} | cookie)
+                    assert (answer.status, answer.header("Location")) == (302, "/")
+                    check_page(answer)
+        assert posts_of(api) == []
+
+    def test_other_credentials_are_none_here(self, make_api: MakeApi) -> None:
+        api = make_api('[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n')
+        basic = {"Authorization": "Basic " + b64encode(b"alice:x").decode()}
+        assert ask(api, "GET", "/post", None, basic).status == 200
+        assert ask(api, "GET", "/board", None, basic).status == 302
+
+    def test_a_session_is_needed_even_where_everybody_may_read(self, make_api: MakeApi) -> None:
+        api = make_api('[api]\nread = ["open", "session"]\nwrite = ["open", "session"]\n')
+        assert ask(api, "GET", "/board").status == 302
+        assert Visitor(api).get().status == 200
+
+    def test_without_the_right_to_write_there_are_no_forms_and_nothing_is_written(self, make_api: MakeApi) -> None:
+        api = make_api(READ_ONLY)
+        api.add("hello")
+        visitor = Visitor(api)
+        page = visitor.page()
+        assert page.posts == [(1, "hello")]
+        assert set(page.forms) == {"/logout"}
+        assert "/board/" not in page.html.partition("<script>")[0]
+        check_text(visitor.get("/board/1"), 403, "Forbidden\n")
+        fields = {"post": "x", "was": "", "key": "k"}
+        for path in ("/board", "/board/1", "/board/1/delete"):
+            check_text(visitor.send(path, fields), 403, "Forbidden\n")
+        assert posts_of(api) == [(1, "hello")]
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+        ],
+    )
+    def test_what_another_site_sends_is_refused_and_changes_nothing(
+        self, api: InMemoryApi, headers: dict[str, Any]
+    ) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        was = visitor.page("/board/1").forms["/board/1"]["was"]
+        for path in ("/board", "/board/1", "/board/1/delete"):
+            check_text(visitor.send(path, {"post": "x", "was": was}, **headers), 403, "Forbidden\n")
+        assert posts_of(api) == [(1, "hello")]
+        assert visitor.get(**headers).status == 200  # a link may lead here
+
+    def test_the_page_is_made_for_who_is_signed_in(self, api: InMemoryApi) -> None:
+        page = Visitor(api, "<b>ob").page()
+        assert '<strong dir="auto">&lt;b&gt;ob</strong>' in page.html
+        assert "/logout" in page.forms
+
+
+class MethodTests:
+    def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        for path in ("/board", "/board?after=0", "/board/1", "/board/2", "/board/x", "/board?after=x"):
+            got, head = visitor.get(path), visitor.get(path, "HEAD")
+            for answer in (got, head):
+                answer.headers.pop("date")
+            assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
+
+    @pytest.mark.parametrize(
+        ("path", "allow"),
+        [
+            ("/board", "GET, HEAD, OPTIONS, POST"),
+            ("/board/1", "GET, HEAD, OPTIONS, POST"),
+            ("/board/1/delete", "OPTIONS, POST"),
+        ],
+    )
+    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
+        visitor = Visitor(api)
+        for method in {"GET", "PUT", "DELETE", "PATCH", "get"} - set(allow.split(", ")):
+            answer = visitor.get(path, method)
+            check_text(answer, 405, "Method Not Allowed\n")
+            assert answer.header("Allow") == allow
+        answer = ask(api, "OPTIONS", path)
+        assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
+
+    @pytest.mark.parametrize(
+        "path", ["/board/", "/board/0", "/board/01", "/board/x", "/board/1/", "/board/1/x", f"/board/{POST_ID_MAX + 1}"]
+    )
+    def test_next_to_them_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+        api.add("hello")
+        for method in ("GET", "POST"):
+            check_text(Visitor(api).get(path, method), 404, "Not Found\n")
+
+
+class PageTests:
+    def test_a_page_needs_nothing_from_elsewhere_and_its_policy_says_so(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        for path in ("/board", "/board/1"):
+            answer = Visitor(api).get(path)
+            check_page(answer)
+            page = Page(answer)
+            assert not {tag for tag, _ in page.tags} & {"img", "link", "iframe", "object", "base"}
+            for _, attributes in page.tags:
+                assert not any(name in {"style", "src"} or name.startswith("on") for name in attributes)
+            policy = set((answer.header("Content-Security-Policy") or "").split("; "))
+            for tag in ("style", "script"):
+                (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page.html, re.DOTALL)
+                content_hash = b64encode(hashlib.sha256(content.encode()).digest()).decode()
+                assert f"{tag}-src 'sha256-{content_hash}'" in policy
+            assert {"connect-src 'self'", "form-action 'self'", "base-uri 'none'"} <= policy
+
+    def test_an_empty_board_says_so(self, api: InMemoryApi) -> None:
+        page = Visitor(api).page()
+        assert page.posts == []
+        assert {"posts", "newer", "older"} <= page.hidden
+        assert "none" not in page.hidden
+        api.add("hello")
+        page = Visitor(api).page()
+        assert "none" in page.hidden
+        assert "posts" not in page.hidden
+
+    @pytest.mark.parametrize("text", ODD_TEXTS)
+    def test_any_text_is_shown_as_it_is(self, api: InMemoryApi, text: str) -> None:
+        api.add(text)
+        visitor = Visitor(api)
+        assert visitor.page().posts == [(1, text)]
+        assert visitor.page("/board/1").forms["/board/1"]["post"] == text
+
+    def test_every_field_is_labelled_and_described(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        for path in ("/board", "/board/1", "/board?done=added"):
+            page = Visitor(api).page(path)
+            (field,) = page.all("textarea")
+            assert field["id"] in {label["for"] for label in page.all("label")}
+            ids = {attributes.get("id") for _, attributes in page.tags}
+            assert set((field["aria-describedby"] or "").split()) <= ids
+
+    def test_it_tells_the_revision_that_events_are_to_follow(self, api: InMemoryApi) -> None:
+        api.add("one")
+        api.add("two")
+        for path in ("/board", "/board/1"):
+            (told,) = [tag["data-revision"] for tag in Visitor(api).page(path).all("p") if "data-revision" in tag]
+            assert told == str(revision_of(api)) == "2"
+
+    @pytest.mark.parametrize("done", ["added", "saved", "deleted", "gone"])
+    def test_it_says_what_was_done(self, api: InMemoryApi, done: str) -> None:
+        assert Visitor(api).page(f"/board?done={done}").texts["done"].startswith("The post was ")
+
+    @pytest.mark.parametrize("done", ["", "x", "<b>", "ADDED", "The+post+was+added."])
+    def test_it_says_nothing_else(self, api: InMemoryApi, done: str) -> None:
+        page = Visitor(api).page(f"/board?done={done}")
+        assert "done" not in page.texts
+        assert Visitor(api).page().html.partition('name="key"')[0] == page.html.partition('name="key"')[0]
+
+
+class PagingTests:
+    def test_the_newest_come_first_and_links_lead_to_the_others_and_back(self, api: InMemoryApi) -> None:
+        for n in range(1, 251):
+            api.add(f"post {n}")
+        visitor = Visitor(api)
+        newest = visitor.page()
+        assert [post_id for post_id, _ in newest.posts] == list(range(250, 150, -1))
+        assert newest.link("newer") is None
+        middle = visitor.page(newest.link("older") or "")
+        assert [post_id for post_id, _ in middle.posts] == list(range(150, 50, -1))
+        oldest = visitor.page(middle.link("older") or "")
+        assert [post_id for post_id, _ in oldest.posts] == list(range(50, 0, -1))
+        assert oldest.link("older") is None
+        back = visitor.page(oldest.link("newer") or "")
+        assert back.posts == middle.posts
+        assert visitor.page(back.link("newer") or "").posts == newest.posts
+
+    def test_a_page_that_all_newer_posts_fit_on_is_the_newest(self, api: InMemoryApi) -> None:
+        for n in range(1, 121):
+            api.add(f"post {n}")
+        for path in ("/board?after=100", "/board?after=120", "/board?before=121", f"/board?before={POST_ID_MAX}"):
+            page = Visitor(api).page(path)
+            assert page.posts[0][0] == 120
+            assert len(page.posts) == 100
+            assert page.link("newer") is None
+
+    def test_gaps_in_the_ids_make_no_gaps_in_the_pages(self, api: InMemoryApi) -> None:
+        ids = [*range(1, 41), *range(1000, 1030), *range(100_001, 100_061), 9_000_000_000_000]
+        import_posts(api, ids)
+        met: list[int] = []
+        path: str | None = "/board"
+        while path:
+            page = Visitor(api).page(path)
+            met += [post_id for post_id, _ in page.posts]
+            path = page.link("older")
+        assert met == ids[::-1]
+
+    @given(ids=st.sets(st.integers(1, 400) | st.integers(1, POST_ID_MAX), max_size=30), limit=st.integers(1, 12))
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_reading_backwards_finds_the_last_ones(self, ids: set[int], limit: int) -> None:
+        api = InMemoryApi()
+        try:
+            import_posts(api, ids)
+            ordered = sorted(ids)
+            for before in {*ordered, 1, 200, POST_ID_MAX, POST_ID_MAX + 1}:
+                found = [post_id for post_id, _ in result_of(list_before(api.store, before, limit=limit))]
+                assert found == [post_id for post_id in ordered if post_id < before][-limit:]
+        finally:
+            api.close()
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            *("after=x", "after=", "after=-1", "after=1&after=2", "before=0", "before=1.5", "before=1&after=1"),
+            *("after=%D9%A3", f"before={POST_ID_MAX + 2}", "after=1" + "0" * 40),
+        ],
+    )
+    def test_a_bad_place_is_400(self, api: InMemoryApi, query: str) -> None:
+        check_text(Visitor(api).get(f"/board?{query}"), 400, "Bad Request\n")
+
+    def test_after_a_write_one_is_where_the_post_is(self, api: InMemoryApi) -> None:
+        for n in range(1, 151):
+            api.add(f"post {n}")
+        visitor = Visitor(api)
+        answer = visitor.save(20, "changed")
+        assert (answer.header("Location") or "").endswith("#post-20")
+        assert (20, "changed") in visitor.follow(answer).posts
+        answer = visitor.save(149, "changed")
+        assert answer.header("Location") == "/board?done=saved#post-149"
+        page = visitor.follow(visitor.delete(21))
+        assert page.posts[0][0] == 20
+        assert page.texts["done"] == "The post was deleted."
+
+
+class AddTests:
+    @pytest.mark.parametrize("text", ODD_TEXTS)
+    def test_any_text_can_be_added(self, api: InMemoryApi, text: str) -> None:
+        visitor = Visitor(api)
+        page = visitor.follow(visitor.add(text))
+        assert page.posts == posts_of(api) == [(1, text)]
+        assert page.texts["done"] == "The post was added."
+        assert page.forms["/board"]["post"] == ""
+
+    @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b", "🚀" * 141, "<b>" * 50])
+    def test_what_no_post_can_carry_is_told_beside_the_field_and_kept(self, api: InMemoryApi, text: str) -> None:
+        api.add("hello")
+        answer = Visitor(api).add(text)
+        assert answer.status == 422
+        check_page(answer)
+        page = Page(answer)
+        assert page.texts["error"].startswith("The text of a post ")
+        (field,) = page.all("textarea")
+        assert field["aria-invalid"] == "true"
+        assert "error" in (field["aria-describedby"] or "").split()
+        assert page.forms["/board"]["post"] == text.replace("\0", "\ufffd")
+        assert page.posts == posts_of(api) == [(1, "hello")]
+
+    def test_140_characters_are_counted_as_one_typed_them(self, api: InMemoryApi) -> None:
+        text = "\n".join(["🚀"] * 70) + "\n"
+        Visitor(api).add(text)
+        assert posts_of(api) == [(1, text)]
+
+    def test_a_form_that_is_sent_twice_adds_one_post(self, api: InMemoryApi) -> None:
+        visitor = Visitor(api)
+        page = visitor.page()
+        for _ in range(2):
+            assert visitor.submit(page, "/board", "hello").status == 303
+        assert posts_of(api) == [(1, "hello")]
+
+    def test_the_same_text_in_a_new_form_and_another_in_the_old_one_are_posts_of_their_own(
+        self, api: InMemoryApi
+    ) -> None:
+        visitor = Visitor(api)
+        page = visitor.page()
+        for again, text in ((page, "hello"), (visitor.page(), "hello"), (page, "other")):
+            assert visitor.submit(again, "/board", text).status == 303
+        assert [text for _, text in posts_of(api)] == ["hello", "hello", "other"]
+
+    def test_a_program_need_not_have_a_form_first(self, api: InMemoryApi) -> None:
+        for _ in range(2):
+            assert Visitor(api).send("/board", {"post": "hello"}).status == 303
+        assert len(posts_of(api)) == 2
+
+    @pytest.mark.parametrize("body", [b"", b"text=x", b"post=x&post=y", b"post=%ff", b"post=\xff", b"post=%ED%A0%80"])
+    def test_what_is_no_form_of_ours_is_400(self, api: InMemoryApi, body: bytes) -> None:
+        check_text(Visitor(api).send("/board", body), 400, "Bad Request\n")
+
+    def test_what_is_no_urlencoded_form_or_too_large_is_refused(self, api: InMemoryApi) -> None:
+        visitor = Visitor(api)
+        for kind in ("text/plain", "application/json", "multipart/form-data; boundary=x"):
+            check_text(visitor.send("/board", b"post=x", **{"Content-Type": kind}), 415, "Unsupported Media Type\n")
+        check_text(visitor.send("/board", b"post=".ljust(8193, b"x")), 413, "Content Too Large\n")
+        assert visitor.send("/board", b"post=".ljust(8192, b"x")).status == 422
+        assert posts_of(api) == []
+
+    def test_what_a_browser_lets_one_paste_is_never_too_large(self, api: InMemoryApi) -> None:
+        visitor = Visitor(api)
+        page = visitor.page()
+        (field,) = page.all("textarea")
+        for char in ("€", "\n", "🚀"):
+            units = len(char.encode("utf-16-le")) // 2
+            text = char * (int(field["maxlength"] or "") // units)
+            assert visitor.submit(page, "/board", text).status == 422
+
+
+class EditTests:
+    @pytest.mark.parametrize("text", ODD_TEXTS)
+    def test_a_post_gets_any_other_text(self, api: InMemoryApi, text: str) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        answer = visitor.save(1, text)
+        assert answer.header("Location") == "/board?done=saved#post-1"
+        assert visitor.follow(answer).posts == posts_of(api) == [(1, text)]
+
+    def test_saving_what_was_not_changed_changes_nothing_not_even_line_ends(self, api: InMemoryApi) -> None:
+        api.add("one\r\ntwo\rthree\nfour")
+        before = revision_of(api)
+        assert Visitor(api).save(1, "one\ntwo\nthree\nfour").status == 303
+        assert (posts_of(api), revision_of(api)) == ([(1, "one\r\ntwo\rthree\nfour")], before)
+
+    @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b"])
+    def test_what_no_post_can_carry_is_told_beside_the_field_and_kept(self, api: InMemoryApi, text: str) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        answer = visitor.save(1, text)
+        assert answer.status == 422
+        page = Page(answer)
+        assert page.texts["error"].startswith("The text of a post ")
+        assert page.forms["/board/1"]["post"] == text.replace("\0", "\ufffd")
+        assert posts_of(api) == [(1, "hello")]
+        assert visitor.submit(page, "/board/1", "mended").status == 303
+        assert posts_of(api) == [(1, "mended")]
+
+    def test_two_who_edit_the_same_post_do_not_overwrite_each_other(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.save(1, "<bob's>")
+        answer = alice.submit(opened, "/board/1", "alice's")
+        assert answer.status == 409
+        check_page(answer)
+        page = Page(answer)
+        assert posts_of(api) == [(1, "<bob's>")]
+        assert "&lt;bob&#x27;s&gt;</blockquote>" in page.html
+        assert page.forms["/board/1"]["post"] == "alice's"
+        assert alice.submit(page, "/board/1").status == 303
+        assert posts_of(api) == [(1, "alice's")]
+
+    def test_a_conflict_has_to_be_seen_as_often_as_there_is_one(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        page = alice.page("/board/1")
+        for n in range(3):
+            bob.save(1, f"bob's {n}")
+            answer = alice.submit(page, "/board/1", "alice's")
+            assert answer.status == 409
+            page = Page(answer)
+
+    def test_an_error_in_between_does_not_hide_a_conflict(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.save(1, "bob's")
+        page = Page(alice.submit(opened, "/board/1", ""))
+        assert alice.submit(page, "/board/1", "alice's").status == 409
+
+    def test_two_who_write_the_same_agree(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.save(1, "both")
+        assert alice.submit(opened, "/board/1", "both").status == 303
+
+    def test_a_text_that_was_changed_and_changed_back_is_no_conflict(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.save(1, "bob's")
+        bob.save(1, "hello")
+        assert alice.submit(opened, "/board/1", "alice's").status == 303
+
+    def test_the_text_of_a_post_that_is_gone_is_kept_and_can_be_added(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.delete(1)
+        answer = alice.submit(opened, "/board/1", "<mine>")
+        assert answer.status == 404
+        check_page(answer)
+        page = Page(answer)
+        assert page.forms["/board"]["post"] == "<mine>"
+        assert alice.follow(alice.submit(page, "/board")).posts == posts_of(api) == [(2, "<mine>")]
+
+    def test_a_post_that_is_not_there_is_told_kindly(self, api: InMemoryApi) -> None:
+        answer = Visitor(api).get("/board/7")
+        assert answer.status == 404
+        check_page(answer)
+        page = Page(answer)
+        assert page.texts["h1"] == "There is no post 7"
+        assert "/board" in {link["href"] for link in page.all("a")}
+        assert page.forms == {}
+
+    @pytest.mark.parametrize("body", [b"", b"post=x", b"was=x", b"post=x&was=y&was=z", b"post=x&post=y&was=z"])
+    def test_a_form_that_lacks_what_it_saw_is_400(self, api: InMemoryApi, body: bytes) -> None:
+        api.add("hello")
+        check_text(Visitor(api).send("/board/1", body), 400, "Bad Request\n")
+        assert posts_of(api) == [(1, "hello")]
+
+
+class DeleteTests:
+    def test_a_post_is_deleted(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        answer = visitor.delete(1)
+        assert answer.header("Location") == "/board?done=deleted#done"
+        assert visitor.follow(answer).posts == posts_of(api) == []
+
+    def test_one_that_was_changed_is_shown_first(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.save(1, "<bob's>")
+        answer = alice.submit(opened, "/board/1/delete")
+        assert answer.status == 409
+        page = Page(answer)
+        assert "&lt;bob&#x27;s&gt;</blockquote>" in page.html
+        assert posts_of(api) == [(1, "<bob's>")]
+        assert alice.submit(page, "/board/1/delete").status == 303
+        assert posts_of(api) == []
+
+    def test_one_that_is_gone_is_told_to_be(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        alice, bob = Visitor(api), Visitor(api, "<b>ob")
+        opened = alice.page("/board/1")
+        bob.delete(1)
+        page = alice.follow(alice.submit(opened, "/board/1/delete"))
+        assert page.texts["done"] == "The post was deleted already."
+
+    def test_a_form_that_lacks_what_it_saw_is_400(self, api: InMemoryApi) -> None:
+        api.add("hello")
+        check_text(Visitor(api).send("/board/1/delete"), 400, "Bad Request\n")
+        assert posts_of(api) == [(1, "hello")]
+
+
+class RaceTests:
+    """What happens between the look at a post and the write."""
+
+    def test_a_change_in_between_is_a_conflict(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        opened = visitor.page("/board/1")
+        replace = api.store.replace_post
+
+        async def replace_late(post_id: int, text: str, *, expected: str | None = None) -> None:
+            await replace(post_id, "somebody's")
+            await replace(post_id, text, expected=expected)
+
+        monkeypatch.setattr(api.store, "replace_post", replace_late)
+        answer = visitor.submit(opened, "/board/1", "mine")
+        assert answer.status == 409
+        assert posts_of(api) == [(1, "somebody's")]
+
+    def test_so_is_one_before_a_delete(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        opened = visitor.page("/board/1")
+        delete = api.store.delete_post
+
+        async def delete_late(post_id: int, *, expected: str | None = None) -> None:
+            await api.store.replace_post(post_id, "somebody's")
+            await delete(post_id, expected=expected)
+
+        monkeypatch.setattr(api.store, "delete_post", delete_late)
+        assert visitor.submit(opened, "/board/1/delete").status == 409
+        assert posts_of(api) == [(1, "somebody's")]
+
+    def test_a_post_that_goes_in_between_is_told_to_be_gone(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        api.add("hello")
+        visitor = Visitor(api)
+        opened = visitor.page("/board/1")
+
+        async def replace_late(post_id: int, _text: str, *, expected: str | None = None) -> None:
+            await api.store.delete_post(post_id)
+            raise NoSuchPostError(post_id)
+
+        monkeypatch.setattr(api.store, "replace_post", replace_late)
+        answer = visitor.submit(opened, "/board/1", "mine")
+        assert answer.status == 404
+        assert Page(answer).forms["/board"]["post"] == "mine"
+
+
+def test_a_store_that_is_away_is_503_in_plain_text(api: InMemoryApi) -> None:
+    visitor = Visitor(api)
+    page = visitor.page()
+    result_of(api.store.stop())
+    for answer in (visitor.get(), visitor.submit(page, "/board", "x")):
+        check_text(answer, 503, "Service Unavailable\n")
+        assert answer.header("Retry-After")

@@ -1,0 +1,373 @@
+"""The document about the API: that it is one, tells what serves and nothing else, and tells it as it is."""
+
+import gzip
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from klein import Klein
+from openapi_schema_validator import OAS31Validator, oas31_format_checker
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+import postd.web
+from postd.web.openapi import document as documents
+from tests.helpers import Answer, InMemoryApi
+from tests.web.clients import basic
+from tests.web.test_bearer import ISSUERS
+from tests.web.test_posts import JSON, check_problem, post_body
+from tests.web.wire import FORM, ask
+
+METHODS = {"GET", "POST", "PUT", "DELETE", "PATCH"}
+
+ALL = '[api]\nread = ["session", "basic"]\nwrite = ["digest", "bearer", "session"]\n'
+BODIES: dict[str, tuple[Any, int]] = {
+    "any script": ({"post": "Grüße, 世界 🚀\n"}, 201),
+    "the longest": ({"post": "x" * 140}, 201),
+    "the longest beyond the BMP": ({"post": "🚀" * 140}, 201),
+    "further members": ({"post": "x", "id": 7, "more": None}, 201),
+    "too long": ({"post": "x" * 141}, 422),
+    "too long beyond the BMP": ({"post": "🚀" * 141}, 422),
+    "empty": ({"post": ""}, 422),
+    "a NUL": ({"post": "a\0b"}, 422),
+    "a number": ({"post": 1}, 422),
+    "null": ({"post": None}, 422),
+    "no text": ({}, 422),
+    "an array": ([], 400),
+    "a string": ("x", 400),
+}
+RULES = {
+    "open": ('[api]\nread = ["open"]\nwrite = ["open"]\n', [], []),
+    "open beside another": ('[api]\nread = ["basic", "open"]\nwrite = ["digest"]\n', [], ["digest"]),
+    "in the order of the challenges": (ALL, ["basic", "session"], ["digest", "bearer", "session"]),
+    "session only": ('[api]\nread = ["session"]\nwrite = ["session"]\n', ["session"], ["session"]),
+}
+
+
+_OTHER = {"If-Match": '"000000000000000000000000"'}
+ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("GET", "/post", "/post", {}),
+    ("POST", "/post", "/post", {"body": post_body("one"), "headers": JSON}),
+    ("POST", "/post", "/post", {"body": b"{", "headers": JSON}),
+    ("POST", "/post", "/post", {"body": post_body(""), "headers": JSON}),
+    ("POST", "/post", "/post", {"body": post_body("one")}),
+    ("POST", "/post", "/post", {"body": b" " * 20_000, "headers": JSON}),
+    ("POST", "/post", "/post", {"body": post_body("1"), "headers": {**JSON, "Idempotency-Key": "a b"}}),
+    ("GET", "/post", "/post", {}),
+    ("GET", "/post?limit=0", "/post", {}),
+    ("GET", "/post", "/post", {"headers": {"If-None-Match": "*"}}),
+    ("GET", "/post/1", "/post/{id}", {}),
+    ("GET", "/post/1", "/post/{id}", {"headers": _OTHER}),
+    ("GET", "/post/9", "/post/{id}", {}),
+    ("PUT", "/post/1", "/post/{id}", {"body": post_body("uno"), "headers": JSON}),
+    ("PUT", "/post/1", "/post/{id}", {"body": post_body("x"), "headers": {**JSON, **_OTHER}}),
+    ("PUT", "/post/9", "/post/{id}", {"body": post_body("uno"), "headers": JSON}),
+    ("DELETE", "/post/1", "/post/{id}", {}),
+    ("DELETE", "/post/1", "/post/{id}", {}),
+    ("GET", "/post?" + "x" * 20_000, "/post", {}),
+    ("GET", "/post", "/post", {"headers": {"X": "x" * 60_000}}),
+    ("GET", "/openapi.json", "/openapi.json", {}),
+    ("GET", "/docs", "/docs", {}),
+    ("GET", "/", "/", {}),
+    ("GET", "/home", "/home", {}),
+    ("GET", "/logout", "/logout", {}),
+    ("POST", "/logout", "/logout", {}),
+    ("POST", "/logout", "/logout", {"headers": {"Sec-Fetch-Site": "cross-site"}}),
+    ("POST", "/login", "/login", {"body": b"", "headers": {"Content-Type": FORM}}),
+    ("POST", "/login", "/login", {"body": b""}),
+]
+"""Requests with the paths that the document has them under, and what else of them there is."""
+
+
+def read(api: InMemoryApi) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ask(api, "GET", "/openapi.json").body)
+    return document
+
+
+def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def find_applications() -> dict[str, Klein]:
+    """Return the Klein applications of all classes in postd.web, by their names."""
+    found = {}
+    for info in pkgutil.walk_packages(postd.web.__path__, "postd.web."):
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if isinstance(value, type) and isinstance(vars(value).get("app"), Klein):
+                found[name] = vars(value)["app"]
+    return found
+
+
+def find_routes() -> set[tuple[str, str]]:
+    """Return method and path of each view in them; not by what the document is made with."""
+    routes = {("GET", "/home")}
+    for application in find_applications().values():
+        for rule in application.url_map.iter_rules():
+            path = re.sub(r"<[^>]*>", "{id}", rule.rule)
+            routes |= {(method, path) for method in (rule.methods or set()) - {"HEAD"}}
+    return routes
+
+
+def resolve(document: Mapping[str, Any], value: Any) -> Any:
+    """Return a part of the document with its references replaced; no schema of ours refers to itself."""
+    if isinstance(value, list):
+        return [resolve(document, one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" in value:
+        found: Any = document
+        for name in value["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        return resolve(document, found)
+    return {name: resolve(document, one) for name, one in value.items()}
+
+
+def check_value(value: Any, schema: Mapping[str, Any]) -> None:
+    OAS31Validator.check_schema(schema)
+    OAS31Validator(schema, format_checker=oas31_format_checker).validate(value)
+
+
+@pytest.fixture
+def all_of_it(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+    """A server with all that settings can add."""
+    return make(ALL + ISSUERS)
+
+
+class DocumentTests:
+    def test_it_is_openapi_3_1(self, all_of_it: InMemoryApi) -> None:
+        document = read(all_of_it)
+        assert document["openapi"] == "3.1.0"
+        OpenAPIV31SpecValidator(document).validate()
+
+    def test_without_anything_set_it_is_so_too(self, api: InMemoryApi) -> None:
+        OpenAPIV31SpecValidator(read(api)).validate()
+
+    def test_every_route_is_in_it_and_nothing_else(self, all_of_it: InMemoryApi) -> None:
+        """A new route needs words: in the module of postd/web/openapi that is named as that of its views."""
+        assert {(method, path) for method, path, _ in operations(read(all_of_it))} == find_routes()
+
+    def test_there_are_no_words_for_what_is_not_there(self) -> None:
+        assert {tuple(words.split(" ")) for words in documents.OPERATIONS} == find_routes()
+
+    def test_what_it_tells_of_is_served(self, all_of_it: InMemoryApi) -> None:
+        told = {(method, path) for method, path, _ in operations(read(all_of_it))}
+        for path in {path for _, path in told}:
+            allowed = {
+                method
+                for method in METHODS
+                if (answer := ask(all_of_it, method, path.replace("{id}", "1"))).status not in {404, 405}
+                or (answer.status == 404 and b"no post" in answer.body)
+            }
+            # Where credentials are needed the method is not looked at before.
+            assert {method for method, of in told if of == path} <= allowed
+
+    def test_what_settings_do_not_add_is_not_in_it(self, api: InMemoryApi) -> None:
+        paths = read(api)["paths"]
+        assert "/.well-known/oauth-protected-resource" not in paths
+        assert "/board" not in paths
+
+    def test_every_operation_has_words_and_a_name_of_its_own(self, all_of_it: InMemoryApi) -> None:
+        told = [operation for _, _, operation in operations(read(all_of_it))]
+        for operation in told:
+            assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"])
+            assert operation["summary"]
+            assert operation["description"].endswith(".")
+            assert all(response.get("description", "x") for response in operation["responses"].values())
+        assert len({operation["operationId"] for operation in told}) == len(told)
+        assert len({operation["summary"] for operation in told}) == len(told)
+
+    def test_no_host_is_made_up(self, all_of_it: InMemoryApi) -> None:
+        assert read(all_of_it)["servers"] == [{"url": "/"}]
+
+    def test_no_docstring_is_in_it(self, all_of_it: InMemoryApi) -> None:
+        """They are written for who reads the source."""
+        assert "spec:" not in json.dumps(read(all_of_it))
+
+    def test_every_reference_leads_somewhere(self, all_of_it: InMemoryApi) -> None:
+        document = read(all_of_it)
+        assert "$ref" in json.dumps(document)
+        assert "$ref" not in json.dumps(resolve(document, document))
+
+
+class SchemaTests:
+    def test_examples_are_what_their_schemas_ask_for(self, all_of_it: InMemoryApi) -> None:
+        document = resolve(read(all_of_it), read(all_of_it))
+        checked = 0
+        for _, _, operation in operations(document):
+            contents = [operation.get("requestBody", {})]
+            contents += operation["responses"].values()
+            for content in [kind for one in contents for kind in one.get("content", {}).values()]:
+                if "example" in content:
+                    check_value(content["example"], content["schema"])
+                    checked += 1
+            for parameter in operation.get("parameters", []):
+                check_value(parameter["example"], parameter["schema"])
+                checked += 1
+        for schema in document["components"]["schemas"].values():
+            for member in schema["properties"].values():
+                for example in member.get("examples", []):
+                    check_value(example, member)
+                    checked += 1
+        assert checked > 50
+
+    @pytest.mark.parametrize("case", BODIES)
+    def test_it_takes_what_the_server_takes(self, api: InMemoryApi, case: str) -> None:
+        body, status = BODIES[case]
+        document = read(api)
+        schema = resolve(document, document["paths"]["/post"]["post"]["requestBody"]["content"]["application/json"])
+        assert OAS31Validator(schema["schema"]).is_valid(body) == (status == 201)
+        for method, path, good in (("POST", "/post", 201), ("PUT", "/post/1", 200)):
+            api.add("one")
+            answer = ask(api, method, path, json.dumps(body).encode(), JSON)
+            assert answer.status == (good if status == 201 else status)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "good"),
+        [
+            *[("limit", value, 0 < value <= 1000) for value in (-1, 0, 1, 1000, 1001)],
+            *[("after", value, 0 <= value < 2**53) for value in (-1, 0, 1, 2**53 - 1, 2**53)],
+        ],
+    )
+    def test_parameters_have_the_bounds_of_the_server(
+        self, api: InMemoryApi, name: str, value: int, *, good: bool
+    ) -> None:
+        schema = read(api)["components"]["parameters"][name]["schema"]
+        assert OAS31Validator(schema).is_valid(value) == good
+        assert ask(api, "GET", f"/post?{name}={value}").status == (200 if good else 400)
+
+    @pytest.mark.parametrize("post_id", [0, 1, 2**53 - 1, 2**53])
+    def test_so_have_ids(self, api: InMemoryApi, post_id: int) -> None:
+        schema = read(api)["components"]["parameters"]["id"]["schema"]
+        answer = ask(api, "GET", f"/post/{post_id}")
+        assert answer.status == 404
+        assert OAS31Validator(schema).is_valid(post_id) == (b"no post" in answer.body)
+
+
+class AnswerTests:
+    """What is told of an answer is what comes."""
+
+    def check(self, api: InMemoryApi, method: str, path: str, template: str, **asked: Any) -> Answer:
+        answer = ask(api, method, path, asked.get("body"), asked.get("headers"))
+        document = read(api)
+        told = resolve(document, document["paths"][template][method.lower()]["responses"])[str(answer.status)]
+        for name, header in told.get("headers", {}).items():
+            assert name.lower() in answer.headers or not header.get("required"), name
+        if told.get("content"):
+            assert [answer.header("Content-Type")] == list(told["content"])
+            if "json" in (answer.header("Content-Type") or ""):
+                check_value(json.loads(answer.body), next(iter(told["content"].values()))["schema"])
+        else:
+            assert answer.body == b""
+        return answer
+
+    def test_of_the_post_api(self, api: InMemoryApi) -> None:
+        statuses = set()
+        for method, path, template, asked in ASKED:
+            statuses.add(self.check(api, method, path, template, **asked).status)
+        assert statuses == {200, 201, 302, 304, 400, 401, 403, 404, 412, 413, 414, 415, 422, 431}
+
+    def test_of_a_guard(self, make: Callable[[str], InMemoryApi]) -> None:
+        api = make(ALL + "[throttle]\nfailures = 1\n" + ISSUERS)
+        metadata = "/.well-known/oauth-protected-resource"
+        for method, path, template, asked, status in [
+            ("GET", "/post", "/post", {}, 401),
+            ("GET", "/post", "/post", {"headers": basic()}, 200),
+            ("GET", "/post", "/post", {"headers": basic("bob", "wrong")}, 401),
+            ("GET", "/post", "/post", {"headers": basic("bob", "wrong")}, 429),
+            ("POST", "/post", "/post", {"headers": {"Sec-Fetch-Site": "cross-site"}}, 403),
+            ("DELETE", "/post/1", "/post/{id}", {}, 401),
+            ("GET", metadata, metadata, {}, 200),
+        ]:
+            assert self.check(api, method, path, template, **asked).status == status
+
+
+class SecurityTests:
+    @pytest.mark.parametrize("rule", RULES)
+    def test_it_follows_the_settings(self, make: Callable[[str], InMemoryApi], rule: str) -> None:
+        settings, reading, writing = RULES[rule]
+        document = read(make(settings))
+        for method, path, operation in operations(document):
+            expected: list[str] = []
+            if path.startswith("/post"):
+                expected = reading if method == "GET" else writing
+            elif path == "/home" or path.startswith("/board"):
+                expected = ["session"]
+            assert [list(one) for one in operation["security"]] == [
+                [scheme] for scheme in sorted_as_challenges(expected)
+            ]
+        assert set(document["components"]["securitySchemes"]) == {*reading, *writing, "session"}
+
+    def test_who_is_not_told_of_is_not_let_in(self, all_of_it: InMemoryApi) -> None:
+        for method, path, operation in operations(read(all_of_it)):
+            answer = ask(all_of_it, method, path.replace("{id}", "1"))
+            refused = answer.status == 401 if path.startswith("/post") else answer.header("Location") == "/"
+            if path != "/logout":  # it leads there, too
+                assert refused == bool(operation["security"]), (method, path)
+            assert ("401" in operation["responses"]) >= (answer.status == 401)
+
+    def test_schemes_are_named_as_openapi_names_them(self, all_of_it: InMemoryApi) -> None:
+        schemes = read(all_of_it)["components"]["securitySchemes"]
+        assert {name: (scheme["type"], scheme.get("scheme") or scheme["in"]) for name, scheme in schemes.items()} == {
+            "basic": ("http", "basic"),
+            "digest": ("http", "digest"),
+            "bearer": ("http", "bearer"),
+            "session": ("apiKey", "cookie"),
+        }
+        assert schemes["session"]["name"] == "session"
+
+
+def sorted_as_challenges(schemes: list[str]) -> list[str]:
+    return sorted(schemes, key=["digest", "bearer", "basic", "session"].index)
+
+
+class ServingTests:
+    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    def test_it_is_for_everybody_and_kept_by_its_tag(self, all_of_it: InMemoryApi, path: str) -> None:
+        answer = ask(all_of_it, "GET", path)
+        assert answer.status == 200
+        assert answer.header("Cache-Control") == "no-cache"
+        assert answer.header("X-Content-Type-Options") == "nosniff"
+        etag = answer.header("ETag") or ""
+        assert re.fullmatch(r'"[^"]+"', etag)
+        again = ask(all_of_it, "GET", path, headers={"If-None-Match": etag})
+        assert (again.status, again.header("ETag"), again.body) == (304, etag, b"")
+        assert ask(all_of_it, "GET", path, headers={"If-Match": '"x"'}).status == 412
+        assert ask(all_of_it, "GET", path, headers=basic("nobody")).body == answer.body
+
+    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    def test_head_is_as_get(self, api: InMemoryApi, path: str) -> None:
+        got, head = (ask(api, method, path) for method in ("GET", "HEAD"))
+        del got.headers["date"], head.headers["date"]
+        assert (head.status, head.headers, head.body) == (200, got.headers, b"")
+
+    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    def test_nobody_may_change_it(self, api: InMemoryApi, path: str) -> None:
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            answer = ask(api, method, path)
+            assert answer.status == 405
+            assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
+        answer = ask(api, "OPTIONS", path)
+        assert (answer.status, answer.body) == (204, b"")
+        assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
+
+    @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+    def test_it_comes_with_gzip_to_who_takes_it(self, api: InMemoryApi, path: str) -> None:
+        plain, packed = ask(api, "GET", path), ask(api, "GET", path, headers={"Accept-Encoding": "gzip"})
+        assert packed.header("Content-Encoding") == "gzip"
+        assert gzip.decompress(packed.body) == plain.body
+        assert len(packed.body) < len(plain.body) / 4
+        assert packed.header("ETag") != plain.header("ETag")
+        assert packed.header("Vary") == plain.header("Vary") == "Accept-Encoding"
+
+    def test_its_errors_are_those_of_the_api(self, api: InMemoryApi) -> None:
+        check_problem(ask(api, "POST", "/openapi.json"), 405)
+        check_problem(ask(api, "GET", "/openapi.json/x"), 404)
+
+    def test_its_tag_is_another_one_when_settings_are(self, make: Callable[[str], InMemoryApi]) -> None:
+        tags = {ask(make(settings), "GET", "/openapi.json").header("ETag") for settings, _, _ in RULES.values()}
+        assert len(tags) == len(RULES)
