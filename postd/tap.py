@@ -65,14 +65,16 @@ class Options(usage.Options):
 
 def makeService(options: Options) -> IService:
     """Make the service from parsed options; ends the process with one line if they cannot be used."""
-    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
-
-    from postd.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
-
     given: dict[str, object] = {"listen": options.listen} if options.listen else {}
     given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
     try:
+        # First: what is wrong with them is told without the half second that the rest takes to be imported.
         loaded = load_settings(options["config"], given, Path.cwd())
+
+        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+
+        from postd.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
+
         logged = _Logged(loaded, options.parent or {})
         logged.serve(make_service(loaded, reopen_log=logged.reopen, reactor=cast("IReactor", reactor)))
     except ConfigError as error:
