@@ -1,4 +1,4 @@
-"""The one client in postd: it asks issuers, and trusts what they answer only as far as it has to.
+"""The one client in the server: it asks issuers, and trusts what they answer only as far as it has to.
 
 An answer has a time, a size, a status and a place that it may come from. treq asks; around it stand these bounds:
 
@@ -9,7 +9,7 @@ An answer has a time, a size, a status and a place that it may come from. treq a
 - TLS verified against the platform's roots, and those of `ca_file`.
 """
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -31,7 +31,7 @@ from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, ResponseFailed
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IAgentEndpointFactory, IPolicyForHTTPS
+from twisted.web.iweb import IAgent, IAgentEndpointFactory
 from zope.interface import implementer
 
 from postd.errors import ConfigError
@@ -77,8 +77,8 @@ class Fetcher:
 
     def __init__(self, reactor: IReactor, *, ca_file: str = "") -> None:
         self._reactor = reactor
-        policy = BrowserLikePolicyForHTTPS(_TrustRoots(ca_file) if ca_file else platformTrust())
-        self._agent = _Plain(Agent.usingEndpointFactory(reactor, _Endpoints(reactor, policy)))
+        endpoints = Endpoints(reactor, lambda factory: _BoundedFactory(factory, reactor), FETCH_MAX_S, ca_file=ca_file)
+        self._agent = _Plain(Agent.usingEndpointFactory(reactor, endpoints))
 
     def get(self, url: str) -> Deferred[Fetched]:
         """Fetch a document.
@@ -88,13 +88,15 @@ class Fetcher:
         """
         return self._limit(self._get(url), FETCH_MAX_S)
 
-    def post(self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None) -> Deferred[Fetched]:
-        """Send a form; `auth` are a name and a password for Basic.
+    def post(
+        self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None, in_a_hurry: bool = True
+    ) -> Deferred[Fetched]:
+        """Send a form; `auth` are a name and a password for Basic. It may take `FETCH_MAX_S` if nobody is in a hurry.
 
         Raises:
             FetchError: it was not answered as it should.
         """
-        return self._limit(self._post(url, form, auth), ANSWER_MAX_S)
+        return self._limit(self._post(url, form, auth), ANSWER_MAX_S if in_a_hurry else FETCH_MAX_S)
 
     def _limit(self, fetching: Coroutine[Any, Any, Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
@@ -105,7 +107,7 @@ class Fetcher:
             answer = await self._ask("GET", url)
             if not 300 <= answer.code < 400:
                 return await _read(answer, {200})
-            _drop(answer)
+            drop(answer)
             url = _redirect(url, answer.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
         raise UnusableError(f"it redirects more than {REDIRECTS_MAX} times")
 
@@ -132,7 +134,7 @@ class Fetcher:
 
 async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
     if answer.code not in statuses:
-        _drop(answer)
+        drop(answer)
         raise UnusableError(f"it answers {answer.code}")
     content = bytearray()
 
@@ -147,7 +149,7 @@ async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
     return Fetched(bytes(content), tuple(cache_control), age, answer.code)
 
 
-def _drop(answer: Any) -> None:
+def drop(answer: Any) -> None:
     """Give up an answer whose body is of no interest, and its connection, which would wait for us to read it."""
     answer.deliverBody(_Dropped())
 
@@ -178,25 +180,40 @@ def _say_late(_: object, seconds: float) -> NoReturn:
 
 
 def _explain(failure: Failure) -> NoReturn:
-    """Say in a line why there is no answer."""
     error: Any = failure.value
-    while isinstance(error, ResponseFailed) and error.reasons:
-        error = error.reasons[0].value
-    match error:
-        case FetchError() | CancelledError():
-            raise error
+    cause = first_cause(error)
+    if isinstance(cause, FetchError | CancelledError):
+        raise cause
+    raise FetchError(explain(error)) from None
+
+
+def first_cause(error: Any) -> Any:
+    """Return what is behind an error of Twisted's client, which is wrapped once or twice."""
+    while reasons := getattr(error, "reasons", None):  # of a request or of an answer that failed
+        error = reasons[0].value
+    return error
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Tell whether there is no answer because TLS could not be had, which another try does not change."""
+    return isinstance(first_cause(error), SSL.Error | VerificationError)
+
+
+def explain(error: BaseException) -> str:
+    """Say in a line why there is no answer."""
+    match first_cause(error):
         case SSL.Error(args=[[(_, _, why), *_]]):
-            raise FetchError(f"TLS: {why}") from None
+            return f"TLS: {why}"
         case VerificationError():
-            raise FetchError("TLS: its certificate is for another host") from None
+            return "TLS: its certificate is for another host"
         case ConnectionDone() | ConnectionLost():
-            raise FetchError("the connection was lost") from None
-        case _ if isinstance(failure.value, ResponseFailed):
-            raise FetchError("its answer is malformed") from None
+            return "the connection was lost"
+        case _ if isinstance(error, ResponseFailed):
+            return "its answer is malformed"
         case UnicodeError():
-            raise FetchError("there can be no such host") from None
+            return "there can be no such host"
         case _:
-            raise FetchError(failure.getErrorMessage()) from None
+            return Failure(error).getErrorMessage()
 
 
 @implementer(IAgent)
@@ -217,37 +234,50 @@ class _Plain:
 def _make_plain(answer: Any) -> Any:
     answer.headers.removeHeader(b"Set-Cookie")
     if answer.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
-        _drop(answer)
+        drop(answer)
         raise UnusableError("its answer is compressed, which was not asked for")
     return answer
 
 
 @implementer(IAgentEndpointFactory)
-class _Endpoints:
-    """Makes connections that are bounded, TLS or not."""
+class Endpoints:
+    """Makes connections for an agent, TLS or not, each with something around its protocol.
 
-    def __init__(self, reactor: IReactor, policy: IPolicyForHTTPS) -> None:
+    Args:
+        reactor: connects.
+        wrap: makes the factory of what is around a protocol, below TLS, of that protocol's own.
+        connect_s: how long a connection may take to be there.
+        ca_file: as for `Fetcher`.
+
+    Raises:
+        ConfigError: likewise.
+    """
+
+    def __init__(
+        self, reactor: IReactor, wrap: Callable[[Any], WrappingFactory], connect_s: float, *, ca_file: str
+    ) -> None:
         self._reactor = reactor
-        self._policy = policy
+        self._wrap = wrap
+        self._connect_s = connect_s
+        self._policy = BrowserLikePolicyForHTTPS(_TrustRoots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> Any:
-        endpoint = _BoundedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, FETCH_MAX_S), self._reactor)
+        endpoint = _WrappedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s), self._wrap)
         if uri.scheme != b"https":
             return endpoint
         return wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
 
 
 @implementer(IStreamClientEndpoint)
-class _BoundedEndpoint:
-    def __init__(self, endpoint: IStreamClientEndpoint, reactor: IReactor) -> None:
+class _WrappedEndpoint:
+    def __init__(self, endpoint: IStreamClientEndpoint, wrap: Callable[[Any], WrappingFactory]) -> None:
         self._endpoint = endpoint
-        self._reactor = reactor
+        self._wrap = wrap
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         # It would tell the log of each connection, and Agent has no way to keep it from that. Under TLS it is within.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
-        connecting = self._endpoint.connect(_BoundedFactory(protocolFactory, self._reactor))
-        return connecting.addCallback(attrgetter("wrappedProtocol"))
+        return self._endpoint.connect(self._wrap(protocolFactory)).addCallback(attrgetter("wrappedProtocol"))
 
 
 class _Bounded(ProtocolWrapper):

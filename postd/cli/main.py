@@ -22,6 +22,11 @@ _COMMANDS = {
     "import": "postd.cli.moving:import_posts",
     "copy": "postd.cli.moving:copy_posts",
     "backup": "postd.cli.moving:backup_posts",
+    "list": "postd.cli.posts:list_posts",
+    "add": "postd.cli.posts:add_post",
+    "update": "postd.cli.posts:update_post",
+    "delete": "postd.cli.posts:delete_post",
+    "watch": "postd.cli.posts:watch_posts",
 }
 """Where each command is; only one that is wanted is imported, for some bring half a second of libraries with them."""
 
@@ -71,4 +76,4 @@ def _fail(why: str, status: int = 1) -> NoReturn:
 @click.group(name="postd", cls=_Commands, no_args_is_help=False)
 @click.version_option(__version__, prog_name="postd", message="%(prog)s %(version)s")
 def main() -> None:
-    """Look after a postd server."""
+    """Look after a postd server, or use one."""

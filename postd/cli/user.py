@@ -1,8 +1,6 @@
 """`postd user`: the accounts of the user file."""
 
-import getpass
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,21 +16,17 @@ from postd.auth.userfile import (
     remove_account,
     set_account,
 )
+from postd.cli.passwords import ask_password, checked, password_option, read_password
 from postd.cli.shared import counted, table, with_settings
 from postd.config import LoadedSettings, Settings
 from postd.errors import ConfigError, printable
 from postd.protocol.digest import HASHES
-from postd.protocol.password import PASSWORD_MAX_CHARS, check_password, hash_kind, normalize, weakness
+from postd.protocol.password import hash_kind, weakness
 
 
 @click.group(no_args_is_help=False)
 def user() -> None:
     """Keep the user file: who may sign in."""
-
-
-password_option = click.option(
-    "--password-stdin", is_flag=True, help="Read the password from the first line of the standard input, in UTF-8."
-)
 
 
 @user.command("add")
@@ -64,7 +58,7 @@ def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> 
 def remove_user(*, loaded: LoadedSettings, name: str) -> None:
     """Remove the account NAME."""
     file = _user_file(loaded.settings)
-    name = _checked("the name", check_name, name)
+    name = checked("the name", check_name, name)
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
         _check_present(name, accounts)
@@ -114,10 +108,10 @@ def _set_password(
     done: str,
 ) -> None:
     file = _user_file(settings)
-    name = _checked("the name", check_name, name)
+    name = checked("the name", check_name, name)
     # Nobody is asked for a password in vain; what counts is the look under the lock.
     check(name, decode_users(read_user_file(file) or b"", str(file)))
-    password = _read_password() if password_stdin else _ask_password(name)
+    password = read_password() if password_stdin else ask_password(name, twice=True)
     try:
         account = make_account(name, password, settings.realm)
     except ValueError as error:
@@ -136,42 +130,9 @@ def _user_file(settings: Settings) -> Path:
     return Path(settings.users)
 
 
-def _checked(what: str, check: Callable[[str], str], text: str) -> str:
-    try:
-        return check(text)
-    except ValueError as error:
-        raise click.ClickException(f"{what} {error}") from None
-
-
 def _check_present(name: str, accounts: Mapping[str, Account]) -> None:
     if name not in accounts:
         raise click.ClickException(f"there is no user {name!r}")
-
-
-def _read_password() -> str:
-    """Return the first line of the standard input without its end; what follows is not looked at."""
-    if sys.stdin is None:
-        raise click.ClickException("there is no standard input to read the password from")
-    line_max_bytes = 4 * PASSWORD_MAX_CHARS
-    line = sys.stdin.buffer.readline(line_max_bytes + len(b"\r\n"))
-    if line.endswith(b"\n"):
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-    # Cut short, it may end within a character.
-    text = line.decode(errors="replace" if len(line) > line_max_bytes else "surrogateescape")
-    return _checked("the password", check_password, text)
-
-
-def _ask_password(name: str) -> str:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise click.ClickException("there is no terminal to ask for the password; give --password-stdin to read it")
-    try:
-        password = _checked("the password", check_password, getpass.getpass(f"Password for {printable(name)}: "))
-        again = getpass.getpass("The same again: ")
-    except UnicodeDecodeError:
-        raise click.ClickException("the password is not text in the encoding of this terminal") from None
-    if normalize(again) != password:
-        raise click.ClickException("the two passwords are not the same; nothing was changed")
-    return password
 
 
 def _edit(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:

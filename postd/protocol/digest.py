@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
@@ -16,6 +16,9 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from postd.protocol.challenge import Challenge
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
 """The algorithms there are, in their canonical spelling (RFC 7616 §6.1). Neither MD5 nor SHA-256 is a password hash;
@@ -154,6 +157,105 @@ def _decode_extended_username(parameters: Mapping[str, str]) -> str:
         return unquote_to_bytes(match[1]).decode("utf-8")
     except UnicodeDecodeError:
         raise DigestSyntaxError("username* is not UTF-8") from None
+
+
+class DigestChallenge(Struct, frozen=True):
+    """What a server asks a client to answer (RFC 7616 §3.3). `algorithm` is a key of `HASHES`."""
+
+    realm: str
+    nonce: str
+    algorithm: str = "MD5"
+    opaque: str | None = None
+    stale: bool = False
+
+
+_STRENGTH = ("MD5", "SHA-256")
+"""The algorithms, the weakest first (RFC 7616 §3.7: a client takes the strongest that it has)."""
+
+
+def choose_challenge(challenges: Iterable[Challenge]) -> DigestChallenge | None:
+    """Return the challenge to answer: the first of those with the strongest algorithm that we have.
+
+    Challenges that do not offer `qop="auth"` are passed over: without it an answer is good for any body and any time.
+    """
+    usable = [usable for one in challenges if (usable := _read_challenge(one)) is not None]
+    return max(usable, key=lambda one: _STRENGTH.index(one.algorithm), default=None)
+
+
+def _read_challenge(challenge: Challenge) -> DigestChallenge | None:
+    told = challenge.parameters
+    algorithm = told.get("algorithm", "MD5").upper()
+    offers_auth = "auth" in [word.strip().lower() for word in told.get("qop", "").split(",")]
+    if challenge.scheme != "digest" or algorithm not in HASHES or not offers_auth or not {"realm", "nonce"} <= {*told}:
+        return None
+    stale = told.get("stale", "").lower() == "true"
+    return DigestChallenge(told["realm"], told["nonce"], algorithm, told.get("opaque"), stale)
+
+
+def answer_challenge(  # noqa: PLR0913 - so many things are hashed
+    challenge: DigestChallenge, username: str, ha1: str, *, method: str, uri: str, count: int, cnonce: str
+) -> DigestResponse:
+    """Return what proves to a server that we know the password (RFC 7616 §3.4).
+
+    Args:
+        challenge: what it asked.
+        username: whose password it is.
+        ha1: H(A1) with the challenge's realm and algorithm.
+        method: that of the request.
+        uri: the target of the request as it stands in its first line.
+        count: how often we have used the nonce, with this time.
+        cnonce: some text of ours that the server could not foresee.
+    """
+    nc = f"{count:08x}"
+    shown = DigestResponse(username, challenge.realm, challenge.nonce, uri, "", challenge.algorithm, cnonce, nc)
+    return replace(shown, response=response_hash(shown, ha1, method))
+
+
+def encode_digest_response(shown: DigestResponse, opaque: str | None) -> bytes:
+    """Return the value of `Authorization`. A user's name is sent in UTF-8, as curl and browsers do."""
+    parameters = {
+        "username": _quote(shown.username),
+        "realm": _quote(shown.realm),
+        "nonce": _quote(shown.nonce),
+        "uri": _quote(shown.uri),
+        "response": _quote(shown.response),
+        "algorithm": shown.algorithm,
+        "cnonce": _quote(shown.cnonce),
+        "nc": shown.nc,
+        "qop": "auth",
+    }
+    if opaque is not None:
+        parameters["opaque"] = _quote(opaque)
+    return f"Digest {', '.join(f'{name}={value}' for name, value in parameters.items())}".encode()
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class ServerNotProvenError(ValueError):
+    """A server does not know the password, or its answer is to another request."""
+
+
+def check_info(value: bytes, shown: DigestResponse, ha1: str) -> str | None:
+    """Check that an `Authentication-Info` is by somebody who knows the password; return the nonce to use next, if any.
+
+    `rspauth` need not be there (RFC 7616 §3.5), but what is there has to be right.
+
+    Raises:
+        ServerNotProvenError: it is not.
+    """
+    try:
+        told = _decode_parameters(value)
+    except DigestSyntaxError as error:
+        raise ServerNotProvenError(f"its Authentication-Info is malformed: {error}") from None
+    if "rspauth" in told:
+        expected = {"rspauth": response_hash(shown, ha1, ""), "cnonce": shown.cnonce, "nc": shown.nc, "qop": "auth"}
+        for name, value_of in expected.items():
+            # Some servers leave out what we know anyhow; rspauth is made of it.
+            if not hmac.compare_digest(told.get(name, value_of).lower().encode(), value_of.lower().encode()):
+                raise ServerNotProvenError(f"its {name} is wrong")
+    return told.get("nextnonce")
 
 
 class Nonce(Struct, frozen=True):

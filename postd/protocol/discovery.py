@@ -2,7 +2,8 @@
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -36,7 +37,7 @@ def check_url(url: str) -> str:
     except ValueError:
         parts, host = urlsplit(""), None
     plain = _PRINTABLE.fullmatch(url) and _AUTHORITY.fullmatch(parts.netloc) and "#" not in url
-    if not plain or not (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(str(host)))):
+    if not plain or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(str(host)))):
         raise ValueError(f"{url!r} is not an https URL (http is for loopback only)")
     if "[" in parts.netloc:
         raise ValueError(f"{url!r} has an IPv6 address, and treq cannot ask one: give it a name")
@@ -54,7 +55,8 @@ def check_issuer(url: str) -> str:
     return url
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether a host of a URL is this machine, by an address or as `localhost`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -72,6 +74,15 @@ def decode_metadata(content: bytes, issuer: str) -> str:
     """Return the `jwks_uri` of a document.
 
     Raises:
+        MetadataError: as `decode_document` and `endpoint_of`.
+    """
+    return endpoint_of(decode_document(content, issuer), "jwks_uri")
+
+
+def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
+    """Return what an issuer says of itself.
+
+    Raises:
         MetadataError: it is none, or another issuer's (OpenID Connect Discovery §4.3, RFC 8414 §3.3).
     """
     try:
@@ -80,13 +91,22 @@ def decode_metadata(content: bytes, issuer: str) -> str:
         raise MetadataError("the document is not JSON") from None
     if not isinstance(document, dict) or document.get("issuer") != issuer:
         raise MetadataError("the document is not this issuer's: its issuer has to be the same to the byte")
+    return document
+
+
+def endpoint_of(document: Mapping[str, Any], name: str) -> str:
+    """Return a URL of a document by its name there.
+
+    Raises:
+        MetadataError: it is not there, or not to be trusted.
+    """
     try:
-        uri = check_url(str(document.get("jwks_uri")))
+        uri = check_url(str(document.get(name)))
     except ValueError:
         uri = ""
     # Whoever is not on this machine has no business to send us to what is.
-    if not uri or (issuer.startswith("https:") and not uri.startswith("https:")):
-        raise MetadataError("the document has no jwks_uri that is https (http is for loopback only)")
+    if not uri or (document["issuer"].startswith("https:") and not uri.startswith("https:")):
+        raise MetadataError(f"the document has no {name} that is https (http is for loopback only)")
     return uri
 
 

@@ -166,7 +166,7 @@ def _pipe(path: Path) -> None:
         (_without_version, "not those of postd (version has no row)"),
         (_half_made, "not those of postd (table post already exists)"),
         (_dangling, "there is no such file"),
-        (_newer, "newer postd (schema 4711; this one knows 3)"),
+        (_newer, "newer postd (schema 4711; this one knows 4)"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
         (_pipe, "not a file"),
@@ -548,7 +548,7 @@ async def test_where_there_is_nothing_to_purge_no_transaction_is_begun(store: Sq
 async def test_purging_looks_at_no_more_than_it_must(store: SqliteStore) -> None:
     with statements_of(reader_of(store)) as asked:
         await store.purge_expired(now=NOW)
-    assert len(asked) == 3
+    assert len(asked) == 4  # sessions, failures, idempotency keys, counts of nonces
     for statement in asked:
         plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         assert all(row[3].startswith("SEARCH") for row in plan), plan

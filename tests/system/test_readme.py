@@ -102,13 +102,29 @@ def test_who_may_come_in(clone: Path) -> None:
         check=False,
     )
     assert run.stdout.startswith('alice: added; Digest works in the realm "postd"\n'), run.stderr
-    (program,) = [block for language, block in BLOCKS if language == "python" and "treq" in block]
+    (program,) = [block for language, block in BLOCKS if language == "python" and "import treq" in block]
     with running(serve, clone):
         check_steps("Who may come in", clone)
+        check_steps("Clients", clone, least=4)
+        check_clients(clone)
         printed = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
         )
         assert printed.stdout == "Success: alice\n" * 2
+
+
+def check_clients(clone: Path) -> None:
+    """Run the programs that use the client, with the Python that the first block has made."""
+    said = [
+        subprocess.run(
+            [str(clone / ".venv/bin/python"), "-c", program], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.splitlines()
+        for language, program in BLOCKS
+        if language == "python" and "from postd.client import" in program
+    ]
+    posts, digest = said
+    assert (posts[0], posts[-1], len(posts)) == ("412", "changed", 3)
+    assert digest == ["Success: alice"]
 
 
 def test_access_tokens(clone: Path) -> None:

@@ -1,0 +1,260 @@
+"""`postd list`, `add`, `update`, `delete`, `watch`: posts of a server, over HTTP."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from postd.cli.passwords import ask_password, password_option, read_password
+from postd.cli.postlines import write_out
+from postd.cli.running import global_reactor, run
+from postd.client import (
+    Auth,
+    Basic,
+    BearerFile,
+    Change,
+    ClientCredentials,
+    Digest,
+    FormLogin,
+    Post,
+    PostClient,
+    Reset,
+)
+from postd.client.posts import check_server
+from postd.errors import ConfigError, printable
+from postd.model import POST_ID_MAX
+
+T = TypeVar("T")
+
+_TEXT_MAX_BYTES = 64 * 1024
+"""The most that is read of a text on the standard input: the server takes less."""
+
+_PAGE = 1000
+
+_POST_ID = click.IntRange(1, POST_ID_MAX)
+_NAMED: Mapping[str, Callable[[str, str], Auth]] = {"basic": Basic, "digest": Digest, "login": FormLogin}
+
+
+def _check_url(_: object, __: object, url: str) -> str:
+    try:
+        return check_server(url)
+    except ConfigError as error:
+        raise click.BadParameter(error.why) from None
+
+
+_OPTIONS = (
+    click.option(
+        "--url",
+        default="http://127.0.0.1:8080",
+        show_default=True,
+        metavar="URL",
+        callback=_check_url,
+        help="The server.",
+    ),
+    click.option("--basic", metavar="USER", help="Sign in by Basic."),
+    click.option("--digest", metavar="USER", help="Sign in by Digest."),
+    click.option("--login", metavar="USER", help="Sign in by the form, and out again at the end."),
+    password_option,
+    click.option("--bearer-file", metavar="FILE", help="Show the access token in the first line of FILE."),
+    click.option(
+        "--client-credentials", metavar="ISSUER", help="Have an access token from an issuer, in a program's own name."
+    ),
+    click.option("--client-id", metavar="ID", help="That name."),
+    click.option("--client-secret-file", metavar="FILE", help="Its password is the first line of FILE."),
+    click.option("--scope", metavar="WORDS", help="What the token is to allow.  [default: up to the issuer]"),
+    click.option("--resource", metavar="URL", help="Whom the token is for.  [default: up to the issuer]"),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
+)
+
+
+class _Server:
+    """What a command knows of the server, and how it prints."""
+
+    def __init__(self, url: str, auth: Auth | None, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._url = url
+        self._auth = auth
+
+    def run(self, work: Callable[[PostClient], Coroutine[Any, Any, T]]) -> T:
+        """Return what `work` comes to with a client."""
+
+        async def use() -> T:
+            async with PostClient(global_reactor(), self._url, self._auth) as posts:
+                return await work(posts)
+
+        return run(use)
+
+    def line(self, words: str, members: dict[str, Any]) -> str:
+        """Return a line of what is printed: words that a terminal can be shown, or JSON in ASCII."""
+        return json.dumps(members) if self.as_json else printable(words)
+
+    async def print(self, *lines: str) -> None:
+        """Print lines at once, at the pace of their reader."""
+        if sys.stdout is None:
+            return
+        encoding = sys.stdout.encoding or "utf-8"
+        text = "".join(f"{line}\n" for line in lines)
+        await write_out(sys.stdout.fileno(), text.encode(encoding, "backslashreplace"))
+
+
+def _with_server(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that all clients have; it is called with the `server` that comes of them."""
+
+    @functools.wraps(command)
+    def with_options(*, url: str, as_json: bool, **arguments: Any) -> None:
+        names = [*_NAMED, "password_stdin", "bearer_file", *_CREDENTIALS]
+        given = {name: value for name in names if (value := arguments.pop(name)) not in {None, False}}
+        command(server=_Server(url, _make_auth(given), as_json=as_json), **arguments)
+
+    decorated: Callable[..., None] = with_options
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+_CREDENTIALS = ("client_credentials", "client_id", "client_secret_file", "scope", "resource")
+
+
+def _make_auth(given: dict[str, Any]) -> Auth | None:
+    """Return what options ask us to show.
+
+    Raises:
+        click.UsageError: they do not go together.
+    """
+    ways = [name for name in (*_NAMED, "bearer_file", "client_credentials") if name in given]
+    if len(ways) > 1:
+        raise click.UsageError(f"give one of {' and '.join(map(_option, ways))}")
+    way = ways[0] if ways else ""
+    if "password_stdin" in given and way not in _NAMED:
+        raise click.UsageError("--password-stdin goes with --basic, --digest or --login")
+    for name in _CREDENTIALS[1:]:
+        if name in given and way != "client_credentials":
+            raise click.UsageError(f"{_option(name)} goes with --client-credentials")
+    if way in _NAMED:
+        user = given[way]
+        return _NAMED[way](user, read_password() if "password_stdin" in given else ask_password(user))
+    if way == "bearer_file":
+        return BearerFile(given[way])
+    if way == "client_credentials":
+        for name in _CREDENTIALS[1:3]:
+            if name not in given:
+                raise click.UsageError(f"--client-credentials needs {_option(name)}")
+        issuer, client_id, secret_file, scope, resource = (given.get(name, "") for name in _CREDENTIALS)
+        return ClientCredentials(issuer, client_id, secret_file, scope, resource)
+    return None
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@click.command("list")
+@_with_server
+def list_posts(*, server: _Server) -> None:
+    """Print all posts in the order of their ids: a line each, what a terminal would obey escaped."""
+
+    async def work(posts: PostClient) -> None:
+        lines = []
+        async for post in posts.list(page=_PAGE):
+            lines.append(_post_line(server, post))
+            if len(lines) == _PAGE:
+                await server.print(*lines)
+                lines.clear()
+        await server.print(*lines)
+
+    server.run(work)
+
+
+def _post_line(server: _Server, post: Post) -> str:
+    return server.line(f"{post.id}  {post.post}", {"id": post.id, "post": post.post})
+
+
+@click.command("add")
+@click.argument("text")
+@_with_server
+def add_post(*, server: _Server, text: str) -> None:
+    """Add a post that says TEXT; "-" reads it from the standard input, without a line feed at its end.
+
+    It is stored once, also where the connection breaks and it has to be sent again.
+    """
+    said = _read_text(text)
+
+    async def work(posts: PostClient) -> None:
+        post_id = await posts.add(said)
+        await server.print(server.line(f"added {post_id}", {"id": post_id}))
+
+    server.run(work)
+
+
+@click.command("update")
+@click.argument("post_id", metavar="ID", type=_POST_ID)
+@click.argument("text")
+@_with_server
+def update_post(*, server: _Server, post_id: int, text: str) -> None:
+    """Have the post ID say TEXT; "-" reads it from the standard input, without a line feed at its end."""
+    said = _read_text(text)
+
+    async def work(posts: PostClient) -> None:
+        await posts.update(post_id, said)
+        await server.print(server.line(f"updated {post_id}", {"id": post_id}))
+
+    server.run(work)
+
+
+@click.command("delete")
+@click.argument("post_id", metavar="ID", type=_POST_ID)
+@_with_server
+def delete_post(*, server: _Server, post_id: int) -> None:
+    """Delete the post ID."""
+
+    async def work(posts: PostClient) -> None:
+        await posts.delete(post_id)
+        await server.print(server.line(f"deleted {post_id}", {"id": post_id}))
+
+    server.run(work)
+
+
+@click.command("watch")
+@_with_server
+def watch_posts(*, server: _Server) -> None:
+    """Print changes as they are made, until Ctrl-C.
+
+    "reset" means that some were missed which the server does not know any more: read the list again. A connection that
+    breaks is made anew, and what happened meanwhile is printed then.
+    """
+
+    def tell_wait(why: str, wait_s: float) -> None:
+        click.echo(f"postd: {printable(' '.join(why.split()))}; trying again in {wait_s:.1f} s", err=True)
+
+    async def work(posts: PostClient) -> None:
+        async with posts.watch(on_wait=tell_wait) as changes:
+            async for change in changes:
+                await server.print(_change_line(server, change))
+
+    server.run(work)
+
+
+def _change_line(server: _Server, change: Change | Reset) -> str:
+    if isinstance(change, Reset):
+        return server.line("reset", {"event": "reset", "revision": change.revision})
+    members = {"event": change.kind.value, "revision": change.revision, "id": change.id}
+    if change.post is None:
+        return server.line(f"{change.kind} {change.id}", members)
+    return server.line(f"{change.kind} {change.id}  {change.post}", {**members, "post": change.post})
+
+
+def _read_text(text: str) -> str:
+    if text != "-":
+        return text
+    if sys.stdin is None:
+        raise click.ClickException("there is no standard input to read the text from")
+    content = sys.stdin.buffer.read(_TEXT_MAX_BYTES + 1)
+    if len(content) > _TEXT_MAX_BYTES:
+        raise click.ClickException(f"the text on the standard input has more than {_TEXT_MAX_BYTES // 1024} KiB")
+    try:
+        return content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise click.ClickException("the text on the standard input is not UTF-8") from None

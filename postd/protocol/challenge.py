@@ -1,0 +1,70 @@
+"""Challenges of a server, as a client reads them in `WWW-Authenticate` (RFC 9110 §11.6.1)."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from msgspec import Struct
+
+
+class Challenge(Struct, frozen=True):
+    """One way in that a server offers. The scheme's name and the parameters' names are in lower case.
+
+    A parameter that is no UTF-8 text is left out, as is one that came twice: of neither is it known what was meant.
+    """
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_END = r"(?=[ \t]*+(?:,|$))"
+_SEPARATORS = re.compile(r"[ \t,]*+")
+_PARAMETER = re.compile(rf'({_WORD})[ \t]*+=[ \t]*+(?:"((?:[^"\\]|\\[\s\S])*+)"|({_WORD})){_END}')
+_SCHEME = re.compile(rf"({_WORD})(?:[ \t]++|(?=,|$))")
+_TOKEN68 = re.compile(rf"[A-Za-z0-9._~+/-]++=*+{_END}")
+_QUOTED_PAIR = re.compile(r"\\([\s\S])")
+
+
+def decode_challenges(lines: Iterable[bytes]) -> list[Challenge]:
+    """Return the challenges of all field lines, in their order; a line may hold several.
+
+    What follows something malformed in a line is not looked at: where a challenge begins is not known any more.
+    """
+    return [challenge for line in lines for challenge in _decode_line(line.decode("utf-8", "surrogateescape"))]
+
+
+def _decode_line(line: str) -> Iterator[Challenge]:
+    scheme, parameters = "", list[tuple[str, str]]()
+    position = 0
+    while True:
+        position = cast("re.Match[str]", _SEPARATORS.match(line, position)).end()
+        # `Basic realm=…` begins like a parameter does not: a scheme has no "=" behind it.
+        if scheme and (found := _PARAMETER.match(line, position)):
+            name, quoted, word = found.groups()
+            parameters.append((name.lower(), word if quoted is None else _QUOTED_PAIR.sub(r"\1", quoted)))
+            position = found.end()
+            continue
+        if scheme:
+            yield Challenge(scheme, _known(parameters))
+        found = _SCHEME.match(line, position)
+        if found is None:
+            return
+        scheme, parameters = found[1].lower(), []
+        position = found.end()
+        if _PARAMETER.match(line, position) is None and (found := _TOKEN68.match(line, position)):
+            position = found.end()
+
+
+def _known(parameters: list[tuple[str, str]]) -> dict[str, str]:
+    times = Counter(name for name, _ in parameters)
+    return {name: value for name, value in parameters if times[name] == 1 and _is_text(value)}
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""A stream of server-sent events as a client reads it (HTML Living Standard, 9.2 Server-sent events)."""
+
+import codecs
+import re
+
+from msgspec import Struct
+
+LINE_MAX_CHARS = 64 * 1024
+"""The longest line, and the most text in one event: a stream that never ends one is given up."""
+
+
+class Event(Struct, frozen=True):
+    """An event: its type, its data, and the last event ID that is in force with it, empty for none."""
+
+    kind: str
+    data: str
+    last_id: str
+
+
+class EventStreamError(ValueError):
+    """What came is no stream of events; `str()` of it says why."""
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_DIGITS = re.compile(r"[0-9]{1,9}")
+
+
+class EventDecoder:
+    """Makes events of the pieces of a stream, wherever it was cut.
+
+    `last_id` is what `Last-Event-ID` has to be when the stream breaks off, and `retry_ms` for how long to wait before
+    asking anew, None as long as the server has not said.
+
+    Args:
+        last_id: what was in force when the stream before this one broke off.
+    """
+
+    def __init__(self, last_id: str = "") -> None:
+        self.last_id = last_id
+        self.retry_ms: int | None = None
+        self._characters = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._rest = ""
+        self._next_id = last_id
+        self._kind = ""
+        self._data: list[str] = []
+        self._data_chars = 0
+
+    def decode(self, piece: bytes) -> list[Event]:
+        """Return the events that are complete with this piece.
+
+        Raises:
+            EventStreamError: a line or an event is too long.
+        """
+        text = self._rest + self._characters.decode(piece)
+        # Whether a CR at the end is a line end of its own is told by what follows.
+        held = "\r" if text.endswith("\r") else ""
+        *lines, rest = _LINE_END.split(text.removesuffix("\r"))
+        self._rest = rest + held
+        events = [event for line in lines if (event := self._take(line)) is not None]
+        if max(len(self._rest), self._data_chars) > LINE_MAX_CHARS:
+            raise EventStreamError("a line or an event of it is too long")
+        return events
+
+    def _take(self, line: str) -> Event | None:
+        """Take a line; return the event that it ends, if it does."""
+        if not line:
+            return self._end_event()
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                self._kind = value
+            case "data":
+                self._data.append(value)
+                self._data_chars += len(value) + 1
+            case "id" if "\0" not in value:
+                self._next_id = value
+            case "retry" if _DIGITS.fullmatch(value):
+                self.retry_ms = int(value)
+        return None  # a comment has no name, and other names mean nothing
+
+    def _end_event(self) -> Event | None:
+        self.last_id = self._next_id
+        kind, data = self._kind or "message", "\n".join(self._data)
+        is_event = bool(self._data)
+        self._kind, self._data, self._data_chars = "", [], 0
+        return Event(kind, data, self.last_id) if is_event else None
