@@ -188,7 +188,9 @@ def test_more_than_one_process(clone: Path) -> None:
 
 
 def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
-    rules, log = [block for language, block in BLOCKS if language == "toml"]
+    board, rules, log = [block for language, block in BLOCKS if language == "toml"]
+    (tmp_path / "board.toml").write_text(board)
+    assert load_settings("board.toml", {}, tmp_path).settings.api.read == ("session",)
     (tmp_path / "postd.toml").write_text(rules + log)
     settings = load_settings("postd.toml", {}, tmp_path).settings
     assert settings.api.write == ("basic", "digest", "session", "bearer")
