@@ -94,11 +94,13 @@ class Events:
         self._join(latest)
         try:
             beats = self._beats
-            # An id without an event: whoever is cut off before the first one knows where to go on all the same.
-            told = b"retry: %d\nid: %d\n\n" % (_RETRY_MS, latest if after is None else after)
+            told = b"retry: %d\n" % _RETRY_MS
             if after is None:
-                told += _reset(latest)
+                told += b"\n" + _reset(latest)
                 after = latest
+            else:
+                # An id without an event: who is cut off before the first one knows where to go on all the same.
+                told += b"id: %d\n\n" % after
             while not self._closed and await still_admitted():
                 if told:
                     yield told
@@ -199,7 +201,7 @@ class Events:
 
 
 def _start(request: Any, latest: int) -> int | None:
-    """Return the last change that a listener knows of, None if what it says is no such number.
+    """Return the last change that a listener knows of, None if what it says is the number of none.
 
     A browser's first request cannot have the field: `?after=` does instead.
     """
@@ -209,7 +211,8 @@ def _start(request: Any, latest: int) -> int | None:
     if not lines:
         return latest
     text = lines[0].decode("latin-1").strip()
-    return int(text) if len(lines) == 1 and _NUMBER.fullmatch(text) else None
+    known = int(text) if len(lines) == 1 and _NUMBER.fullmatch(text) else None
+    return None if known is None or known > latest else known
 
 
 def _encode(change: Change) -> bytes:
