@@ -24,6 +24,7 @@ from bench.soaking.changes import Changes
 from bench.soaking.findings import Findings, percentile_99
 from bench.soaking.good import CLIENTS, LIST_MOST, GoodClient
 from bench.soaking.ledger import Ledger
+from bench.soaking.listening import LISTENERS, Listener
 from bench.soaking.log import LogReader
 from bench.soaking.logins import Tokens
 from bench.soaking.report import SPARE_DESCRIPTORS, check_figures, plot, series_of, tell, write_svg
@@ -108,6 +109,7 @@ class Soak:
             for client in good:
                 clients.create_task(client.run(CLIENTS / self._rate, ending))
             others = [clients.create_task(self._measure_lag())]
+            others += [clients.create_task(Listener(port, self.findings).run()) for _ in range(LISTENERS)]
             if with_bad:
                 bad = BadClients(port, self._server.workers, self.findings, self._tokens)
                 others += [clients.create_task(bad.run(kind)) for kind in bad.kinds for _ in range(kind.count)]

@@ -26,6 +26,8 @@ class Findings:
         self.bad: Counter[str] = Counter()
         """How often each kind of bad client has come to its end."""
         self.changes: Counter[str] = Counter()
+        self.heard: Counter[str] = Counter()
+        """What listeners have heard of changes."""
         self.lag_ms = array("f")
         """How late our own loop was: what good clients waited for may be ours."""
         self._broken: dict[str, list[str]] = defaultdict(list)

@@ -150,6 +150,7 @@ def tell(findings: Findings, samples: Sequence[Sample], before: Sample, after: S
         f"{'(our own loop was late)':<34}{middle(findings.lag_ms):>10.1f}{percentile_99(findings.lag_ms):>10.1f}"
     )
     lines += ["", "bad clients: " + ", ".join(f"{count:,} {kind}" for kind, count in findings.bad.items())]
+    lines.append("listeners: " + (", ".join(f"{count:,} {what}" for what, count in findings.heard.items()) or "none"))
     lines.append("changes: " + (", ".join(f"{count} {what}" for what, count in findings.changes.items()) or "none"))
     slope, half_s = slope_per_h(samples)
     shared = f" (PSS {before.pss_mib:.1f}, {after.pss_mib:.1f})" if workers > 1 else ""
