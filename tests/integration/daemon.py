@@ -7,8 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Self
+
+import pytest
+
+from postd.tap import Options, makeService
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 FREE_PORT = "tcp:0:interface=127.0.0.1"
@@ -125,6 +130,18 @@ def wait_for_end(*pids: int) -> None:
     while any(map(is_running, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def refuse_here(folder: Path, *options: str) -> str:
+    """Return the line that a start ends with which is refused: in this process, in a tenth of the time."""
+    parsed = Options()
+    with chdir(folder), pytest.raises(SystemExit) as ended:
+        parsed.parseOptions(options)
+        makeService(parsed)
+    line = str(ended.value.code)
+    assert line.startswith("postd: ")
+    assert "\n" not in line
+    return line
 
 
 def run_postd(

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.helpers import locked, run_sql
-from tests.integration.daemon import FREE_PORT, STOP_MAX_S, TWISTD, Daemon, run_postd
+from tests.integration.daemon import FREE_PORT, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
 
 JSON = {"Content-Type": "application/json"}
 
@@ -175,8 +175,15 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
 def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
     # Not on port 8080: somebody may be trying the README there.
     (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
-    for mode in (("--nodaemon", "--pidfile="), ("--pidfile=",)):
-        check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), *words)
+    line = refuse_here(tmp_path, "-c", "postd.toml")
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("mode", [("--nodaemon", "--pidfile="), ("--pidfile=",)], ids=["foreground", "background"])
+@pytest.mark.parametrize("toml", ["colour = 1", "store = 'sqlite:no/such/folder/x.db'", "listen = ['tcp:0']"])
+def test_they_end_the_process_with_one_line(tmp_path: Path, mode: tuple[str, ...], toml: str) -> None:
+    (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
+    check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), f"postd.toml: {toml.split()[0]}")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +201,12 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
     ],
 )
 def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
-    check_refused(run_postd(tmp_path, *options), *words)
+    line = refuse_here(tmp_path, *options)
+    assert all(word in line for word in words), line
+
+
+def test_so_do_they(tmp_path: Path) -> None:
+    check_refused(run_postd(tmp_path, "--listne", "tcp:0"), "option --listne not recognized", "--help")
 
 
 def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path) -> None:
