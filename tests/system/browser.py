@@ -107,6 +107,19 @@ class Browser:
             features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
         )
 
+    def begin_anew(self) -> None:
+        """Be as it was at first: to start another one for each test would take too long."""
+        self.command("Emulation.setScriptExecutionDisabled", value=False)
+        self.command("Emulation.clearDeviceMetricsOverride")
+        self.prefer()
+        self.open("/")
+        self.driver.delete_all_cookies()
+        self.command("Network.clearBrowserCache")
+        self.driver.get("about:blank")
+        self.command("Page.resetNavigationHistory")
+        self.complaints()
+        self.requested()
+
     def requested(self) -> list[str]:
         """Return the addresses that it sent requests to since the last call, in order, but for its own parts."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]

@@ -104,16 +104,10 @@ def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def browser(one_browser: Browser, others: Others) -> Iterator[Browser]:
-    """Begin signed in, with a browser as it was at first; to start another one for each test would take too long."""
+    """Begin signed in."""
     sign_in(one_browser)
     yield one_browser
-    one_browser.command("Emulation.setScriptExecutionDisabled", value=False)
-    one_browser.command("Emulation.clearDeviceMetricsOverride")
-    one_browser.prefer()
-    one_browser.open("/")
-    one_browser.driver.delete_all_cookies()
-    one_browser.complaints()
-    one_browser.requested()
+    one_browser.begin_anew()
 
 
 def wait_until(condition: Callable[[], object], browser: Browser) -> None:

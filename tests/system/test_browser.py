@@ -48,10 +48,16 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield daemon
 
 
-@pytest.fixture
-def browser(daemon: Daemon, tmp_path: Path) -> Iterator[Browser]:
-    with open_browser(daemon.url, tmp_path) as browser:
+@pytest.fixture(scope="module")
+def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    yield one_browser
+    one_browser.begin_anew()
 
 
 def sign_in(browser: Browser) -> None:
