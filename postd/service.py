@@ -104,7 +104,8 @@ class PostdService(Service):
             let_in(self._listeners)
 
     async def _stop(self) -> None:
-        self._trimming.stop()
+        if self._trimming.running:
+            self._trimming.stop()
         self._let_in()
         self._site.begin_end()
         self._events.close()

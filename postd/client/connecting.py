@@ -34,7 +34,7 @@ class Connections:
     def __init__(self, reactor: IReactor, *, ca_file: str = "", repeats: bool = True) -> None:
         self._reactor = reactor
         self._open: set[_Connection] = set()
-        self._all_gone: Deferred[None] | None = None
+        self._waiting: list[Deferred[None]] = []
         self._closed = False
         self._pool = HTTPConnectionPool(reactor)
         self._pool.cachedConnectionTimeout = KEPT_S
@@ -48,17 +48,24 @@ class Connections:
         for connection in list(self._open):
             connection.abort()
         if self._open:
-            self._all_gone = Deferred()
-            await self._all_gone
+            await self._gone()
         await self._pool.closeCachedConnections()
+
+    def _gone(self) -> Deferred[None]:
+        """Return what fires when no connection is there any more, for each who waits for it."""
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append(waiting)
+        return waiting
 
     def note(self, connection: "_Connection", *, is_open: bool) -> None:
         """Take note of a connection that was made or lost. One that was made too late is ended."""
         if is_open and self._closed:
             connection.abort()
         (self._open.add if is_open else self._open.discard)(connection)
-        if not self._open and self._all_gone is not None and not self._all_gone.called:
-            self._all_gone.callback(None)
+        if not self._open:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                one.callback(None)
 
     def _wrap(self, factory: Any) -> WrappingFactory:
         return _Factory(factory, self, self._reactor)

@@ -7,7 +7,8 @@ _KNOWN_MAX, _KNOWN_MAX_BYTES = 256, 128
 """How many values are remembered, and up to which length: clients use few of them."""
 
 _WEIGHT = rb"[ \t]*;[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
-_CODING = re.compile(rb"[ \t]*(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]+)(?:%b)?)?[ \t]*" % _WEIGHT)
+# Possessive, all of it: white space that could be tried in two places would be tried in all pairs of them.
+_CODING = re.compile(rb"[ \t]*+(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]++)(?:%b)?+[ \t]*+)?+" % _WEIGHT)
 
 _UNMENTIONED = 0.0001
 """The weight of no coding at all where nothing is said of it: acceptable, and less wanted than all that is."""

@@ -39,7 +39,9 @@ class EventDecoder:
         self.last_id = last_id
         self.retry_ms: int | None = None
         self._characters = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        self._rest = ""
+        self._rest: list[str] = []
+        self._rest_chars = 0
+        self._holds_cr = False
         self._next_id = last_id
         self._kind = ""
         self._data: list[str] = []
@@ -51,13 +53,19 @@ class EventDecoder:
         Raises:
             EventStreamError: a line or an event is too long.
         """
-        text = self._rest + self._characters.decode(piece)
-        # Whether a CR at the end is a line end of its own is told by what follows.
-        held = "\r" if text.endswith("\r") else ""
-        *lines, rest = _LINE_END.split(text.removesuffix("\r"))
-        self._rest = rest + held
-        events = [event for line in lines if (event := self._take(line)) is not None]
-        if max(len(self._rest), self._data_chars) > LINE_MAX_CHARS:
+        text = self._characters.decode(piece)
+        self._rest.append(text)
+        self._rest_chars += len(text)
+        events = []
+        if self._holds_cr or _LINE_END.search(text):
+            text = "".join(self._rest)
+            # Whether a CR at the end is a line end of its own is told by what follows.
+            self._holds_cr = text.endswith("\r")
+            *lines, rest = _LINE_END.split(text.removesuffix("\r"))
+            self._rest = [rest, "\r"] if self._holds_cr else [rest]
+            self._rest_chars = len(rest)
+            events = [event for line in lines if (event := self._take(line)) is not None]
+        if max(self._rest_chars, self._data_chars) > LINE_MAX_CHARS:
             raise EventStreamError("a line or an event of it is too long")
         return events
 

@@ -105,10 +105,10 @@ class PostStore(Protocol):
         """Remove a post; as `replace_post`."""
 
     async def list_changes(self, *, after: int, limit: int) -> list[Change]:
-        """Return at most `limit` changes that came after revision `after`, oldest first.
+        """Return at most `limit` changes that came after revision `after`, oldest first, none left out between them.
 
         Raises:
-            ChangesGoneError: the log does not reach back that far, or not up to that revision.
+            ChangesGoneError: the log does not have the next one any more, or does not go up to that revision.
         """
 
     def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:

@@ -25,13 +25,16 @@ async def read_by_pages(
         more = page.more
 
 
-def check_reached(changes: Sequence[Change], *, after: int, latest: int) -> None:
-    """Make sure that the log reaches from a revision to the latest one.
+def follow(changes: Sequence[Change], *, after: int, latest: int) -> list[Change]:
+    """Return those changes that follow on a revision, and on each other.
 
-    It has a hole where it was trimmed, and where some changes may have been lost; nowhere else.
+    The log has a hole where it was trimmed, and where some changes may have been lost; what is behind a hole is
+    nothing for who has not seen what was in it.
 
     Raises:
-        ChangesGoneError: what came next is not the first of `changes`.
+        ChangesGoneError: not even the first of them follows, or the log does not go up to that revision.
     """
-    if after > latest or (after < latest and (not changes or changes[0].revision != after + 1)):
+    following = [change for number, change in enumerate(changes, after + 1) if change.revision == number]
+    if after > latest or (after < latest and not following):
         raise ChangesGoneError(after)
+    return following

@@ -11,7 +11,7 @@ from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, Stor
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import Once, Page
-from postd.store.paging import check_reached, read_by_pages
+from postd.store.paging import follow, read_by_pages
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_engine import RedisEngine
 from postd.store.redis_scripts import KEYS, load_script
@@ -80,8 +80,7 @@ class RedisPosts(RedisEngine):
         latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit)
         latest = self._revision(latest_text)
         changes = [_decode_change(name, fields) for name, fields in entries]
-        check_reached(changes, after=after, latest=latest)
-        return changes
+        return follow(changes, after=after, latest=latest)
 
     def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
         return read_by_pages(self.list_posts, at_once=at_once)

@@ -10,7 +10,7 @@ from twisted.internet.task import deferLater
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import Once, Page
-from postd.store.paging import check_reached
+from postd.store.paging import follow
 from postd.store.sqlite_engine import NewRow, SqliteEngine
 from postd.store.sqlite_file import transaction
 from postd.store.sqlite_import import SqliteImport
@@ -78,8 +78,7 @@ class SqlitePosts(SqliteEngine):
                     (after, limit),
                 ).fetchall()
             changes = [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
-            check_reached(changes, after=after, latest=latest)
-            return changes
+            return follow(changes, after=after, latest=latest)
 
         return await self._read(query)
 

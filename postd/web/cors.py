@@ -3,6 +3,8 @@
 A page of an allowed origin may send any request of the API, with an `Authorization` field that it sets itself, and see
 the answer. It never acts for the person in front of the browser: nothing here carries
 `Access-Control-Allow-Credentials`, so that a browser lets it see nothing that cookies or remembered passwords have got.
+Where a session may write, other origins may not, whatever they send (contract 3). A request that is refused before it
+is there whole, with 413 for instance, is answered without any of this.
 
 An origin that is not allowed is answered as if there was none of this: whether an answer may be seen is the browser's
 business, whether a request is good was never a matter of its origin.

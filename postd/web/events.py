@@ -65,10 +65,9 @@ class Events:
         self._listeners = 0
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
-        self._loops = [(LoopingCall(self._look), LOOK_EVERY_S), (LoopingCall(self._beat), BEAT_EVERY_S)]
-        for loop, _ in self._loops:
-            loop.clock = reactor
+        self._loops: list[LoopingCall] = []
         self._beats = 0
+        self._behind = False
 
     async def answer(self, request: Any, still_admitted: Lasting) -> Stream:
         """Answer with what changes from now on, or from where the listener has left off.
@@ -107,7 +106,7 @@ class Events:
                 try:
                     told, after = await self._read(after)
                 except StoreUnavailableError:
-                    told = b""  # the stream goes on when the store does
+                    told, self._behind = b"", True  # the stream goes on when the store does
                 if not told:
                     await self._wait()
                     told, beats = (_BEAT if beats != self._beats else b""), self._beats
@@ -133,18 +132,24 @@ class Events:
         return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
 
     def _join(self, latest: int) -> None:
-        if not self._listeners:  # nobody has looked since the last one left
-            self._latest = latest
-            self._recent.clear()
         self._listeners += 1
-        for loop, every_s in self._loops:
-            if not loop.running:
-                loop.start(every_s, now=False).addErrback(self._failed)
+        if self._listeners > 1:
+            return
+        # Nobody has looked since the last one left.
+        self._latest = latest
+        self._recent.clear()
+        # New ones: one that was stopped while it waits for the store would go on if it were started again.
+        for work, every_s in ((self._look, LOOK_EVERY_S), (self._beat, BEAT_EVERY_S)):
+            loop = LoopingCall(work)
+            loop.clock = self._clock
+            loop.start(every_s, now=False).addErrback(self._failed)
+            self._loops.append(loop)
 
     def _leave(self) -> None:
         self._listeners -= 1
         if not self._listeners:
-            for loop, _ in self._loops:
+            loops, self._loops = self._loops, []
+            for loop in loops:
                 if loop.running:
                     loop.stop()
 
@@ -165,9 +170,11 @@ class Events:
 
     async def _find_changes(self) -> None:
         try:
-            revision = (await self._store.version()).revision
+            revision, before = (await self._store.version()).revision, self._latest
+            behind, self._behind = self._behind, False
             if revision != self._latest:
                 self._keep(await self._store.list_changes(after=self._latest, limit=RECENT_MAX))
+            if behind or revision != before:
                 self._wake()
         except ChangesGoneError:  # more than the log holds, or another store has come in its place
             self._latest = revision
@@ -179,7 +186,7 @@ class Events:
     def _keep(self, changes: Iterable[Change]) -> None:
         for change in changes:
             self._recent[change.revision] = _encode(change)
-            self._latest = change.revision
+            self._latest = max(self._latest, change.revision)  # a look that was overtaken may come late
         for revision in list(self._recent)[:-RECENT_MAX]:
             del self._recent[revision]
 
@@ -207,7 +214,12 @@ def _start(request: Any, latest: int) -> int | None:
     """
     lines = request.fields.get(b"Last-Event-Id")  # as the front spells it
     if lines is None:
-        lines = [text.encode() for text in parse_qs(request.uri.partition(b"?")[2].decode("latin-1")).get("after", [])]
+        lines = [
+            text.encode()
+            for text in parse_qs(request.uri.partition(b"?")[2].decode("latin-1"), keep_blank_values=True).get(
+                "after", []
+            )
+        ]
     if not lines:
         return latest
     text = lines[0].decode("latin-1").strip()

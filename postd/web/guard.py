@@ -245,10 +245,12 @@ async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refus
 
 def lasting(portal: Portal, request: Any) -> Lasting:
     """Return what tells later whether whoever has sent a request may still be here; who came in unasked, may."""
+    # They are not kept for as long as the answer lasts: there may be a password among them.
+    credentials, request.credentials = request.credentials, None
     if request.username is not None:
         for interface, checker in portal.checkers.items():
-            if interface.providedBy(request.credentials) and isinstance(checker, Checker):
-                return checker.lasting(request.credentials, request.username.encode())
+            if interface.providedBy(credentials) and isinstance(checker, Checker):
+                return checker.lasting(credentials, request.username.encode())
     return always
 
 

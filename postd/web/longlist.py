@@ -54,7 +54,7 @@ class LongList:
         self._headers_at = headers_at
         self._asked_at: Version | None = None
         self._kept: _Kept | None = None
-        self._keeper: object | None = None
+        self._keeper: list[bytes] | None = None
         self._keeping_since_s = 0.0
 
     def answer(self, request: Any, version: Version) -> Answer | Stream:
@@ -101,14 +101,16 @@ class LongList:
         yield page.version, b"\n]\n" if opening == b",\n" else b"[]\n"
 
     async def _keep(self, version: Version, *, gzipped: bool) -> AsyncGenerator[bytes]:
-        self._keeper = keeper = object()
-        self._keeping_since_s = time.monotonic()
         parts, kept, size = Parts(), list[bytes](), 0
+        if self._keeper is not None:
+            self._keeper.clear()  # whoever was at it has taken too long, and may not come back for the next page
+        self._keeper = kept
+        self._keeping_since_s = time.monotonic()
         try:
             if gzipped:
                 yield HEADER
             async for page_version, piece in self._read_pages():
-                keeps = keeper is self._keeper
+                keeps = kept is self._keeper
                 part = parts.add(piece) if keeps or gzipped else b""
                 if keeps:
                     kept.append(part)
@@ -118,12 +120,12 @@ class LongList:
                 else:
                     kept.clear()
                 yield part if gzipped else piece
-            if keeper is self._keeper:
+            if kept is self._keeper:
                 self._kept = _Kept(version, kept, parts.end(), parts.length)
             if gzipped:
                 yield parts.end()
         finally:
-            if keeper is self._keeper:
+            if kept is self._keeper:
                 self._keeper = None
 
 

@@ -1,5 +1,7 @@
 """What `Accept-Encoding` asks for (RFC 9110 §12.5.3)."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +104,19 @@ def test_a_long_value_costs_little() -> None:
     """As long as a head may be; what takes a square of that would not end."""
     for value in (b"gzip;q=0.5" + b" " * 16_000 + b"x", b"a," * 8_000, b";" * 16_000, b"\t," * 8_000):
         assert not prefers_gzip(value)
+
+
+@pytest.mark.parametrize("white", [b" ", b"\t", b" \t"])
+@pytest.mark.parametrize("value", [b"gzip,%b@", b"%b@", b"gzip%b@", b"gzip;%bq=2", b"gzip; q=1%b@"])
+def test_white_space_costs_little_wherever_it_stands(value: bytes, white: bytes) -> None:
+    """Tried in all pairs of places, what fits into a head would hold everybody up for seconds."""
+
+    def took(length: int) -> float:
+        long, times = value % (white * length), []
+        for _ in range(3):
+            start = time.perf_counter()
+            assert not prefers_gzip(long)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert took(16_000) < 100 * max(took(1_000), 1e-6)  # 16 times as long: a square would take 256 times as much

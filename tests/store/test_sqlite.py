@@ -280,6 +280,16 @@ async def test_of_posts_added_together_those_are_there_that_there_are_ids_for(st
 
 
 @ensureDeferred
+async def test_what_is_behind_a_hole_in_the_log_is_not_told(store: SqliteStore, path: Path) -> None:
+    for n in range(5):
+        await store.add_post(f"post {n}")
+    run_sql(path, "DELETE FROM change WHERE revision = 4")
+    assert [change.revision for change in await store.list_changes(after=1, limit=9)] == [2, 3]
+    assert isinstance(await error_of(store.list_changes(after=3, limit=9)), ChangesGoneError)
+    assert [change.revision for change in await store.list_changes(after=4, limit=9)] == [5]
+
+
+@ensureDeferred
 async def test_an_emptied_log_says_that_it_does_not_reach(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
     run_sql(path, "DELETE FROM change")

@@ -7,15 +7,17 @@ from urllib.parse import urlencode
 
 import pytest
 from msgspec import Struct
+from twisted.internet.defer import Deferred
 
 from postd.errors import StoreUnavailableError
+from postd.model import Version
 from postd.store.interface import CHANGES_KEPT
 from postd.web.events import BEAT_EVERY_S, LOOK_EVERY_S, TOLD_AT_ONCE
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
 from tests.web.test_posts import JSON, check_problem, post_body
 from tests.web.wire import FORM as FORM_TYPE
-from tests.web.wire import ask
+from tests.web.wire import ask, digest_value
 
 FORM = {"Content-Type": FORM_TYPE}
 
@@ -220,6 +222,15 @@ class ResumeTests:
         api.add("now")
         assert [event.number for event in listener.wait()] == [CHANGES_KEPT + 501]
 
+    def test_so_does_who_comes_to_a_hole_in_the_log(self, api: InMemoryApi) -> None:
+        """As after a failover of Redis, and a large import."""
+        for n in range(5):
+            api.add(f"post {n}")
+        writer: Any = api.store._writer  # noqa: SLF001
+        writer.execute("DELETE FROM change WHERE revision = 4")
+        told = Listener(api, Last_Event_ID="1").wait()
+        assert [(event.kind, event.number) for event in told] == [("added", 2), ("added", 3), ("reset", 5)]
+
     def test_so_does_everybody_when_another_store_has_come_in_its_place(self, api: InMemoryApi) -> None:
         for text in ("one", "two", "three"):
             api.add(text)
@@ -286,10 +297,15 @@ class AccessTests:
         listener.wait(60 + BEAT_EVERY_S)
         assert not listener.transport.connected
 
-    @pytest.mark.parametrize("scheme", ["basic"])
+    @pytest.mark.parametrize("scheme", ["basic", "digest"])
     def test_a_user_who_is_gone_is_told_nothing_more(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
         api = make(f'[api]\nread = ["{scheme}"]\nwrite = ["open"]\n')
-        listener = Listener(api, **basic())
+        (challenge,) = ask(api, "GET", "/post/events").headers["www-authenticate"]
+        if scheme == "digest":
+            credentials = {"Authorization": digest_value(challenge, "alice", PASSWORD, uri="/post/events")}
+        else:
+            credentials = basic()
+        listener = Listener(api, **credentials)
         assert listener.wait() == []
         assert api.users is not None
         api.users.write_text("")
@@ -316,6 +332,48 @@ class TroubleTests:
             check_problem(api.request("GET", "/post/events"), 503)
         api.add("one")
         assert listener.wait() == [added(1, 1, "one")]
+
+    def test_who_missed_something_while_the_store_was_away_hears_it_at_once(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        api.add("one")
+
+        async def away(*_: object, **__: object) -> Any:
+            raise StoreUnavailableError("gone fishing")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(api.store, "list_changes", away)
+            listener = Listener(api, Last_Event_ID="0")
+            assert listener.read() == []
+        assert listener.wait() == [added(1, 1, "one")]
+
+    def test_looks_do_not_multiply(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not where the last listener goes and another comes while the store is being asked."""
+        asked: list[Deferred[Version]] = []
+
+        async def slow() -> Version:
+            asked.append(Deferred())
+            return await asked[-1]
+
+        def answer_all() -> None:
+            for one in asked:
+                if not one.called:
+                    one.callback(Version(0, "tag"))
+
+        monkeypatch.setattr(api.store, "version", slow)
+        for _ in range(5):
+            listener = Listener(api)
+            answer_all()
+            api.clock.advance(LOOK_EVERY_S)  # a look begins
+            listener.transport.loseConnection()
+        last = Listener(api)
+        answer_all()
+        last.read()
+        before = len(asked)
+        for _ in range(20):
+            api.clock.advance(LOOK_EVERY_S)
+            answer_all()
+        assert len(asked) - before <= 21
 
     def test_a_server_that_ends_ends_the_streams(self, api: InMemoryApi) -> None:
         listeners = [Listener(api) for _ in range(3)]
