@@ -9,7 +9,13 @@ import re
 
 def printable(text: str) -> str:
     """Return somebody's text with nothing in it that a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+
+
+def _escape(code_point: int) -> str:
+    if code_point < 0x100:
+        return f"\\x{code_point:02x}"
+    return f"\\u{code_point:04x}" if code_point < 0x10000 else f"\\U{code_point:08x}"
 
 
 _JWT = re.compile(r"eyJ[\w.-]+", re.ASCII)  # `{"` in Base64, and what follows; one match a run: its time is linear

@@ -43,6 +43,7 @@ class FormSigner(Signer):
         self._reactor = reactor
         self._jar: CookieJar | None = None
         self._worked: CookieJar | None = None
+        self._refused: CookieJar | None = None
         self._signing_in = UnderWay[str, None]()
 
     async def sign(self, method: bytes, uri: bytes, headers: Headers) -> CookieJar | None:  # noqa: ARG002
@@ -63,7 +64,7 @@ class FormSigner(Signer):
             return False
         if signed is not self._jar:
             return True
-        self._jar = None
+        self._jar, self._refused = None, signed
         return self._worked is signed
 
     def _is_signed_out(self, uri: bytes, answer: Any) -> bool:
@@ -86,8 +87,9 @@ class FormSigner(Signer):
                 raise SignInError(f"the sign-in form answers {code}", passing=code in {502, 503, 504})
 
     async def close(self) -> None:
-        jar, self._jar = self._jar, None
-        if jar is not None:
+        # A session that is not good for what was asked may be one all the same.
+        jars, self._jar, self._refused = (self._jar, self._refused), None, None
+        for jar in filter(None, jars):
             try:
                 await self._post(_LOGOUT, jar, {}, SIGN_OUT_MAX_S)
             except CancelledError:

@@ -178,11 +178,12 @@ class CredentialsSigner(Signer):
             self._running = None
 
     async def _ask(self) -> None:
+        secret = self._secret()  # before anybody is asked: the file may not be there
         try:
             if self._metadata is None:
                 self._metadata = await self._discover()
             endpoint = endpoint_of(self._metadata, "token_endpoint")
-            fetched = await self._post(endpoint, self._metadata, self._secret())
+            fetched = await self._post(endpoint, self._metadata, secret)
         except UnusableError as error:
             self._metadata = None  # it may have moved
             raise SignInError(f"{self._issuer}: {error}") from None

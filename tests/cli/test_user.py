@@ -184,7 +184,7 @@ class ListTests:
 
     def test_a_name_cannot_speak_to_the_terminal(self, users: Path) -> None:
         users.write_text(f"\u202eal\u2028ice:{BCRYPT}\n")
-        assert "\\x202eal\\x2028ice  bcrypt" in postd("user", "list", "-u", "users").output
+        assert "\\u202eal\\u2028ice  bcrypt" in postd("user", "list", "-u", "users").output
         assert postd("user", "list", "-u", "no\x1b[31m").output.endswith(
             f"; {users.parent}/no\\x1b[31m is not there yet\n"
         )

@@ -172,6 +172,17 @@ async def test_one_sign_in_serves_many_and_is_ended_in_the_end() -> None:
 
 
 @ensureDeferred
+async def test_a_session_that_is_not_good_for_it_is_ended_too() -> None:
+    signing_in = Signing()
+    signing_in.opens = False
+    async with serving(signing_in) as server:
+        async with sign_in(server.url) as client:
+            assert await get(client) == 401
+            assert len(signing_in.live) == 1
+        assert signing_in.live == set()
+
+
+@ensureDeferred
 @pytest.mark.parametrize("path", ["/post", "/home"])
 async def test_a_session_that_has_ended_is_begun_anew(path: str) -> None:
     signing_in = Signing()

@@ -206,6 +206,7 @@ async def test_a_secret_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "secret").unlink()
         error: SignInError = await error_of(get(client), SignInError)
         assert str(error).startswith(f"{tmp_path}/secret: cannot be read")
+        assert issuer.asked == []
         (tmp_path / "secret").write_text("p\n")
         assert await get(client) == 200
         assert [asked.target for asked in issuer.asked].count(OPENID) == 1

@@ -85,7 +85,7 @@ def test_posts_from_a_shell(open_daemon: Daemon) -> None:
     assert run("add", HOSTILE, *url) == "added 1\n"
     assert run("add", "-", *url, "--json", stdin="two\n\n") == '{"id": 2}\n'
     assert run("update", "2", "-", *url, stdin="zwei") == "updated 2\n"
-    assert run("list", *url) == "1  a\\x1b[31m\\x09b\\x0a\\x202ec ü\n2  zwei\n"
+    assert run("list", *url) == "1  a\\x1b[31m\\x09b\\x0a\\u202ec ü\n2  zwei\n"
     listed = run("list", *url, "--json")
     assert listed.isascii()
     assert [json.loads(line) for line in listed.splitlines()] == [{"id": 1, "post": HOSTILE}, {"id": 2, "post": "zwei"}]
@@ -153,7 +153,7 @@ def test_watching_through_a_restart(tmp_path: Path) -> None:
             number += 1
             run("add", HOSTILE, "--url", daemon.url)
             time.sleep(0.3)
-        last = f"added {number}  a\\x1b[31m\\x09b\\x0a\\x202ec ü\n"
+        last = f"added {number}  a\\x1b[31m\\x09b\\x0a\\u202ec ü\n"
         watching.wait_for(last)
     with Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1") as daemon:
         run("update", "1", "after", "--url", daemon.url)
