@@ -4,14 +4,12 @@ It reads and writes the posts past the API, with the same checks, and needs no s
 do meanwhile. A write is answered with 303, so that loading a page anew repeats nothing.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
 
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.model import POST_ID_MAX, Post, bare_name, check_text
@@ -25,13 +23,13 @@ from postd.web.idempotency import KEPT_S
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, Listed
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
+from postd.web.query import decode_number, decode_query
 
 PAGE_POSTS = 100
 """How many posts a page has at the most."""
 
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
 _HTML = b"text/html; charset=utf-8"
-_ID = re.compile(r"0|[1-9][0-9]{0,15}")
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
@@ -257,20 +255,9 @@ def _decode_query(request: Any) -> tuple[int | None, int | None, str]:
     Raises:
         Problem: 400, one of them is not what it should be, or there are both of the first two.
     """
-    query = request.uri.partition(b"?")[2]
-    if not query:
-        return None, None, ""
-    parameters = parse_qs(query.decode("latin-1"), keep_blank_values=True)
-    after, before = _decode_id(parameters, "after", 0), _decode_id(parameters, "before", 1)
+    parameters = decode_query(request)
+    after = decode_number(parameters, "after", 0, _BEFORE_MAX)
+    before = decode_number(parameters, "before", 1, _BEFORE_MAX)
     if after is not None and before is not None:
         raise Problem(400, "?after and ?before do not go together.")
     return after, before, parameters.get("done", [""])[0]
-
-
-def _decode_id(parameters: Mapping[str, list[str]], name: str, least: int) -> int | None:
-    values = parameters.get(name)
-    if values is None:
-        return None
-    if len(values) == 1 and _ID.fullmatch(values[0]) and least <= int(values[0]) <= _BEFORE_MAX:
-        return int(values[0])
-    raise Problem(400, f"?{name} must be given once, as a number from {least} to {_BEFORE_MAX}.")

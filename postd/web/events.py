@@ -6,10 +6,8 @@ A listener that reads slowly holds up nobody: it is sent nothing until it has re
 change log. The front ends those that read nothing (`postd.web.front.channel`).
 """
 
-import re
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 from twisted.internet.defer import Deferred
@@ -22,6 +20,7 @@ from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
 from postd.web.answers import Stream, make_stream
+from postd.web.query import as_number, decode_query
 
 LOOK_EVERY_S = 0.1
 """How long a change takes at the most to be noticed."""
@@ -39,7 +38,6 @@ WOKEN_AT_ONCE = 50
 """How many listeners are told in one turn of the reactor: a millisecond or two."""
 
 _RETRY_MS = 1000
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _BEAT = b":\n\n"
 _HEADERS = {
     b"Cache-Control": b"no-store",
@@ -172,8 +170,8 @@ class Events:
         try:
             revision, before = (await self._store.version()).revision, self._latest
             behind, self._behind = self._behind, False
-            if revision != self._latest:
-                self._keep(await self._store.list_changes(after=self._latest, limit=RECENT_MAX))
+            if revision != before:
+                self._keep(await self._store.list_changes(after=before, limit=RECENT_MAX))
             if behind or revision != before:
                 self._wake()
         except ChangesGoneError:  # more than the log holds, or another store has come in its place
@@ -212,18 +210,11 @@ def _start(request: Any, latest: int) -> int | None:
 
     A browser's first request cannot have the field: `?after=` does instead.
     """
-    lines = request.fields.get(b"Last-Event-Id")  # as the front spells it
-    if lines is None:
-        lines = [
-            text.encode()
-            for text in parse_qs(request.uri.partition(b"?")[2].decode("latin-1"), keep_blank_values=True).get(
-                "after", []
-            )
-        ]
-    if not lines:
+    lines: list[bytes] | None = request.fields.get(b"Last-Event-Id")  # as the front spells it
+    said = decode_query(request).get("after") if lines is None else [line.decode("latin-1") for line in lines]
+    if said is None:
         return latest
-    text = lines[0].decode("latin-1").strip()
-    known = int(text) if len(lines) == 1 and _NUMBER.fullmatch(text) else None
+    known = as_number(said[0].strip(" \t")) if len(said) == 1 else None
     return None if known is None or known > latest else known
 
 

@@ -1,13 +1,11 @@
 """The post API (spec: Post API; contract 2)."""
 
-import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 from msgspec import Struct
@@ -21,11 +19,11 @@ from postd.web.answers import JSON, TEXT, Answer, Stream, make_answer, make_not_
 from postd.web.body import decode_text
 from postd.web.compress import VARY, Text, answer_current
 from postd.web.conditional import has_preconditions, is_current, require_current
-from postd.web.errors import Problem
 from postd.web.events import Events
 from postd.web.front.router import Application
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.longlist import LongList, encode_posts
+from postd.web.query import decode_number, decode_query
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
@@ -36,8 +34,6 @@ version. A longer one is read page by page while it is sent."""
 
 ENCODED_MAX = 2048
 """How many single posts are kept as they were last sent: at most some 3 MiB."""
-
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 _REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
 _KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
@@ -225,20 +221,9 @@ def _decode_page_query(request: Any) -> tuple[int, int | None]:
     Raises:
         Problem: 400, one of them is not a number in its range, or is there twice.
     """
-    query = request.uri.partition(b"?")[2]
-    if not query:
+    parameters = decode_query(request)
+    if not parameters:
         return 0, None
-    # Twisted's request.args leaves out a parameter without an equals sign.
-    parameters = parse_qs(query.decode("latin-1"), keep_blank_values=True)
-    after = _decode_number(parameters, "after", 0, POST_ID_MAX)
-    limit = _decode_number(parameters, "limit", 1, LIMIT_MAX)
+    after = decode_number(parameters, "after", 0, POST_ID_MAX)
+    limit = decode_number(parameters, "limit", 1, LIMIT_MAX)
     return after or 0, limit
-
-
-def _decode_number(parameters: Mapping[str, list[str]], name: str, least: int, most: int) -> int | None:
-    values = parameters.get(name)
-    if values is None:
-        return None
-    if len(values) == 1 and _NUMBER.fullmatch(values[0]) and least <= int(values[0]) <= most:
-        return int(values[0])
-    raise Problem(400, f"?{name} must be given once, as a number from {least} to {most}.")

@@ -1,0 +1,37 @@
+"""The query of an address, and the numbers in it (RFC 3986 §3.4)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+from postd.web.errors import Problem
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+
+
+def decode_query(request: Any) -> Mapping[str, list[str]]:
+    """Return the parameters of a request's address, each with its values in their order."""
+    query = request.uri.partition(b"?")[2]
+    # Twisted's request.args leaves out a parameter without an equals sign.
+    return parse_qs(query.decode("latin-1"), keep_blank_values=True) if query else {}
+
+
+def as_number(text: str) -> int | None:
+    """Return a whole number as we write it, in plain digits without a leading zero; None for anything else."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def decode_number(parameters: Mapping[str, list[str]], name: str, least: int, most: int) -> int | None:
+    """Return a parameter that is a number, None if it is not there.
+
+    Raises:
+        Problem: 400, it is none in that range, or there twice.
+    """
+    values = parameters.get(name)
+    if values is None:
+        return None
+    number = as_number(values[0]) if len(values) == 1 else None
+    if number is None or not least <= number <= most:
+        raise Problem(400, f"?{name} must be given once, as a number from {least} to {most}.")
+    return number
