@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
+from postd.client import AuthClient
 from postd.reactor import IReactor
 
 REACTOR = cast(Any, global_reactor)
@@ -163,3 +164,11 @@ def left_behind() -> list[Any]:
     """Return the connections of clients and the timers that there are."""
     connections = [one for one in REACTOR.getReaders() if isinstance(one, tcp.Client)]
     return [*connections, *REACTOR.getDelayedCalls()]
+
+
+async def get(client: AuthClient, path: str = "/page?a=1&b=%20", **options: Any) -> int:
+    """Ask for a page; return the status of the answer, once it is there whole."""
+    response = await client.get(f"{client.origin}{path}", **options)
+    await response.content()
+    code: int = response.code
+    return code

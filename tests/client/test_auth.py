@@ -14,16 +14,9 @@ from twisted.web.http_headers import Headers
 
 from postd.client import Auth, AuthClient, Basic, BearerFile, ClientCredentials, Digest, FormLogin, SignInError, signing
 from postd.errors import ConfigError
-from tests.client.server import REACTOR, Asked, answer, error_of, in_background, serving, wait_until
+from tests.client.server import REACTOR, Asked, answer, error_of, get, in_background, serving, wait_until
 
 PASSWORD = "pä:ss wörd"
-
-
-async def get(client: AuthClient, path: str = "/x", **options: Any) -> int:
-    response = await client.get(f"{client.origin}{path}", **options)
-    await response.content()
-    code: int = response.code
-    return code
 
 
 @ensureDeferred
@@ -56,7 +49,7 @@ async def test_credentials_do_not_go_elsewhere(tmp_path: Path) -> None:
         async with serving(handler) as server:
             for auth in (Basic("alice", "x"), BearerFile(str(tmp_path / "token")), FormLogin("alice", "x")):
                 async with AuthClient(REACTOR, server.url, auth) as client:
-                    assert await get(client) == 200
+                    assert await get(client, "/x") == 200
                     asked = next(one for one in reversed(server.asked) if one.target == "/x")
                     assert {"authorization", "cookie"} & set(asked.fields)
                     assert elsewhere.last.target == "/there"

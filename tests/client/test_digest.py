@@ -1,14 +1,13 @@
 """Digest as a client, against a server whose arithmetic is not postd's."""
 
 import json
-from typing import Any
 
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import gatherResults
 
 from postd.client import AuthClient, Digest, SignInError, signing
-from tests.client.server import REACTOR, Asked, Cut, Server, answer, error_of, in_background, serving
+from tests.client.server import REACTOR, Asked, Cut, Server, answer, error_of, get, in_background, serving
 from tests.integration.logins import compute, decode_parameters
 
 USER, PASSWORD = "alice", "correct horse"
@@ -67,13 +66,6 @@ class Digesting:
 
 def client_of(server: Server, password: str = PASSWORD, user: str = USER) -> AuthClient:
     return AuthClient(REACTOR, server.url, Digest(user, password))
-
-
-async def get(client: AuthClient, path: str = "/page?a=1&b=%20", **options: Any) -> int:
-    response = await client.get(f"{client.origin}{path}", **options)
-    await response.content()
-    code: int = response.code
-    return code
 
 
 @ensureDeferred

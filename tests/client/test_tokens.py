@@ -13,7 +13,7 @@ from pytest_twisted import ensureDeferred
 from twisted.internet.defer import gatherResults
 
 from postd.client import AuthClient, ClientCredentials, SignInError, tokens
-from tests.client.server import REACTOR, Asked, Server, answer, error_of, in_background, serving, wait_until
+from tests.client.server import REACTOR, Asked, Server, answer, error_of, get, in_background, serving, wait_until
 
 OPENID = "/.well-known/openid-configuration"
 OAUTH = "/.well-known/oauth-authorization-server"
@@ -70,13 +70,6 @@ async def both(
         auth = ClientCredentials(issuer.url, "our name", str(folder / "secret"), **options)
         async with AuthClient(REACTOR, server.url, auth) as client:
             yield client, issuer
-
-
-async def get(client: AuthClient) -> int:
-    response = await client.get(f"{client.origin}/x")
-    await response.content()
-    code: int = response.code
-    return code
 
 
 @ensureDeferred

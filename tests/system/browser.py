@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.integration.daemon import Daemon
 
 CHROMIUM = "/usr/bin/chromium"
 CHROMEDRIVER = "/usr/bin/chromedriver"
@@ -145,6 +148,13 @@ class Browser:
             for rule in [*result["violations"], *result["incomplete"]]
             for node in rule["nodes"]
         ]
+
+
+@pytest.fixture(scope="module")
+def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests of a module, for the daemon of it; who uses it has it `begin_anew`."""
+    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @contextmanager

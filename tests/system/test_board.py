@@ -15,6 +15,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
 from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, open_browser
+from tests.system.browser import one_browser as one_browser  # noqa: PLC0414 - a fixture
 from tests.system.test_browser import PASSWORD, add_user, sign_in
 
 RULES = '[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n'
@@ -94,12 +95,6 @@ def others(daemon: Daemon) -> Others:
     for post in others.posts():
         others.delete(post["id"])
     return others
-
-
-@pytest.fixture(scope="module")
-def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture

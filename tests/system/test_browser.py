@@ -14,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.integration.daemon import Daemon
 from tests.system.browser import DESK, NARROWEST, PHONE, Browser, open_browser
+from tests.system.browser import one_browser as one_browser  # noqa: PLC0414 - a fixture
 
 POSTD = str(Path(sys.executable).parent / "postd")
 PASSWORD = "pässword & battery=staple+"
@@ -46,12 +47,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("daemon")
     with Daemon(folder, "--users", add_user(folder)) as daemon:
         yield daemon
-
-
-@pytest.fixture(scope="module")
-def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture

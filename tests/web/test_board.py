@@ -18,6 +18,7 @@ from postd.errors import NoSuchPostError
 from postd.model import POST_ID_MAX
 from postd.web.backwards import list_before
 from tests.helpers import Answer, InMemoryApi, result_of
+from tests.web.test_login import check_page, check_text
 from tests.web.wire import FORM, ask, user_line
 
 RULES = '[api]\nread = ["session"]\nwrite = ["session"]\n'
@@ -171,24 +172,6 @@ def import_posts(api: InMemoryApi, ids: Iterable[int]) -> None:
 def revision_of(api: InMemoryApi) -> int:
     revision: int = result_of(api.store.version()).revision
     return revision
-
-
-def check_page(answer: Answer) -> None:
-    """Check the headers that all pages for people have (contract 3)."""
-    assert answer.header("Cache-Control") == "no-store"
-    assert answer.header("X-Content-Type-Options") == "nosniff"
-    assert answer.header("Referrer-Policy") == "same-origin"
-    assert answer.header("X-Frame-Options") == "DENY"
-    policy = answer.header("Content-Security-Policy") or ""
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert "unsafe" not in policy
-
-
-def check_text(answer: Answer, status: int, body: str) -> None:
-    assert (answer.status, answer.body.decode()) == (status, body)
-    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
-    check_page(answer)
 
 
 class RuleTests:

@@ -96,7 +96,7 @@ def is_signed_in(server: Server, *session_ids: str) -> bool:
 
 
 def check_page(answer: Answer) -> None:
-    """Check the headers that all pages of the form login have (contract 3)."""
+    """Check the headers that all pages for people have (contract 3)."""
     assert answer.header("Cache-Control") == "no-store"
     assert answer.header("X-Content-Type-Options") == "nosniff"
     assert answer.header("Referrer-Policy") == "same-origin"
