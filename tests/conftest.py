@@ -1,6 +1,8 @@
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.helpers import InMemoryApi, make_certificate
@@ -17,3 +19,12 @@ def api() -> Iterator[InMemoryApi]:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The files of a private key and of a certificate for localhost and 127.0.0.1."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tls_context() -> Iterator[None]:
+    """Have all clients of httpx trust by the same context: to make one reads all authorities, which takes 30 ms."""
+    with pytest.MonkeyPatch.context() as patching:
+        where = httpx._transports.default  # noqa: SLF001 - which has a name of its own for it
+        patching.setattr(where, "create_ssl_context", cache(httpx.create_ssl_context))
+        yield

@@ -1,7 +1,5 @@
 """`postd session`, as a process: it opens the store of a server, live or not."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -15,13 +13,13 @@ from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
 from tests.helpers import locked, run_sql
 from tests.integration.daemon import Daemon
-
-POSTD = str(Path(sys.executable).parent / "postd")
+from tests.integration.forking import run
+from tests.integration.logins import POSTD
 
 
 def postd(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    run = subprocess.run([POSTD, *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    return run.returncode, run.stdout, run.stderr
+    ended = run([POSTD, *arguments], folder)
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
 
 
 def write_users(folder: Path, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""A real `twistd postd` process."""
+"""A real `twistd postd` process, forked from one that has its imports behind it where nothing else is asked for."""
 
 import os
 import re
@@ -14,6 +14,7 @@ from typing import Self
 import pytest
 
 from postd.tap import Options, makeService
+from tests.integration.forking import FORK_SERVER, Process, run
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 FREE_PORT = "tcp:0:interface=127.0.0.1"
@@ -24,8 +25,11 @@ STOP_MAX_S = 15.0
 class Daemon:
     """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block.
 
-    `through` is what is to run it, such as a shell that sets limits: words before the command.
+    `through` is what is to run its script, such as a shell that sets limits: words before the command. `pass_fds` are
+    descriptors that it inherits.
     """
+
+    process: subprocess.Popen[bytes] | Process
 
     def __init__(
         self,
@@ -34,22 +38,31 @@ class Daemon:
         listen: str | None = FREE_PORT,
         wait: bool = True,
         through: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.folder = folder
         self.log_file = folder / "log"
         self._options = [*(["--listen", listen] if listen else []), *options]
         self._wait = wait
         self._through = through
+        self._pass_fds = pass_fds
 
     def __enter__(self) -> Self:
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*self._through, TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options],
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+        command = [*self._through, TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options]
+        with self.log_file.open("wb") as log, Path(os.devnull).open("rb") as nothing:
+            if self._through or self._pass_fds:
+                self.process = subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    stdin=nothing,
+                    stdout=log,
+                    stderr=log,
+                    process_group=0,
+                    pass_fds=self._pass_fds,
+                )
+            else:
+                streams = [nothing.fileno(), log.fileno(), log.fileno()]
+                self.process = FORK_SERVER.start(command, self.folder, streams, has_group=True)
         if self._wait:
             self.wait_for("postd ready")
         return self
@@ -97,12 +110,11 @@ class Daemon:
         """End it as an operator would; return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(STOP_MAX_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise AssertionError(f"did not stop: {self.log}") from None
-        return self.process.returncode
+        try:
+            return self.process.wait(STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not stop: {self.log}") from None
 
 
 def find_workers(pid: int) -> dict[int, int]:
@@ -148,11 +160,5 @@ def run_postd(
     folder: Path, *options: str, before: Sequence[str] = ("--nodaemon", "--pidfile=")
 ) -> subprocess.CompletedProcess[str]:
     """Run a `twistd postd` that is expected to end by itself."""
-    return subprocess.run(
-        [TWISTD, *before, "postd", *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=START_MAX_S,
-        check=False,
-    )
+    ended = run([TWISTD, *before, "postd", *options], folder, timeout_s=START_MAX_S)
+    return subprocess.CompletedProcess(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 
 from tests.integration.daemon import Daemon
+from tests.integration.forking import run
 
 POSTD = str(Path(sys.executable).parent / "postd")
 HASHES: Mapping[str, Any] = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
@@ -23,13 +23,7 @@ TAKEN_UP_MAX_S = 2.0
 def run_postd_user(file: Path, command: str, name: str, password: str | None = None) -> str:
     """Run `postd user …`; return what it has printed."""
     options = [] if password is None else ["--password-stdin"]
-    result = subprocess.run(
-        [POSTD, "user", command, name, "-u", str(file), *options],
-        input=f"{password}\n".encode(),
-        capture_output=True,
-        check=False,
-        timeout=30,
-    )
+    result = run([POSTD, "user", command, name, "-u", str(file), *options], given=f"{password}\n".encode())
     assert result.returncode == 0, result.stderr
     return result.stdout.decode()
 

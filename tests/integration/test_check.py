@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.forking import run
 from tests.integration.logins import POSTD
 from tests.issuer import DISCOVERY, Issuer, Key, Reply
 
@@ -19,9 +20,9 @@ def check(folder: Path, *issuers: str) -> tuple[int, list[str], str]:
     """Run it with a `[[bearer]]` table for each text; return its status, its lines about issuers, and its error."""
     tables = "".join(f'[[bearer]]\naudience = "{AUDIENCE}"\n{issuer}\n' for issuer in issuers)
     (folder / "postd.toml").write_text(f'[api]\nread = ["bearer"]\n{tables}')
-    command = [POSTD, "check", "-c", "postd.toml"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    return run.returncode, [line for line in run.stdout.splitlines() if line.startswith("bearer")], run.stderr
+    ended = run([POSTD, "check", "-c", "postd.toml"], folder)
+    told = ended.stdout.decode().splitlines()
+    return ended.returncode, [line for line in told if line.startswith("bearer")], ended.stderr.decode()
 
 
 @pytest.fixture
@@ -76,12 +77,12 @@ def test_whoever_does_not_want_to_wait_need_not(tmp_path: Path, issuer: Issuer) 
     issuer.replies[f"/b{DISCOVERY}"] = Reply(before=threading.Event())
     (tmp_path / "postd.toml").write_text(f'[api]\nread = ["bearer"]\n{tables}')
     command = [POSTD, "check", "-c", "postd.toml"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for path in (DISCOVERY, f"/b{DISCOVERY}"):
             issuer.wait_for_request(path)
-        run.send_signal(signal.SIGINT)
-        shown, error = run.communicate(timeout=30)
-    assert (run.returncode, error) == (130, "postd: interrupted\n")
+        process.send_signal(signal.SIGINT)
+        shown, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (130, "postd: interrupted\n")
     assert shown.startswith("settings: ok\n")
 
 

@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 
 from tests.cli.test_user import terminal
 from tests.client.server import EVENT_STREAM, Cut, problem, serving
+from tests.integration import forking
 from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
 from tests.integration.test_bearer import bearer_table
@@ -33,7 +34,7 @@ def open_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def run(*arguments: str, stdin: str = "", status: int = 0) -> str:
     """Return what a command prints, or the one line that says why it failed."""
-    result = subprocess.run([POSTD, *arguments], input=stdin.encode(), capture_output=True, timeout=60, check=False)
+    result = forking.run([POSTD, *arguments], given=stdin.encode())
     out, err = result.stdout.decode(), result.stderr.decode()
     assert result.returncode == status, err
     if not status:
@@ -179,7 +180,7 @@ async def test_watching_what_is_told_in_the_end() -> None:
     answers: list[bytes | Cut] = [Cut(EVENT_STREAM + events), problem(401, "The session has ended.")]
     async with serving(lambda _: answers.pop(0)) as server:
         command = [POSTD, "watch", "--url", server.url]
-        result = await deferToThread(subprocess.run, command, capture_output=True, timeout=60, check=False)
+        result = await deferToThread(forking.run, command)
     assert result.stdout.decode() == "reset\nadded 3  a\\x07b\n"
     first, second = result.stderr.decode().splitlines()
     assert first.startswith("postd: the connection was lost; trying again in ")

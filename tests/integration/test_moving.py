@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.helpers import run_sql
+from tests.integration import forking
 from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
 from tests.redis_server import RedisServer
@@ -31,9 +32,8 @@ def lines_of(first: int, count: int) -> bytes:
     )
 
 
-def postd(folder: Path, *arguments: str, given: bytes = b"", **how: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [POSTD, *arguments]
-    return subprocess.run(command, cwd=folder, input=given, capture_output=True, timeout=WAIT_MAX_S, check=False, **how)
+def postd(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return forking.run([POSTD, *arguments], folder, given=given, timeout_s=WAIT_MAX_S)
 
 
 def count_in(path: Path) -> int:
@@ -248,7 +248,14 @@ def test_a_file_for_which_there_is_no_room_is_removed(store: Path, command: str)
     def leave_no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, 1024 * 1024))
 
-    run = postd(store.parent, command, "new", preexec_fn=leave_no_room)
+    run = subprocess.run(
+        [POSTD, command, "new"],
+        cwd=store.parent,
+        capture_output=True,
+        preexec_fn=leave_no_room,
+        timeout=WAIT_MAX_S,
+        check=False,
+    )
     assert (run.returncode, run.stdout, run.stderr.count(b"\n")) == (1, b"", 1)
     assert run.stderr.startswith(b"postd: new: ")
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}

@@ -3,7 +3,6 @@
 import base64
 import functools
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from postd.auth.userfile import make_account, set_account
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
+from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, see_home, sign_in
 from tests.integration.test_daemon import check_refused
 from tests.redis_server import RedisServer, free_port
@@ -93,10 +93,7 @@ def test_a_session_of_one_node_is_good_on_the_other_and_ends_on_both(nodes: tupl
     one, other = nodes
     session = sign_in(one, "alice", USERS["alice"]).cookies["session"]
     assert see_home(other, session).text == "Success: alice\n"
-    listed = subprocess.run(
-        [POSTD, "session", "list", "-c", "postd.toml"], cwd=other.folder, capture_output=True, text=True, check=False
-    )
-    assert "alice" in listed.stdout
+    assert b"alice" in run([POSTD, "session", "list", "-c", "postd.toml"], other.folder).stdout
     signed_out = httpx.post(f"{other.url}/logout", headers={"Cookie": f"session={session}"})
     assert signed_out.status_code == 302
     assert see_home(one, session).status_code == 302
@@ -251,23 +248,21 @@ def test_a_store_that_refuses_us_ends_the_start_in_one_line(tmp_path: Path) -> N
 
 
 def test_postd_check_looks_at_it_and_shows_no_password(tmp_path: Path) -> None:
-    def check(url: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            [POSTD, "check", "-s", url], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
-        )
-        assert SECRET not in result.stdout + result.stderr
-        return result
+    def check(url: str) -> tuple[int, str]:
+        ended = run([POSTD, "check", "-s", url], tmp_path)
+        assert SECRET.encode() not in ended.stdout + ended.stderr
+        return ended.returncode, ended.stdout.decode()
 
     with RedisServer(tmp_path / "redis", f"requirepass {SECRET}", password=SECRET) as redis:
         place = f"127.0.0.1:{redis.port}"
-        missing = check(f"redis://:{SECRET}@{place}")
-        assert missing.returncode == 0
+        status, told = check(f"redis://:{SECRET}@{place}")
+        assert status == 0
         assert f"store: ok, redis://:***@{place}/0: there is no postd store in this database; the server makes it" in (
-            missing.stdout
+            told
         )
         assert redis.ask("DBSIZE") == 0
-    away = check(f"redis://:{SECRET}@{place}")
-    assert (away.returncode, "Connection refused" in away.stdout) == (1, True)
+    status, told = check(f"redis://:{SECRET}@{place}")
+    assert (status, "Connection refused" in told) == (1, True)
 
 
 def test_kill_9_of_a_node_loses_nothing_acknowledged(

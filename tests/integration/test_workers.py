@@ -43,6 +43,15 @@ def users(tmp_path: Path) -> Path:
     return tmp_path / "users"
 
 
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One with two workers that knows alice, for tests that leave it as it is."""
+    folder = tmp_path_factory.mktemp("daemon")
+    run_postd_user(folder / "users", "add", "alice", PASSWORD)
+    with Daemon(folder, *TWO, "-u", "users") as daemon:
+        yield daemon
+
+
 @contextmanager
 def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
     """Connect a client to each worker, the others being stopped while it connects; they stay connected to theirs."""
@@ -88,8 +97,8 @@ def test_they_serve_and_say_so_once(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_post_written_through_one_is_seen_through_the_others_at_once(tmp_path: Path) -> None:
-    with Daemon(tmp_path, *TWO) as daemon, clients_of_each(daemon) as (first, second):
+def test_a_post_written_through_one_is_seen_through_the_others_at_once(daemon: Daemon) -> None:
+    with clients_of_each(daemon) as (first, second):
         for round_ in range(20):
             etag = second.get("/post").headers["ETag"]
             path = first.post("/post", json={"post": f"{round_}"}).headers["Location"]
@@ -105,8 +114,8 @@ def test_a_post_written_through_one_is_seen_through_the_others_at_once(tmp_path:
             assert lost.status_code == 412
 
 
-def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(tmp_path: Path, users: Path) -> None:
-    with Daemon(tmp_path, *TWO, "-u", str(users)) as daemon, clients_of_each(daemon) as (first, second):
+def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(daemon: Daemon) -> None:
+    with clients_of_each(daemon) as (first, second):
         session = {"Cookie": f"session={sign_in(daemon, 'alice', PASSWORD).cookies['session']}"}
         for client in (first, second):
             assert client.get("/home", headers=session).text == "Success: alice\n"
@@ -115,9 +124,9 @@ def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(tmp_path: P
             assert client.get("/home", headers=session).headers["Location"] == "/"
 
 
-def test_a_digest_count_is_good_once_whoever_is_asked(tmp_path: Path, users: Path) -> None:
+def test_a_digest_count_is_good_once_whoever_is_asked(daemon: Daemon) -> None:
     alice = DigestUser("alice", PASSWORD)
-    with Daemon(tmp_path, *TWO, "-u", str(users)) as daemon, clients_of_each(daemon) as clients:
+    with clients_of_each(daemon) as clients:
         first, second = clients
         nonce = alice.nonce(daemon)
         assert alice.get(first, nonce, 1).text == "Success: alice\n"

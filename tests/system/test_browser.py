@@ -3,8 +3,6 @@
 The form login, and the page about the API. The board has a module of its own.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.integration.daemon import Daemon
+from tests.integration.logins import run_postd_user
 from tests.system.browser import DESK, NARROWEST, PHONE, Browser, open_browser
 from tests.system.browser import one_browser as one_browser  # noqa: PLC0414 - a fixture
 
-POSTD = str(Path(sys.executable).parent / "postd")
 PASSWORD = "pässword & battery=staple+"
 LONGEST_WORD = "x" * 160
 PAGES = ["/", "/logout"]
@@ -33,12 +31,7 @@ STICKING_OUT = """
 def add_user(folder: Path) -> str:
     """Make a user file with alice in it; return its path."""
     users = folder / "users"
-    subprocess.run(
-        [POSTD, "user", "add", "alice", "-u", str(users), "--password-stdin"],
-        input=f"{PASSWORD}\n".encode(),
-        check=True,
-        timeout=30,
-    )
+    run_postd_user(users, "add", "alice", PASSWORD)
     return str(users)
 
 

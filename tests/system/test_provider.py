@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon import Daemon
+from tests.integration.forking import run
 from tests.integration.logins import POSTD, decode_parameters
 from tests.issuer import Key, b64, unb64
 from tests.system.provider import (
@@ -357,11 +357,10 @@ def test_a_client_finds_the_provider_from_the_challenge(daemon: Daemon, provider
 
 def check(folder: Path, provider: Provider) -> tuple[int, list[str]]:
     """Run `postd check` in a folder that has settings; return its exit status, and what it says of the provider."""
-    command = (POSTD, "check", "-c", "postd.toml")
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
-    assert SECRET not in result.stdout + result.stderr
-    said = re.findall(f"^bearer {re.escape(provider.issuer)}: (.*)$", result.stdout, re.MULTILINE)
-    return result.returncode, said
+    ended = run([POSTD, "check", "-c", "postd.toml"], folder)
+    assert SECRET.encode() not in ended.stdout + ended.stderr
+    said = re.findall(f"^bearer {re.escape(provider.issuer)}: (.*)$", ended.stdout.decode(), re.MULTILINE)
+    return ended.returncode, said
 
 
 def test_check_names_keys_and_asks_about_opaque_tokens(provider: Provider, tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""`twistd` and `postd` as processes that cost a tenth of a second each: forks of one that has their imports behind it.
+
+Most of what a start takes is importing, the same for each of hundreds. Where the start itself is what a test is about,
+or the descriptors are to be other than files, it runs the script.
+"""
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO
+
+from tests.integration import fork_server
+
+START_MAX_S = 60.0
+
+
+class ForkServer:
+    """A fork server, from the first use until this process ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+
+    def start(
+        self, command: Sequence[str], folder: Path, streams: Sequence[int], *, has_group: bool = False
+    ) -> "Process":
+        """Start a process.
+
+        Args:
+            command: the path of a script that `fork_server` knows, and its arguments.
+            folder: where it is to be.
+            streams: the descriptors that are to be its standard input, output and error.
+            has_group: whether it is to lead a process group of its own.
+        """
+        wanted = {
+            "command": list(command),
+            "folder": str(folder),
+            "environment": dict(os.environ),
+            "has_group": has_group,
+        }
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._lock:
+            socket.send_fds(self._connect(), [json.dumps(wanted).encode()], [*streams, theirs.fileno()])
+        return Process(command, ours)
+
+    def _connect(self) -> socket.socket:
+        if self._control is None:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # Not the folder of the program first: it has modules whose names may be libraries' as well.
+            command = [sys.executable, "-P", fork_server.__file__]
+            with theirs:
+                process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+            atexit.register(_end, self._control, process)
+        return self._control
+
+
+def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    control.close()
+    process.wait()
+
+
+class Process:
+    """One of its processes; what is here is as with `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[str], answers: socket.socket) -> None:
+        self.args = command
+        self.returncode: int | None = None
+        self._answers = answers
+        pid = self._read(START_MAX_S)
+        assert pid is not None
+        self.pid = pid
+
+    def _read(self, timeout_s: float | None) -> int | None:
+        self._answers.settimeout(timeout_s)
+        try:
+            answer = self._answers.recv(100)
+        except (BlockingIOError, TimeoutError):
+            return None
+        assert answer, "the fork server has ended"
+        return int(answer)
+
+    def _see(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._read(timeout_s)
+            if self.returncode is not None:
+                self._answers.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        return self._see(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        status = self._see(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+FORK_SERVER = ForkServer()
+
+
+def run(
+    command: Sequence[str], folder: Path | None = None, *, given: bytes = b"", timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command until it ends; return its status and what it has printed.
+
+    Args:
+        command: as for `ForkServer.start`.
+        folder: where it is to be; here, unless given.
+        given: what it reads on its standard input.
+        timeout_s: after so many seconds it is killed.
+
+    Raises:
+        subprocess.TimeoutExpired: it was.
+    """
+    with ExitStack() as closing:
+        stdin, stdout, stderr = (closing.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        stdin.write(given)
+        stdin.seek(0)
+        streams = [stream.fileno() for stream in (stdin, stdout, stderr)]
+        process = FORK_SERVER.start(command, folder or Path.cwd(), streams)
+        try:
+            status = process.wait(timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+        return subprocess.CompletedProcess(list(command), status, _all_of(stdout), _all_of(stderr))
+
+
+def _all_of(stream: IO[bytes]) -> bytes:
+    stream.seek(0)
+    return stream.read()
