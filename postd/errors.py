@@ -115,6 +115,10 @@ class StoreMissingError(StoreRefusedError):
     """There is no store at that place, and none is to be made."""
 
 
+class StoreOlderError(StoreRefusedError):
+    """An older postd has left it as it is, and whoever asks is not to bring it up to date."""
+
+
 class StoreUnavailableError(PostdError):
     """The store does not answer now and may later: locked, still opening, failing. `why` is for the log."""
 

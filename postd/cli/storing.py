@@ -19,7 +19,8 @@ _STORE_MAX_S = 30
 
 
 def named_store(loaded: LoadedSettings) -> Store:
-    """Return the store of the settings, not yet tried.
+    """Return the store of the settings, not yet tried. No command brings it up to date: that is for a server's start,
+    when no older one is at work on it.
 
     Raises:
         ConfigError: the settings name none, or one that lasts only as long as its process.
@@ -27,7 +28,7 @@ def named_store(loaded: LoadedSettings) -> Store:
     where = loaded.where["store"]
     if loaded.settings.store == "memory:":
         raise ConfigError(where, "memory: is known to the process of the server alone; name the store of a server")
-    return open_store(loaded.settings.store, where=where, reactor=global_reactor())
+    return open_store(loaded.settings.store, where=where, reactor=global_reactor(), upgrade=False)
 
 
 def try_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
@@ -39,7 +40,8 @@ def try_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
 
     Raises:
         ConfigError: as `named_store`.
-        StoreRefusedError: it is of no use, or not there (`StoreMissingError`).
+        StoreRefusedError: it is of no use, or not there (`StoreMissingError`), or was left by an older postd
+            (`StoreOlderError`).
         StoreUnavailableError: it is locked or away.
     """
     store = named_store(loaded)

@@ -19,20 +19,22 @@ STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
 """What a store URL may be, for messages."""
 
 
-def open_store(url: str, *, where: str, reactor: IReactor) -> Store:
+def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True) -> Store:
     """Make the store that `url` names; nothing is opened yet.
 
     Args:
         url: one of `STORE_URLS`.
         where: the setting the URL comes from, for the error.
         reactor: its clock and its threads.
+        upgrade: whether an SQLite file that an older postd has left is brought up to date, and not refused. There is
+            one schema of Redis so far.
 
     Raises:
         ConfigError: it names no kind of store that there is.
     """
     kind, colon, rest = url.partition(":")
     if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
-        return SqliteStore(rest, reactor=reactor)
+        return SqliteStore(rest, reactor=reactor, upgrade=upgrade)
     if kind == "memory" and colon and not rest:
         return SqliteStore.in_memory(reactor=reactor)
     if kind.startswith("redis"):

@@ -1,6 +1,9 @@
 """Opening an SQLite file: is it ours, is it whole, is its schema today's?
 
 All of it blocks. Every way in which a file can be unfit ends in one clear line.
+
+A file that an older postd has left is brought up to date, step by step, in one transaction. No older postd can use it
+after that; so a copy of it as it was is kept first, and only a server does it, never a command that is meant to look.
 """
 
 import os
@@ -12,9 +15,18 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from postd.errors import StoreFullError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from twisted.logger import Logger
+
+from postd.errors import (
+    StoreFullError,
+    StoreMissingError,
+    StoreOlderError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from postd.store.sqlite_copy import check_room, keep_copy, size_of
 from postd.store.sqlite_locks import Identity, identity_of
-from postd.store.sqlite_log import log_is_of_another
+from postd.store.sqlite_log import is_in_use, log_is_of_another
 
 APPLICATION_ID = int.from_bytes(b"post")
 """SQLite's mark of whose file it is (`PRAGMA application_id`)."""
@@ -80,11 +92,20 @@ def _name(error: sqlite3.Error) -> tuple[str, str]:
 
 
 class SqliteFile:
-    """A store's file. `synchronous` is SQLite's word for how durable a commit is."""
+    """A store's file.
 
-    def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
+    Args:
+        path: the file.
+        synchronous: SQLite's word for how durable a commit is.
+        upgrade: whether one that an older postd has left is brought up to date, and not refused.
+    """
+
+    _log = Logger()
+
+    def __init__(self, path: str, *, synchronous: str = "FULL", upgrade: bool = True) -> None:
         self.path = path
         self._synchronous = synchronous
+        self._may_upgrade = upgrade
         self._synced = True
         self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
@@ -96,8 +117,8 @@ class SqliteFile:
             check_whole: read the file from end to end, as far as that is quick.
 
         Raises:
-            StoreRefusedError: it cannot or must not be used.
-            StoreUnavailableError: it is locked, or there is no space.
+            StoreRefusedError: it cannot or must not be used (`StoreOlderError`: not as an older postd has left it).
+            StoreUnavailableError: it is locked, or there is no space, or an older postd is at work on it.
         """
         if create:
             self._create_if_missing()
@@ -107,13 +128,24 @@ class SqliteFile:
                 f"{self.path}: the write-ahead log beside it is that of a file that was there before, and in use"
             )
 
+        in_use = is_in_use(self.path)
+
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
             self._identify(connection)
-            self._set_journal(connection)
-            self._upgrade(connection)
+            # All that can be wrong is found before anything is changed.
+            steps = schema_steps()
+            with transaction(connection):
+                schema = self._schema(connection, known=len(steps))
+                if schema:
+                    self._check_tables(connection, steps[:schema])
             if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
                 self._check_whole(connection)
+            if 0 < schema < len(steps):
+                self._check_upgrade(connection, schema, len(steps), in_use=in_use)
+            self._set_journal(connection)
+            if schema < len(steps):
+                self._upgrade(connection, steps)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
 
@@ -202,14 +234,28 @@ class SqliteFile:
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA journal_size_limit = 16777216")
 
-    def _upgrade(self, connection: sqlite3.Connection) -> None:
-        steps = schema_steps()
-        with transaction(connection):  # where nothing is to be done there is no need to wait for others that write
-            if self._schema(connection, known=len(steps)) == len(steps):
-                self._check_tables(connection, steps)
-                return
-        with transaction(connection, "BEGIN IMMEDIATE"):
+    def _check_upgrade(self, connection: sqlite3.Connection, schema: int, known: int, *, in_use: bool) -> None:
+        try:
+            check_room(connection, self.path)
+        except OSError as error:
+            raise self._no_copy(connection, schema, known, error.strerror) from None
+        if not self._may_upgrade:
+            raise StoreOlderError(
+                f"{self.path}: it has schema {schema}, of an older postd; the server brings it up to {known} when it "
+                "starts, and keeps a copy"
+            )
+        if in_use:  # it may not know what it finds from then on, and its workers would not come back
+            raise StoreUnavailableError(
+                f"{self.path}: an older postd has it open; it is brought up from schema {schema} to {known} once that "
+                "has ended"
+            )
+
+    def _upgrade(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+        copy = ""
+        with transaction(connection, "BEGIN IMMEDIATE"):  # of several processes the others find it done
             schema = self._schema(connection, known=len(steps))
+            if 0 < schema < len(steps):
+                copy = self._keep_copy(connection, schema, len(steps))
             for step in steps[schema:]:
                 for statement in _statements(step):
                     connection.execute(statement)
@@ -217,6 +263,31 @@ class SqliteFile:
                 connection.execute(f"PRAGMA user_version = {len(steps)}")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._check_tables(connection, steps)
+        if copy:
+            self._log.info(
+                "store: {path} was brought up from schema {schema} to {known}; as it was it is kept in {copy}",
+                path=self.path,
+                schema=schema,
+                known=len(steps),
+                copy=copy,
+            )
+
+    def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
+        """Keep a copy of what is committed; `connection` sees to it that nothing else is meanwhile."""
+        # Of its own: one that is writing is no source of a copy.
+        with closing(self.open_reader()) as source:
+            try:
+                return keep_copy(source, self.path, f".schema-{schema}")
+            except (OSError, sqlite3.Error) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                raise self._no_copy(connection, schema, known, why) from None
+
+    def _no_copy(self, connection: sqlite3.Connection, schema: int, known: int, why: str | None) -> StoreRefusedError:
+        room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
+        return StoreRefusedError(
+            f"{self.path}: it is not brought up from schema {schema} to {known}, for the copy that is kept first "
+            f"cannot be made: {why}; it takes {room}"
+        )
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:
         schema: int = connection.execute("PRAGMA user_version").fetchone()[0]

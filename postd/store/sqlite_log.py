@@ -5,6 +5,7 @@ mixes two databases up; so they must be gone before that, and must not be taken 
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,15 +60,25 @@ def log_is_of_another(database: str) -> bool:
 
     Only to be asked before SQLite opens the database: it would lose its locks.
     """
+    return _is_claimed(database, _claims_of_others)
+
+
+def is_in_use(database: str) -> bool:
+    """Tell whether others of us, of whatever version, have a database open that serves them.
+
+    Only to be asked when `log_is_of_another` may be.
+    """
+    return _is_claimed(database, lambda identity: [_claim(identity)])
+
+
+def _is_claimed(database: str, claims: Callable[[Identity], list[LockBytes]]) -> bool:
     identity = identity_of(database)
     try:
         memory = SharedFile(f"{os.path.realpath(database)}-shm", os.O_RDONLY)
     except OSError:
         return False
     try:
-        return identity is not None and any(
-            memory.is_locked(others.exclusive) for others in _claims_of_others(identity)
-        )
+        return identity is not None and any(memory.is_locked(claim.exclusive) for claim in claims(identity))
     except OSError:
         return False
     finally:

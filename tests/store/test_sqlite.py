@@ -22,7 +22,7 @@ from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_engine import RECALLED_MAX
-from postd.store.sqlite_file import APPLICATION_ID, schema_steps
+from postd.store.sqlite_file import schema_steps
 from postd.store.sqlite_mark import CommitMark
 from tests.helpers import locked, run_sql
 from tests.store.contract import (
@@ -699,29 +699,6 @@ async def test_the_mark_changes_with_each_commit_and_only_then(store: SqliteStor
         assert mark.read() in seen
         assert len(seen) == n + 2
     mark.close()
-
-
-@ensureDeferred
-async def test_a_file_of_the_first_schema_is_brought_up_to_date(make_store: MakeStore, path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.execute("PRAGMA journal_mode = WAL")
-        old.executescript(schema_steps()[0])
-        old.execute("PRAGMA user_version = 1")
-        old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        old.executemany("INSERT INTO post (post) VALUES (?)", [("one",), ("two",), ("three",)])
-        old.execute("DELETE FROM post WHERE id = 3")
-        tag = old.execute("SELECT hex(tag) FROM version").fetchone()[0].lower()
-    store = await open_store(make_store)
-    page = await store.list_posts(limit=9)
-    assert (page.posts, page.version.revision, page.version.tag) == ([(1, "one"), (2, "two")], 4, tag)
-    assert len(await store.list_changes(after=0, limit=9)) == 4
-    assert await store.add_post("four") == 4
-    await store.add_session(id_hash_of(1), make_session())
-    assert await store.get_session(id_hash_of(1)) == make_session()
-    assert await store.use_nonce(b"nonce", 1, expires=NOW)
-    await store.stop()
-    assert run_sql(path, "PRAGMA user_version") == [(len(schema_steps()),)]
-    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 @pytest.fixture

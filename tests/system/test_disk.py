@@ -1,5 +1,6 @@
 """A disk that is really full, and folders that are really not writable. Needs root, to mount one."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ import httpx
 import pytest
 
 from tests.integration.daemon import TWISTD, Daemon
+from tests.store.older import NEWEST, make_older, tables_of
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -59,3 +63,25 @@ def test_what_is_not_writable_ends_the_start(tmp_path: Path, file_mode: int, fol
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith("postd: store (default): ")
     assert "not writable" in result.stderr
+
+
+def test_an_older_store_stays_as_it_is_until_there_is_room_for_a_copy(tmp_path: Path, small_disk: Path) -> None:
+    path = small_disk / "posts.db"
+    before = make_older(path, 3, posts=6000)
+    assert tables_of(path) == before
+    small_disk.chmod(0o755)  # Linux keeps even root from others' files in a folder for everybody
+    os.chown(path, NOBODY, NOBODY)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (2 * 2**20 - 2 * path.stat().st_size))
+    command = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1", f"--store=sqlite:{path}"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "cannot be made: No space left on device; it takes 1 MiB in a folder" in result.stderr
+    assert {file.name for file in small_disk.iterdir()} == {"posts.db", "ballast"}
+    assert tables_of(path) == before
+    ballast.unlink()
+    with Daemon(tmp_path, "--store", f"sqlite:{path}") as daemon:
+        assert f"was brought up from schema 3 to {NEWEST}; as it was it is kept in {path}.schema-3" in daemon.log
+    copy = small_disk / "posts.db.schema-3"
+    assert (copy.stat().st_uid, copy.stat().st_gid) == (NOBODY, NOBODY)  # whoever made it, it can take its place again
+    assert tables_of(copy) == before

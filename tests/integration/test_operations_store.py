@@ -1,0 +1,112 @@
+"""A store in operation: looked at, backed up and put back while a server with workers writes to it."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.helpers import run_sql
+from tests.integration.daemon import Daemon
+from tests.integration.logins import run_postd_user, see_home, sign_in
+from tests.integration.test_moving import Writer, postd
+from tests.store.older import NEWEST, make_older
+
+BACK_MAX_S = 30
+ASKED = 5
+"""How many requests, each on a connection of its own, have reached both workers more often than not."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A server with two workers, which the tests share: none of them minds what the others have done."""
+    folder = tmp_path_factory.mktemp("operated")
+    run_postd_user(folder / "users", "add", "alice", "secret")
+    with Daemon(folder, "--users", "users", "--workers", "2") as daemon:
+        yield daemon
+
+
+def files_of(folder: Path) -> dict[str, tuple[str, int]]:
+    """Return what the files of the store hold and when they were written to; the shared memory is no file."""
+    files = (folder / "postd.db", folder / "postd.db-wal")
+    return {file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in files}
+
+
+def tags_of(daemon: Daemon) -> set[str]:
+    """Return the entity tags that the list has with the workers."""
+    return {httpx.get(f"{daemon.url}/post").headers["ETag"] for _ in range(ASKED)}
+
+
+def test_a_look_at_a_live_store_changes_nothing(daemon: Daemon) -> None:
+    assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
+    (daemon.folder / "broken").write_text("alice:secret\n")
+    before = files_of(daemon.folder)
+    for command in (["check", "--users", "users"], ["session", "list"], ["export"]):
+        assert postd(daemon.folder, *command).returncode == 0
+    assert postd(daemon.folder, "check", "--users", "broken").returncode == 1
+    assert files_of(daemon.folder) == before
+
+
+def test_a_session_that_is_revoked_ends_with_all_workers(daemon: Daemon) -> None:
+    sessions = [sign_in(daemon, "alice", "secret").cookies["session"] for _ in range(2)]
+    for session in sessions * ASKED:
+        assert see_home(daemon, session).text == "Success: alice\n"
+    listed = postd(daemon.folder, "session", "list", "--users", "users").stdout.decode().splitlines()
+    assert [line.split()[0] for line in listed] == ["user", "alice", "alice"]
+    assert postd(daemon.folder, "session", "revoke", "--user", "alice").stdout == b"2 sessions ended\n"
+    for session in sessions * ASKED:
+        assert see_home(daemon, session).headers["Location"] == "/"
+    assert postd(daemon.folder, "session", "list").stdout == b"no sessions\n"
+
+
+def test_a_backup_has_all_that_was_acknowledged_and_is_put_back_under_a_running_server(daemon: Daemon) -> None:
+    folder, url = daemon.folder, f"{daemon.url}/post"
+    with Writer(daemon.url) as writer:
+        while len(writer.added) < 20:
+            time.sleep(0.01)
+        acknowledged = set(writer.added)
+        saved = postd(folder, "backup", "backup.db")
+        assert (saved.returncode, saved.stderr) == (0, b"")
+    in_backup = {post_id for (post_id,) in run_sql(folder / "backup.db", "SELECT id FROM post")}
+    all_posts = {post["id"] for post in httpx.get(url).json()}
+    assert acknowledged <= in_backup < all_posts
+
+    tags = tags_of(daemon)
+    (folder / "before.db").hardlink_to(folder / "postd.db")
+    (folder / "backup.db").rename(folder / "postd.db")
+    wait_until_it_has(daemon, in_backup)
+    tags_afterwards = tags_of(daemon)
+    assert len(tags) == len(tags_afterwards) == 1
+    assert not tags & tags_afterwards
+    assert int(httpx.post(url, json={"post": "next"}).headers["Location"].rpartition("/")[2]) > max(in_backup)
+    assert not tags_of(daemon) & (tags | tags_afterwards)
+    assert run_sql(folder / "postd.db", "PRAGMA integrity_check") == [("ok",)]
+    # And the file that was there has all that it ever had.
+    assert {post_id for (post_id,) in run_sql(folder / "before.db", "SELECT id FROM post")} == all_posts
+
+
+def test_an_older_backup_is_brought_up_to_date_once_under_a_running_server(daemon: Daemon) -> None:
+    older = daemon.folder / "older.db"
+    make_older(older, 2)
+    run_sql(older, "PRAGMA wal_checkpoint(TRUNCATE)")
+    posts = {post_id for (post_id,) in run_sql(older, "SELECT id FROM post")}
+    told = daemon.log.count("was brought up from schema")
+    older.rename(daemon.folder / "postd.db")
+    wait_until_it_has(daemon, posts)
+    assert len(tags_of(daemon)) == 1
+    assert daemon.log.count(f"was brought up from schema 2 to {NEWEST}") == told + 1
+    assert (daemon.folder / "postd.db.schema-2").exists()
+
+
+def wait_until_it_has(daemon: Daemon, posts: set[int]) -> None:
+    """Wait until each of some requests is answered with just these posts; until then they may be refused."""
+    deadline = time.monotonic() + BACK_MAX_S
+    right = 0
+    while right < ASKED:
+        answer = httpx.get(f"{daemon.url}/post")
+        assert answer.status_code in {200, 503}
+        right = right + 1 if answer.status_code == 200 and {post["id"] for post in answer.json()} == posts else 0
+        assert time.monotonic() < deadline, daemon.log
+        time.sleep(0.02)
