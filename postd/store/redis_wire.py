@@ -52,6 +52,8 @@ _CODES = (
     f"|{_NO_RIGHT}|{_CROWDED}"
 )
 _CODE = re.compile(rf"\b(?:{_CODES})\b")
+_WHICH_SCRIPT = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+")
+"""What Redis 7 ends with; the same trouble is another in each script with it."""
 _FULL = {"OOM", "FULL"}
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", _NO_RIGHT}
 
@@ -70,6 +72,7 @@ class RedisReplyError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        text = _WHICH_SCRIPT.sub("", text)
         # Redis 6 wraps what a script has met into an error of its own: the word stands somewhere in it.
         found = _CODE.search(text)
         self.code = found[0] if found else ""

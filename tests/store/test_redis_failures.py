@@ -24,7 +24,7 @@ from postd.store.interface import Store
 from postd.store.redis_address import Host, RedisAddress
 from postd.store.redis_engine import STEP
 from postd.store.redis_scripts import KEYS, load_script
-from postd.store.redis_wire import connect
+from postd.store.redis_wire import RedisReplyError, connect
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import KEYS as FAILURE_KEYS
 from tests.store.contract import NOW, error_of, id_hash_of, import_posts, make_session, posts_of, started
@@ -264,15 +264,16 @@ async def test_what_a_server_has_lost_is_not_numbered_again(tmp_path: Path, log:
 
 @ensureDeferred
 async def test_an_old_copy_of_its_file_is_noticed_by_whoever_comes_first(server: RedisServer, log: Log) -> None:
-    file = server.folder / "appendonly.aof"
+    copy = server.folder.with_name("copy")
     async with connected(server.url) as store:
         await store.add_post("in the copy")
-        shutil.copy(file, server.folder / "copy")
+        shutil.copytree(server.folder, copy)
         for _ in range(3):
             await store.add_post("not in the copy")
         before = await store.version()
     server.kill()
-    (server.folder / "copy").replace(file)
+    shutil.rmtree(server.folder)
+    copy.rename(server.folder)
     server.start()
     async with connected(server.url) as store:  # a process that has seen nothing of what is lost
         assert len(log.lines("it may lack the last writes")) == 1
@@ -470,13 +471,12 @@ async def test_a_server_that_misses_its_replicas_can_be_read(lasting: RedisServe
 
 
 @ensureDeferred
-async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer) -> None:
+    in_the_way = lasting.folder / "dump.rdb"
     async with connected(lasting.url) as store:
         await store.add_post("before")
-        (tmp_path / "gone").mkdir()
+        in_the_way.mkdir()
         lasting.ask("CONFIG", "SET", "save", "3600 1000000")
-        lasting.ask("CONFIG", "SET", "dir", str(tmp_path / "gone"))
-        (tmp_path / "gone").rmdir()
         try:
             lasting.ask("BGSAVE")
             await wait_until(lambda: lasting.ask("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
@@ -484,7 +484,7 @@ async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer, tmp_p
             assert "MISCONF" in str(error)
             assert await posts_of(store) == [(1, "before")]
         finally:
-            lasting.ask("CONFIG", "SET", "dir", str(lasting.folder))
+            in_the_way.rmdir()
             lasting.ask("CONFIG", "SET", "save", "")
         assert await store.add_post("after") == 2
 
@@ -740,11 +740,26 @@ async def test_whatever_meets_it_on_the_way_it_connects_again(guarded: RedisServ
 
 def test_a_server_that_is_too_old_is_refused(lasting: RedisServer) -> None:
     with Proxy(lasting.port) as proxy:
-        proxy.to_client = lambda data: data.replace(b"redis_version:6.2.", b"redis_version:6.0.")
+        proxy.to_client = lambda data: re.sub(rb"redis_version:\d\.\d\.", b"redis_version:6.0.", data)
         with pytest.raises(StoreRefusedError, match=r"is Redis 6\.0\.\d+; it takes 6\.2 or newer"):
             make_store(proxy.url).prepare()
-        proxy.to_client = lambda data: data.replace(b"redis_version:6.2.", b"redis_version:10.0")
+        proxy.to_client = lambda data: re.sub(rb"redis_version:\d\.\d\.", b"redis_version:10.0", data)
         make_store(proxy.url).prepare()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "ERR Error running script (call to f_{sha}): @user_script:87: @user_script: 87: -{why}.",  # Redis 6
+        "{why}. script: {sha}, on @user_script:87.",  # Redis 7
+        "{why} script: {sha}, on @user_script:87.",
+    ],
+)
+def test_what_a_script_meets_is_told_alike_whichever_it_is(answer: str) -> None:
+    """The log is told when the trouble becomes another one."""
+    why = "OOM command not allowed when used memory > 'maxmemory'"
+    error = RedisReplyError(answer.format(why=why, sha="01fa4b0a51" * 4))
+    assert (error.code, error.text) == ("OOM", why)
 
 
 def test_a_host_that_does_not_answer() -> None:
