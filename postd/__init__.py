@@ -1,3 +1,21 @@
 """postd keeps short text posts behind a JSON API."""
 
-__version__ = "0.1.0.dev0"
+from typing import TYPE_CHECKING
+
+__version__: str
+"""What is installed (pyproject.toml says how it comes from the tag); `unknown` where nothing is."""
+
+if not TYPE_CHECKING:  # for mypy any name would be one of ours
+
+    def __getattr__(name: str) -> str:
+        # Looked up when it is asked for: to import importlib.metadata would delay the start of each process.
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        try:
+            found = version("postd")
+        except PackageNotFoundError:
+            found = "unknown"
+        globals()["__version__"] = found
+        return found

@@ -7,6 +7,8 @@ Departs from stock twistd:
 - Control characters are escaped. Some of what is logged has come from strangers: what a client says must neither look
   like a line of ours nor reach the terminal of who reads it. A line feed in it is followed by a tab, as in tracebacks.
 - `format = "json"` is an object a line, whatever is logged.
+- That twistd could not keep its cache of plugins is not told: who runs a daemon should not be able to write to where it
+  is installed.
 - A file of our own is only ever appended to. Twistd's is renamed for each megabyte, as are all before it, without end.
 """
 
@@ -44,7 +46,7 @@ def format_text(event: LogEvent) -> str | None:
     """Write an event as twistd does; what goes on in further lines is indented there."""
     if _is_access(event):
         return _access_lines(event)
-    text = formatEventAsClassicLogText(event)
+    text = None if _is_about_plugins(event) else formatEventAsClassicLogText(event)
     if not text:
         return None
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
@@ -57,7 +59,7 @@ def format_json(event: LogEvent) -> str | None:
     """
     if _is_access(event):
         return _access_lines(event)
-    text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+    text = None if _is_about_plugins(event) else eventAsText(event, includeTimestamp=False, includeSystem=False)
     if not text:
         return None
     at = datetime.fromtimestamp(event.get("log_time", time.time()), UTC)
@@ -80,6 +82,10 @@ FORMATS: Mapping[Literal["text", "json"], Format] = {"text": format_text, "json"
 
 def _is_access(event: LogEvent) -> bool:
     return event.get("log_namespace") == ACCESS_NAMESPACE and "lines" in event
+
+
+def _is_about_plugins(event: LogEvent) -> bool:
+    return str(event.get("format")).startswith("Unable to write to plugin cache")
 
 
 def _access_lines(event: LogEvent) -> str:

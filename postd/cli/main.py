@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import click
 
-from postd import __version__
 from postd.errors import PostdError, printable
 
 _INTERRUPTED = 130
@@ -74,6 +73,6 @@ def _fail(why: str, status: int = 1) -> NoReturn:
 
 
 @click.group(name="postd", cls=_Commands, no_args_is_help=False)
-@click.version_option(__version__, prog_name="postd", message="%(prog)s %(version)s")
+@click.version_option(package_name="postd", prog_name="postd", message="%(prog)s %(version)s")
 def main() -> None:
     """Look after a postd server, or use one."""

@@ -73,7 +73,8 @@ class SqliteImport:
                 elif existing := connection.execute(self._sql(_SELECT_EXISTING)).fetchone():
                     raise PostExistsError(existing[0])
                 connection.execute(
-                    "UPDATE version SET revision = ?1, tag = randomblob(8) WHERE revision < ?1", (revision,)
+                    "UPDATE version SET revision = :least, tag = randomblob(8) WHERE revision < :least",
+                    {"least": revision},
                 )
                 stored = self._take_over(connection)
                 _raise_last_id(connection, last_id)

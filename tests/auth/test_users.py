@@ -50,7 +50,9 @@ class UserDirectoryTests:
         assert self.names(users) == {"alice"}
         assert [dict(names) for names in told] == [{}]  # nobody has lost anything
 
-    @pytest.mark.parametrize("content", ["alice", "alice:plain", "alice:$apr1$x$y", b"\xff:x", ALICE + ALICE])
+    @pytest.mark.parametrize(
+        "content", ["alice", "alice:plain", "alice:$apr1$x$y", b"\xff:x", pytest.param(ALICE + ALICE, id="twice")]
+    )
     def test_at_start_a_broken_one_is_refused(self, file: Path, content: str | bytes) -> None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(ConfigError, match=r"line [12]"):

@@ -1,0 +1,208 @@
+"""What is handed on: the source archive, the wheel, the version, the image; and what an installation does."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import postd
+from postd.config import load_settings
+from postd.review import exposure_problem
+from tests.integration.daemon import TWISTD, Daemon, refuse_here
+
+ROOT = Path(__file__).parent.parent.parent
+POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+"""What root runs so has to respect permissions."""
+
+
+def run(*command: str | Path, folder: Path, **environment: str) -> str:
+    """Return what a command prints that has to succeed."""
+    result = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def sources() -> set[str]:
+    """The files of the project."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=ROOT)
+    return {name for name in listed.split("\0") if name and (ROOT / name).exists()}
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, made of this checkout and unpacked elsewhere."""
+    folder = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=ROOT)
+    (archive,) = folder.iterdir()
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    archive.unlink()
+    (top,) = folder.iterdir()
+    return top
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, made of the source archive."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=unpacked)
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_the_source_archive_has_all_sources(unpacked: Path, sources: set[str]) -> None:
+    files = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
+    assert files - sources == {"PKG-INFO"}
+    assert sources - files == set()
+
+
+def test_the_wheel_has_the_package_the_plugin_and_the_examples(unpacked: Path, wheel: Path, sources: set[str]) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        files = set(opened.namelist())
+    about = unpacked.name  # the version goes along, where there is no git
+    assert wheel.name.startswith(f"{about}-")
+    wanted = {name for name in sources if name.startswith(("postd/", "twisted/"))}
+    wanted |= {
+        f"{about}.data/data/share/postd/{name.removeprefix('etc/')}" for name in sources if name.startswith("etc/")
+    }
+    assert {name for name in files if ".dist-info/" not in name} == wanted
+    assert {"postd/store/schema/0001_posts.sql", "postd/store/lua/begin.lua", "postd/web/pages/login.html"} <= files
+
+
+class Installation:
+    """A virtual environment that has nothing but the wheel, and finds what it needs in that of the tests."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder = folder
+        venv.create(folder, symlinks=True)
+        self.python = folder / "bin" / "python"
+        (self.packages,) = folder.glob("lib/python3*/site-packages")
+        (self.packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+        self.others = self.files()
+        self.pip("install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel))
+
+    def pip(self, *arguments: str) -> None:
+        run(sys.executable, "-m", "pip", "--python", self.python, *arguments, folder=self.folder)
+
+    def files(self) -> set[Path]:
+        return {path for path in self.folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("installed"), wheel)
+    yield installation
+    installation.pip("uninstall", "--quiet", "--yes", "postd")
+    assert installation.files() == installation.others, "something is left behind"
+
+
+def test_an_installation_tells_its_version(installed: Installation, wheel: Path, tmp_path: Path) -> None:
+    told = f"postd {wheel.name.split('-')[1]}\n"
+    assert run(installed.folder / "bin" / "postd", "--version", folder=tmp_path) == told
+    assert run(installed.python, TWISTD, "postd", "--version", folder=tmp_path) == told
+    assert (installed.folder / "share" / "postd" / "postd.toml").is_file()
+
+
+def test_an_installation_that_is_not_ours_to_change_serves_and_says_nothing_of_that(
+    installed: Installation, tmp_path: Path
+) -> None:
+    """Twistd keeps a cache of plugins beside them, or tells at each start that it cannot."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        admin = "127.0.0.1:{1}".format(*server.getsockname())
+    (tmp_path / "postd.toml").write_text(f'[admin]\nlisten = ["tcp:{admin.split(":")[1]}:interface=127.0.0.1"]\n')
+    plugins = installed.packages / "twisted" / "plugins"
+    (plugins / "dropin.cache").unlink(missing_ok=True)
+    plugins.chmod(0o555)
+    with Daemon(tmp_path, "-c", "postd.toml", through=[*POWERLESS, str(installed.python)]) as daemon:
+        added = httpx.post(f"{daemon.url}/post", json={"post": "From a wheel"})
+        assert (added.status_code, added.headers["Location"]) == (201, "/post/1")
+        assert "login_form" in httpx.get(f"{daemon.url}/").text
+        assert ask_for_health(installed, admin) == 0
+    assert not (plugins / "dropin.cache").exists()
+    assert "plugin" not in daemon.log
+    assert "Traceback" not in daemon.log
+    assert (ask_for_health(installed, admin), ask_for_health(installed, "")) == (1, 0)
+
+
+def ask_for_health(installed: Installation, admin: str) -> int:
+    """Return the exit status of the image's health check."""
+    (command,) = re.findall(r"^HEALTHCHECK .* CMD (\[.*])$", (ROOT / "etc" / "Containerfile").read_text(), re.MULTILINE)
+    asked = subprocess.run(
+        [installed.python, *json.loads(command)[1:]], env={"POSTD_ADMIN": admin}, stderr=subprocess.DEVNULL, check=False
+    )
+    return asked.returncode
+
+
+def test_the_settings_of_the_image_are_refused_until_they_say_who_may_write(tmp_path: Path) -> None:
+    settings = (ROOT / "etc" / "container.toml.example").read_text()
+    (tmp_path / "postd.toml").write_text(settings)
+    assert "could write, unencrypted" in refuse_here(tmp_path, "-c", "postd.toml")
+    proxied, _, anybody = settings.partition("# or")
+    for said in (proxied, f"#{anybody}"):
+        (tmp_path / "postd.toml").write_text(re.sub(r"^#   ", "", said, flags=re.MULTILINE))
+        assert exposure_problem(load_settings("postd.toml", {}, tmp_path).settings) is None
+
+
+def test_what_is_not_installed_has_no_version(tmp_path: Path) -> None:
+    """A folder on the path, as where the sources are tried without pip."""
+    told = run(
+        sys.executable, "-ISc", f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import postd; print(postd.__version__)",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert told == "unknown\n"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        postd.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+class VersionTests:
+    """The version comes from git; an installation does not fail for what git cannot tell."""
+
+    @pytest.fixture
+    def clone(self, tmp_path: Path) -> Path:
+        """A repository with one commit and no tag."""
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, tmp_path)
+        self.git(tmp_path, "init", "--quiet")
+        self.git(tmp_path, "add", ".")
+        self.git(tmp_path, "commit", "--quiet", "--message=First")
+        return tmp_path
+
+    def git(self, clone: Path, *arguments: str) -> str:
+        identity = ("-c", "user.name=Tester", "-c", "user.email=tester@example.com")
+        return run("git", *identity, *arguments, folder=clone)
+
+    def version(self, folder: Path, **environment: str) -> str:
+        return run(sys.executable, "-m", "hatchling", "version", folder=folder, **environment).strip()
+
+    def test_it_is_that_of_the_tag_and_grows_with_each_commit(self, clone: Path) -> None:
+        self.git(clone, "tag", "v1.2.0")
+        assert self.version(clone) == "1.2.0"
+        self.git(clone, "commit", "--quiet", "--allow-empty", "--message=Second")
+        self.git(clone, "tag", "nightly-7")  # no version
+        commit = self.git(clone, "rev-parse", "HEAD")[:7]
+        assert self.version(clone).startswith(f"1.2.1.dev1+g{commit}")
+
+    def test_a_shallow_clone_of_another_owner_without_a_tag_has_one(self, clone: Path, tmp_path: Path) -> None:
+        shallow = tmp_path / "shallow"
+        run("git", "clone", "--quiet", "--depth=1", f"file://{clone}", shallow, folder=tmp_path)
+        run("chown", "-R", "nobody", shallow, folder=tmp_path)
+        assert self.version(shallow).startswith("0.1.dev1+g")
+
+    def test_without_git_there_is_a_stand_in(self, clone: Path) -> None:
+        self.git(clone, "tag", "v1.2.0")
+        assert self.version(clone, PATH="/nonexistent") == "0.0"
