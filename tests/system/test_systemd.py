@@ -1,25 +1,75 @@
-"""The unit, and sockets that systemd passes on."""
+"""The units, and a server that systemd starts: the sockets that it passes on, and what it is told (contract 1 and 6).
 
+What systemd does is done here by hand where its own tools cannot do it without being process 1.
+"""
+
+import os
 import re
 import signal
 import socket
+import stat
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import httpx
+import pytest
 
-from tests.integration.daemon import TWISTD
+from postd.config import load_settings
+from tests.integration.daemon import START_MAX_S, TWISTD, Daemon, wait_for_end
+from tests.redis_server import free_port
 
-UNIT = Path(__file__).parent.parent.parent / "etc" / "postd.service"
+ETC = Path(__file__).parent.parent.parent / "etc"
+UNIT = ETC / "postd.service"
+SECURITY_MAX = 2.0
+"""How exposed a service may be, of 10 (contract 6)."""
+
+NAME = "http"
+BY_NAME = {"INET": f"systemd:domain=INET:name={NAME}", "UNIX": f"systemd:domain=UNIX:name={NAME}"}
+REQUEST = b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-def test_the_unit_is_accepted() -> None:
+def analyze(*command: str) -> str:
     result = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(UNIT)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"LC_ALL": "C"},
     )
     assert result.returncode == 0, result.stderr
-    assert "postd.service" not in result.stderr
+    assert "postd." not in result.stderr
+    return result.stdout
+
+
+def test_the_units_are_accepted() -> None:
+    analyze("verify", "--man=no", str(UNIT), str(ETC / "postd.socket"))
+
+
+def test_the_sandbox_is_tight() -> None:
+    told = analyze("security", "--offline=true", "--no-pager", str(UNIT))
+    exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", told)
+    assert float(exposure[0]) <= SECURITY_MAX, told
+
+
+def test_the_settings_for_it_are_those_of_its_units() -> None:
+    loaded = load_settings(str(ETC / "service.toml.example"), {}, Path("/"))
+    socket_unit = (ETC / "postd.socket").read_text()
+    assert f"\nFileDescriptorName={NAME}\n" in socket_unit
+    assert loaded.settings.listen == (BY_NAME["UNIX"],)
+    assert re.search(r"^ListenStream=/", socket_unit, re.MULTILINE)
+    unit = UNIT.read_text()
+    assert "\nStateDirectory=postd\n" in unit
+    assert loaded.settings.store == "sqlite:/var/lib/postd/postd.db"
+    assert loaded.settings.users == "/var/lib/postd/users"
+    # Its requests have the time that it gives them.
+    stop = re.findall(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)
+    assert int(stop[0]) > loaded.settings.shutdown_grace_s
 
 
 def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
@@ -27,14 +77,15 @@ def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
     unit = UNIT.read_text()
     for there, here in (
         ("/opt/postd/bin", str(Path(TWISTD).parent)),
-        ("/etc/postd/postd.toml", str(UNIT.parent / "postd.toml")),
+        ("/etc/postd/postd.toml", str(ETC / "postd.toml")),
         ("/var/lib/postd", str(tmp_path)),
     ):
         assert there in unit
         unit = unit.replace(there, here)
-    command, path = (re.findall(rf"^{key}=(.*)$", unit, re.MULTILINE)[0] for key in ("ExecStart", "Environment=PATH"))
+    keys = ("ExecStart", "Environment=PATH", "WorkingDirectory")
+    command, path, folder = (re.findall(rf"^{key}=(.*)$", unit, re.MULTILINE)[0] for key in keys)
     process = subprocess.Popen(
-        [*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=tmp_path, env={"PATH": path}
+        [*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=folder, env={"PATH": path}
     )
     try:
         assert wait_for_answer("http://127.0.0.1:18080/post") == "[]\n"
@@ -45,10 +96,9 @@ def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
 
 
 def test_a_socket_passed_on_by_systemd(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    systemd = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", "--fdname=web"]
-    daemon = [TWISTD, "-n", "--pidfile=", "postd", "--listen=systemd:domain=INET:index=0", "--store=memory:"]
+    port = free_port()
+    systemd = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", f"--fdname={NAME}"]
+    daemon = [TWISTD, "-n", "--pidfile=", "postd", f"--listen={BY_NAME['INET']}", "--store=memory:"]
     process = subprocess.Popen([*systemd, *daemon], cwd=tmp_path)
     try:
         assert wait_for_answer(f"http://127.0.0.1:{port}/post") == "[]\n"
@@ -58,10 +108,179 @@ def test_a_socket_passed_on_by_systemd(tmp_path: Path) -> None:
 
 
 def wait_for_answer(url: str) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + START_MAX_S
     while True:
         try:
             return httpx.get(url, timeout=30).text
         except httpx.TransportError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+class Systemd:
+    """Starts servers as systemd does: it holds a socket that they accept on, and hears what they say of themselves.
+
+    Args:
+        folder: where they run, and where sockets have their names.
+        family: `INET` or `UNIX`.
+        watchdog_s: how often they are to say that they live.
+    """
+
+    def __init__(self, folder: Path, family: str, *, watchdog_s: float = 0) -> None:
+        self._folder = folder
+        self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notified.bind(str(folder / "notify"))
+        self._watchdog_s = watchdog_s
+        self.unix = folder / "http.sock"
+        if family == "UNIX":
+            self.held = socket.socket(socket.AF_UNIX)
+            self.held.bind(str(self.unix))
+            self.unix.chmod(0o660)
+            self.held.listen(100)
+        else:
+            self.held = socket.create_server(("127.0.0.1", 0))
+        self._listen = ("--listen", BY_NAME[family])
+        self.heard: list[tuple[float, str]] = []
+        self._hearing = threading.Thread(target=self._hear)
+
+    def __enter__(self) -> Self:
+        self._hearing.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._notified.shutdown(socket.SHUT_RD)
+        self._hearing.join()
+        self._notified.close()
+        self.held.close()
+
+    def _hear(self) -> None:
+        while message := self._notified.recv(4096):
+            self.heard.append((time.monotonic(), message.decode()))
+
+    def daemon(self, *options: str) -> Daemon:
+        """Return a server that is to be started so; who starts it need not wait until it is ready."""
+        told = f"LISTEN_FDS=1 LISTEN_FDNAMES={NAME} NOTIFY_SOCKET={self._folder}/notify"
+        if self._watchdog_s:
+            told += f" WATCHDOG_USEC={self._watchdog_s * 1_000_000:.0f} WATCHDOG_PID=$$"
+        # The first socket is number 3, and the process that they are for is named.
+        script = f'exec 3<&{self.held.fileno()}; {told} LISTEN_PID=$$ exec "$@"'
+        return Daemon(
+            self._folder,
+            *self._listen,
+            *options,
+            listen=None,
+            wait=False,
+            through=("bash", "-c", script, "bash"),
+            pass_fds=[self.held.fileno()],
+        )
+
+    @contextmanager
+    def start(self, *options: str) -> Iterator[Daemon]:
+        """Start a server; it has said that it is ready when the block begins."""
+        since = len(self.heard)
+        with self.daemon(*options) as daemon:
+            self.wait_for("READY=1", since=since)
+            yield daemon
+
+    def wait_for(self, pattern: str, *, since: int = 0, times: int = 1) -> int:
+        """Wait until it was said, as a line; return how much had been said until then."""
+        deadline = time.monotonic() + START_MAX_S
+        while True:
+            found = [
+                place
+                for place, (_, message) in enumerate(self.heard[since:], start=since + 1)
+                if re.search(f"^(?:{pattern})$", message, re.MULTILINE)
+            ]
+            if len(found) >= times:
+                return found[times - 1]
+            assert time.monotonic() < deadline, self.heard
+            time.sleep(0.02)
+
+    def connect(self) -> socket.socket:
+        client = socket.socket(self.held.family)
+        client.settimeout(START_MAX_S)
+        client.connect(self.held.getsockname())
+        return client
+
+
+def ask(client: socket.socket) -> bytes:
+    """Ask for the list, and return all that comes."""
+    client.sendall(REQUEST)
+    return receive(client)
+
+
+def receive(client: socket.socket) -> bytes:
+    received = b""
+    while data := client.recv(65536):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize(("family", "workers"), [("INET", 1), ("UNIX", 2)])
+def test_what_systemd_is_told_and_the_socket_it_keeps(tmp_path: Path, family: str, workers: int) -> None:
+    watchdog_s = 1.0
+    with Systemd(tmp_path, family, watchdog_s=watchdog_s) as systemd:
+        with systemd.start("--workers", str(workers)) as daemon:
+            # Whoever connects from now on is served.
+            with systemd.connect() as client:
+                assert ask(client).startswith(b"HTTP/1.1 200 OK")
+            systemd.wait_for(r"STATUS=.*ready.*")
+            # The word is the main process's, which systemd has started.
+            for pid in daemon.workers.values():
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                assert b"NOTIFY_SOCKET" not in environment
+                assert b"WATCHDOG" not in environment
+
+            systemd.wait_for("WATCHDOG=1", times=4)
+            beats = [when for when, message in systemd.heard if "WATCHDOG=1" in message]
+            assert beats[3] - beats[0] > watchdog_s  # at half of the time; the machine may be busy, but not early
+
+            before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+            reloading = len(systemd.heard)
+            daemon.process.send_signal(signal.SIGHUP)
+            reloading = systemd.wait_for("RELOADING=1", since=reloading)
+            when = re.search(r"^MONOTONIC_USEC=(\d+)$", systemd.heard[reloading - 1][1], re.MULTILINE)
+            assert when is not None
+            assert int(when[1]) >= before
+            stopping = systemd.wait_for("READY=1", since=reloading)
+
+            pids = daemon.workers.values()
+            assert daemon.stop() == -signal.SIGTERM
+            systemd.wait_for("STOPPING=1", since=stopping)
+            wait_for_end(*pids)
+            assert "READY=1" not in "\n".join(message for _, message in systemd.heard[stopping:])
+
+        # What it was given is as it was, with its name, its mode, and those who connect meanwhile.
+        if family == "UNIX":
+            assert stat.S_IMODE(systemd.unix.stat().st_mode) == 0o660
+        with systemd.connect() as client:
+            client.sendall(REQUEST)
+            systemd.held.settimeout(START_MAX_S)
+            accepted, _ = systemd.held.accept()
+            with accepted:
+                assert accepted.recv(1000) == REQUEST
+
+
+def test_who_connects_while_there_is_no_server_is_served_by_the_next(tmp_path: Path) -> None:
+    with Systemd(tmp_path, "UNIX") as systemd, ExitStack() as closing:
+        with systemd.start():
+            pass
+        clients = [closing.enter_context(systemd.connect()) for _ in range(3)]
+        for client in clients:
+            client.sendall(REQUEST)
+        # One that is refused leaves them waiting.
+        with systemd.daemon("--store", f"sqlite:{tmp_path}") as daemon:
+            assert daemon.process.wait(START_MAX_S) == 1
+            assert "postd: --store: " in daemon.log
+        clients.append(closing.enter_context(systemd.connect()))
+        clients[-1].sendall(REQUEST)
+        with systemd.start():
+            for client in clients:
+                assert receive(client).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_store_that_is_away_is_told_and_the_start_is_done(tmp_path: Path) -> None:
+    with Systemd(tmp_path, "INET") as systemd, systemd.start("--store", f"redis://127.0.0.1:{free_port()}"):
+        systemd.wait_for(r"STATUS=.*store.*")
+        with systemd.connect() as client:
+            assert ask(client).startswith(b"HTTP/1.1 503 ")
