@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon import Daemon
+from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, decode_parameters, is_stale
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, SUCCESS, write_users
@@ -74,6 +75,8 @@ class Balancer:
         self.redis = redis
         self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
+        self.access_log = folder / "access.log"
+        self.authority = certificate[1]
         self._folder = folder
         self._certificate = certificate
         self._context = ssl.create_default_context(cafile=str(certificate[1]))
@@ -151,6 +154,7 @@ class Balancer:
                 "listen 443 ssl": f"listen 127.0.0.1:{self.port} ssl",
                 "/etc/nginx/tls/posts.example.pem": str(certificate),
                 "/etc/nginx/tls/posts.example.key": str(key),
+                "/var/log/nginx/postd.log": str(self.access_log),
             },
         )
         (self._folder / "site.conf").write_text(site)
@@ -225,6 +229,36 @@ def test_an_etag_of_one_node_is_good_at_the_other(client: httpx.Client) -> None:
     assert {client.get("/post", headers=known).status_code for _ in range(6)} == {304}
     assert add(client, "another one").status_code == 201
     assert {client.get("/post", headers=known).status_code for _ in range(6)} == {200}
+
+
+def test_clients_may_speak_http_2(balancer: Balancer) -> None:
+    options = ["--http2", "--cacert", str(balancer.authority), "--user", f"alice:{PASSWORD}"]
+    curl = ["curl", "--silent", "--write-out", "%{http_version} %{http_code}", *options, f"{balancer.url}/basic"]
+    run = subprocess.run(curl, capture_output=True, text=True, timeout=20, check=True)
+    assert run.stdout == f"{SUCCESS}2 200"
+
+
+def test_a_request_has_one_id_wherever_it_is_told_of(balancer: Balancer, client: httpx.Client) -> None:
+    ids = []
+    for sent in ("order:47/11=a.b_c~d+e@f-g", "two words", "x" * 129):
+        (answered,) = client.get("/post/1", headers={"X-Request-Id": sent}).headers.get_list("X-Request-Id")
+        ids.append(answered)
+    assert ids[0] == "order:47/11=a.b_c~d+e@f-g"
+    assert all(re.fullmatch(r"[0-9a-f-]{32,36}", answered) for answered in ids[1:])
+    wait_until(lambda: all(sum(balancer.served(f" id={answered}\n")) == 1 for answered in ids))
+    if balancer.command[0] == "nginx":
+        wait_until(lambda: all(f" id={answered}\n" in balancer.access_log.read_text() for answered in ids))
+
+
+def test_a_change_is_told_at_once(client: httpx.Client) -> None:
+    with client.stream("GET", "/post/events") as stream:
+        lines = stream.iter_lines()
+        number = int(add(client, "Heard of").headers["Location"].rpartition("/")[2])
+        assert any(f'"id":{number}' in line for line in lines)
+
+
+def test_what_is_for_administrators_is_not_there(client: httpx.Client) -> None:
+    assert {client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")} == {404}
 
 
 def test_basic(client: httpx.Client) -> None:
@@ -315,10 +349,8 @@ def test_credentials_may_be_as_large_as_postd_takes_them(client: httpx.Client) -
 def test_a_long_list_comes_whole(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
     lines = (json.dumps({"id": 1_000_000 + n, "post": f"post number {n} of many"}) for n in range(POSTS))
     (tmp_path / "posts").write_text("\n".join(lines) + "\n")
-    run = subprocess.run(
-        [POSTD, "import", "posts", "-s", balancer.redis.url], cwd=tmp_path, capture_output=True, timeout=60, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    imported = run([POSTD, "import", "posts", "-s", balancer.redis.url], tmp_path)
+    assert imported.returncode == 0, imported.stderr
     for _ in range(2):
         posts = client.get("/post").json()
         assert [post["id"] for post in posts[-POSTS:]] == list(range(1_000_000, 1_000_000 + POSTS))

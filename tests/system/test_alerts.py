@@ -1,0 +1,49 @@
+"""Alerts, dashboard and scrape settings of etc/, as Prometheus understands them."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+ETC = ROOT / "etc"
+ALERTS = ETC / "prometheus-alerts.yml"
+FIRES = Path(__file__).parent / "alerts.yml"
+
+
+def promtool(*command: str) -> str:
+    run = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def names_in(path: Path) -> set[str]:
+    return set(re.findall(r"\bPostd\w+", path.read_text()))
+
+
+def test_alerts_fire_when_they_should_and_else_do_not() -> None:
+    promtool("test", "rules", str(FIRES))
+    assert names_in(FIRES) == names_in(ALERTS)
+
+
+def test_the_settings_are_accepted(tmp_path: Path) -> None:
+    settings = (ETC / "prometheus.yml.example").read_text()
+    assert "rule_files:\n  - postd-alerts.yml " in settings
+    (tmp_path / "prometheus.yml").write_text(settings)
+    (tmp_path / "postd-alerts.yml").write_bytes(ALERTS.read_bytes())
+    told = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in told
+
+
+def test_the_dashboard_asks_in_promql(tmp_path: Path) -> None:
+    panels = json.loads((ETC / "grafana-dashboard.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    rules = [
+        # What Grafana puts in the place of its own.
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m")}
+        for number, expression in enumerate(expressions)
+    ]
+    assert rules
+    # JSON is YAML, too.
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool("check", "rules", str(tmp_path / "rules.yml"))
