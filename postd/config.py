@@ -58,6 +58,20 @@ class Leeway(Seconds):
     WANTED = 'a duration of at most 3650d, such as "30s" or "0s"'
 
 
+class MaxAge(str):
+    """A duration in whole seconds as a header has it, written `"365d"`; or nothing."""
+
+    __slots__ = ()
+    WANTED = '"", or a duration of at most 3650d, such as "365d"'
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        try:
+            return cls(f"{Leeway.decode(value):.0f}" if value else "")
+        except ValueError:
+            raise ValueError(f"{value!r} is not {cls.WANTED}") from None
+
+
 def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value)
     unit = units.get(match[2]) if match else None
@@ -189,6 +203,12 @@ class Log(Struct, frozen=True, forbid_unknown_fields=True):
     access: bool = True
 
 
+class Admin(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[admin]`: where `/healthz`, `/readyz` and `/metrics` are served."""
+
+    listen: tuple[str, ...] = ()
+
+
 class Api(Struct, frozen=True, forbid_unknown_fields=True):
     """`[api]`: who may use the post API."""
 
@@ -285,6 +305,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     insecure: frozenset[Literal["open-writes", "plaintext-passwords"]] = frozenset()
     trusted_proxies: tuple[TrustedProxy, ...] = ()
     public_url: Origin = Origin("")
+    hsts_s: MaxAge = field(default=MaxAge(""), name="hsts")
+    shutdown_grace_s: Seconds = field(default=Seconds(10), name="shutdown_grace")
     api: Api = field(default_factory=Api)
     pages: tuple[Page, ...] = field(
         default=(Page(PagePath("/basic"), ("basic",)), Page(PagePath("/digest"), ("digest",))), name="page"
@@ -294,6 +316,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     bearer: tuple[BearerSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
+    admin: Admin = field(default_factory=Admin)
     log: Log = field(default_factory=Log)
 
 
@@ -343,6 +366,27 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
 def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
     """Return the settings that another process has loaded: what it has as `values` and `where`."""
     return LoadedSettings(_convert(dict(values), "settings"), where, values)
+
+
+def keep_fixed(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
+    """Leave out of new settings what a server cannot change while it runs; return them, and the keys that were."""
+    values, where, left = dict(loaded.values), dict(loaded.where), list[str]()
+    new, old = loaded.settings, before.settings
+    for key in _FIXED:
+        if getattr(new, key) != getattr(old, key):
+            left.append(key)
+            where[key] = before.where[key]
+            values.pop(key, None)
+            values |= {key: before.values[key]} if key in before.values else {}
+    for key in _FIXED_OF_LOG:
+        if getattr(new.log, key) != getattr(old.log, key):
+            left.append(f"log.{key}")
+            values["log"] = {**values.get("log", {}), key: getattr(old.log, key)}
+    return settings_from(values, where), left
+
+
+_FIXED = ("listen", "store", "workers", "admin")
+_FIXED_OF_LOG = ("file", "format")
 
 
 def count_workers(loaded: LoadedSettings) -> int:
@@ -485,6 +529,8 @@ _WANTED = {
     "throttle.account_failures": "a whole number from 1 to 1000000",
     "limits": "a table, [limits]",
     "limits.connections": "a whole number from 1 to 1000000",
+    "admin": "a table, [admin]",
+    "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
     "log": "a table, [log]",
     "log.file": 'the path of a file, or "": where twistd logs',
     "log.format": '"text" or "json"',
@@ -511,8 +557,14 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(values.get("store"), str):
         made["store"] = absolute_store(values["store"], folder)
     if "listen" in values:
-        made["listen"] = [absolute_endpoint(description, folder) for description in values["listen"]]
+        made["listen"] = _absolute_endpoints(values["listen"], folder)
+    if values.get("admin", {}).get("listen"):
+        made["admin"] = {**values["admin"], "listen": _absolute_endpoints(values["admin"]["listen"], folder)}
     return made
+
+
+def _absolute_endpoints(descriptions: Sequence[str], folder: Path) -> list[str]:
+    return [absolute_endpoint(description, folder) for description in descriptions]
 
 
 def absolute_store(url: str, folder: Path) -> str:

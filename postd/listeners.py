@@ -3,12 +3,13 @@
 Ports are bound before the reactor runs and before twistd forks, so that a taken port ends the start. Worker processes
 inherit them, and accept on the same sockets.
 
-Departures from stock Twisted, for sockets that are shared:
+Departures from stock Twisted, for sockets that are shared or somebody else's:
 
 - A worker accepts one connection and leaves the next to others for a moment. Stock Twisted accepts a hundred at once:
   one worker would have a burst of clients almost for itself, and for as long as they stay.
-- A UNIX socket keeps its name and its mode, which are the parent's to care for, and is not shut down when a worker
-  ends. A port of stock Twisted that adopts one sees to all that as if it were alone.
+- A UNIX socket keeps its name and its mode, which are the parent's or systemd's to care for, and is not shut down when
+  a process ends. A port of stock Twisted that adopts one sees to all that as if it were alone.
+- What is shown to clients of TLS can be replaced (`postd.certificates`).
 """
 
 import ipaddress
@@ -16,8 +17,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +29,14 @@ from twisted.internet import tcp, unix
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
+from twisted.internet.error import CannotListenError, ConnectionDone, VerifyError
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
+from twisted.python.systemd import ListenFDs
 
+from postd.certificates import UNFIT, Certificate, UnfitError
 from postd.errors import ConfigError
 from postd.proxied import ProxiedEndpoint
 from postd.reactor import IReactor
@@ -50,16 +55,24 @@ BACKLOG = 1024
 """How many connections may wait to be accepted; the kernel may have a lower limit. Stock Twisted has 50: of a burst of
 clients most would wait for a second, until they try again."""
 
+ENDS_SOON_S = 7 * 86_400
+"""When the log begins to say that a certificate ends."""
+
 UNSENT_MAX_BYTES = 128 * 1024
 """How much of an answer the kernel takes before the network has. What a client does not read it would keep: 3 MB."""
 
 
 class Listener(Struct, frozen=True):
-    """A bound port. `tls` tells whether what goes through it is encrypted by us."""
+    """A bound port; `certificate` is what the clients of an `ssl:` endpoint are shown."""
 
     description: str
     port: IListeningPort
-    tls: bool
+    certificate: Certificate | None = None
+
+    @property
+    def tls(self) -> bool:
+        """Whether what goes through it is encrypted by us."""
+        return _kinds(self.description)[-1] in {"ssl", "tls"}
 
     @property
     def exposed(self) -> bool:
@@ -107,9 +120,8 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     listeners: list[Listener] = []
     try:
         for description in descriptions:
-            endpoint = _endpoint(description, where, reactor)
-            port = _listen(endpoint, factory, f"{where}: {description}")
-            listeners.append(Listener(description, port, _kinds(description)[-1] in {"ssl", "tls"}))
+            port, certificate = _bind(description, factory, _Binding(reactor), where)
+            listeners.append(Listener(description, port, certificate))
             with suppress(OSError):  # it goes without
                 _tune(port, description)
     except ConfigError:
@@ -132,12 +144,22 @@ def let_in(listeners: Sequence[Listener]) -> None:
         port.startReading()
 
 
-def accept_waiting(listeners: Sequence[Listener]) -> None:
-    """Accept all who have connected by now: when a port is closed they are turned away."""
+def accept_last(listeners: Sequence[Listener]) -> None:
+    """Accept all who have connected by now, and close the ports.
+
+    In one go: the kernel resets whoever is still waiting then. Stock Twisted closes in a later turn, in which come all
+    that were accepted in this one.
+    """
     for listener in listeners:
         port: Any = listener.port
+        port.stopReading()
         port.numberAccepts = socket.SOMAXCONN
         tcp.Port.doRead(port)
+        gone = Failure(ConnectionDone())
+        try:
+            port.connectionLost(gone)
+        except (OSError, ValueError):
+            _close_all_the_same(gone, port)
 
 
 def own_locks(listeners: Sequence[Listener]) -> None:
@@ -157,15 +179,17 @@ def own_locks(listeners: Sequence[Listener]) -> None:
 
 async def close(listeners: Sequence[Listener]) -> None:
     """Close ports while the reactor runs."""
-    await gatherResults(
-        [maybeDeferred(one.port.stopListening).addErrback(_close_all_the_same, one.port) for one in listeners]
-    )
+    await gatherResults([maybeDeferred(one.port.stopListening).addErrback(_closed, one.port) for one in listeners])
 
 
-def _close_all_the_same(failure: Failure, port: Any) -> None:
-    """Close a UNIX socket whose name or lock cannot be removed: stock Twisted gives up with the socket open."""
+def _closed(failure: Failure, port: Any) -> None:
     failure.trap(OSError, ValueError)
-    tcp.Port.connectionLost(port, failure)
+    _close_all_the_same(failure, port)
+
+
+def _close_all_the_same(reason: Failure, port: Any) -> None:
+    """Close a UNIX socket whose name or lock cannot be removed: stock Twisted gives up with the socket open."""
+    tcp.Port.connectionLost(port, reason)
 
 
 def hold(listeners: Sequence[Listener]) -> list[Inherited]:
@@ -195,28 +219,122 @@ def adopt(sockets: Sequence[Inherited], factory: IProtocolFactory, *, where: str
     for one in sockets:
         # What systemd has passed on it passed on to the parent alone.
         description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
-        endpoint = _endpoint(description, where, cast("IReactor", _Adopting(one, reactor)))
-        port = _listen(endpoint, factory, f"{where}: {one.description}")
-        listeners.append(Listener(one.description, port, _kinds(one.description)[-1] in {"ssl", "tls"}))
+        port, certificate = _bind(description, factory, _Adopting(one, reactor), where)
+        listeners.append(Listener(one.description, port, certificate))
     return listeners
 
 
-class _Adopting:
+def reread(listeners: Sequence[Listener], *, where: str) -> Callable[[], None]:
+    """Read the keys and certificates of listeners anew. What is returned puts them into force.
+
+    Args:
+        listeners: bound or adopted ones.
+        where: the setting they come from, for the error.
+
+    Raises:
+        ConfigError: one of them cannot be used; nothing has changed.
+    """
+    shown = [(one.certificate, one.description) for one in listeners if one.certificate is not None]
+    fresh = [(certificate, _read_certificate(description, where)) for certificate, description in shown]
+
+    def put_into_force() -> None:
+        for certificate, other in fresh:
+            certificate.become(other)
+
+    return put_into_force
+
+
+def certificate_problems(listeners: Iterable[Listener], now: float) -> Iterator[str]:
+    """Yield a sentence for each certificate that has ended, or soon will have."""
+    for listener in listeners:
+        if listener.certificate is not None:
+            problem = _end_problem(listener.certificate, now)
+            if problem:
+                yield f"{listener.description}: {problem}"
+
+
+def _end_problem(certificate: Certificate, now: float) -> str:
+    left_s = certificate.not_after - now
+    if left_s > ENDS_SOON_S:
+        return ""
+    at = datetime.fromtimestamp(certificate.not_after, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"the certificate {'ends soon: ' if left_s > 0 else 'has ended: '}{at}"
+
+
+def _read_certificate(description: str, where: str) -> Certificate:
+    looking = _Looking()
+    _listen(_endpoint(description, where, looking), nobody(), f"{where}: {description}")
+    assert looking.certificate is not None
+    return looking.certificate
+
+
+def nobody() -> Factory:
+    """Return what stands behind ports that are not accepted on."""
+    factory = Factory()
+    factory.noisy = False
+    return factory
+
+
+class _Looking:
+    """What endpoints take for a reactor: wherever they are told to listen, nobody does.
+
+    Attributes:
+        certificate: what the clients of an endpoint are shown, if it is one of TLS.
+    """
+
+    certificate: Certificate | None = None
+
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+        return cast("IListeningPort", None)
+
+    def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
+        self.certificate = Certificate(contextFactory)
+        return self.listenTCP(port, TLSMemoryBIOFactory(self.certificate, False, factory), **keywords)  # noqa: FBT003 - Twisted's signature
+
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+        return cast("IListeningPort", None)
+
+
+class _Binding(_Looking):
+    """What endpoints take for a reactor: it listens as that does, but for what is said at the top.
+
+    Args:
+        reactor: listens.
+    """
+
+    def __init__(self, reactor: IReactor) -> None:
+        self._reactor: Any = reactor
+
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+        bound: IListeningPort = self._reactor.listenTCP(port, factory, **keywords)
+        return bound
+
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+        bound: IListeningPort = self._reactor.listenUNIX(address, factory, **keywords)
+        return bound
+
+    def adoptStreamPort(self, fd: int, family: int, factory: IProtocolFactory) -> IListeningPort:
+        port: Any
+        if family == socket.AF_UNIX:
+            port = _KeptUnixPort._fromListeningDescriptor(self._reactor, fd, factory)  # noqa: SLF001
+        else:
+            port = tcp.Port._fromListeningDescriptor(self._reactor, fd, family, factory)  # noqa: SLF001
+        port.startListening()
+        adopted: IListeningPort = port
+        return adopted
+
+
+class _Adopting(_Looking):
     """What endpoints take for a reactor: wherever it is told to listen, that is the socket which is there already."""
 
     def __init__(self, inherited: Inherited, reactor: IReactor) -> None:
         self._inherited = inherited
         self._reactor = reactor
 
-    def listenTCP(self, _port: int, factory: IProtocolFactory, *_: Any, **__: Any) -> IListeningPort:
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         return self._adopt(factory)
 
-    def listenSSL(
-        self, _port: int, factory: IProtocolFactory, contextFactory: Any, *_: Any, **__: Any
-    ) -> IListeningPort:
-        return self._adopt(TLSMemoryBIOFactory(contextFactory, False, factory))  # noqa: FBT003 - Twisted's signature
-
-    def listenUNIX(self, _address: str, factory: IProtocolFactory, *_: Any, **__: Any) -> IListeningPort:
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         return self._adopt(factory)
 
     def _adopt(self, factory: IProtocolFactory) -> IListeningPort:
@@ -250,27 +368,47 @@ class _SharedPort(_Sharing, tcp.Port):
     """A TCP socket that others accept on, too."""
 
 
-class _SharedUnixPort(_Sharing, unix.Port):
-    """A UNIX socket that others accept on, too."""
+class _KeptUnixPort(unix.Port):
+    """A UNIX socket that somebody else has bound."""
 
     def startListening(self) -> None:
-        # The way of TCP: what is bound already it takes as it is.
-        tcp.Port.startListening(self)
+        # What stock Twisted does once it has bound one; nor does it listen anew, with another backlog.
+        bound, factory = self._preexistingSocket, self.factory
+        assert bound is not None
+        assert factory is not None
+        factory.doStart()
+        self.socket, self._preexistingSocket = bound, None
+        self.fileno = bound.fileno  # type: ignore[method-assign]
+        self.connected = True
+        self._shouldShutdown = False
+        self.numberAccepts = 100
+        self.startReading()
 
     def connectionLost(self, reason: Failure) -> None:
         tcp.Port.connectionLost(self, reason)
 
 
-def check_endpoint(description: str, *, where: str, reactor: IReactor) -> bool:
+class _SharedUnixPort(_Sharing, _KeptUnixPort):
+    """A UNIX socket that others accept on, too."""
+
+
+def check_endpoint(description: str, *, where: str, now: float) -> bool:
     """Make sure that an endpoint can be understood, without binding it; return whether strangers could reach it.
 
+    Args:
+        description: the endpoint.
+        where: the setting it comes from, for the error.
+        now: seconds since the epoch.
+
     Raises:
-        ConfigError: it cannot be understood, or its key or its certificate cannot be used.
+        ConfigError: it cannot be understood, or its key or its certificate cannot be used, or has ended.
     """
-    kind = _kinds(description)[-1]
-    if kind == "systemd":  # what it is is known to the service alone
+    if _is_passed_on(description):  # what it is is known to the service alone
         return False
-    _endpoint(description, where, reactor)
+    kind = _kinds(description)[-1]
+    _, certificate = _bind(description, nobody(), _Looking(), where)
+    if certificate is not None and certificate.not_after <= now:
+        raise ConfigError(where, f"{description}: {_end_problem(certificate, now)}")
     named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
     interface = re.sub(r"\\(.)", r"\1", named[1]) if named else ""
     try:
@@ -285,9 +423,31 @@ def let_go(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
         address = listener.port.getHost()
         listener.port.stopListening()
-        if isinstance(address, UNIXAddress):
+        if isinstance(address, UNIXAddress) and not _is_passed_on(listener.description):
             for suffix in ("", ".lock"):
                 Path(_unix_name(address) + suffix).unlink(missing_ok=True)
+
+
+def _is_passed_on(description: str) -> bool:
+    """Tell whether the socket is systemd's, and stays with it."""
+    return _kinds(description)[-1] == "systemd"
+
+
+def unheard(listeners: Sequence[Listener]) -> list[str]:
+    """Return the names of sockets that systemd has passed on and that no endpoint takes: who connects there waits."""
+    passed_on = ListenFDs.fromEnvironment()
+    names = {fd: name for name, fd in passed_on.inheritedNamedDescriptors().items()}
+    taken = {cast("Any", listener.port).fileno() for listener in listeners}
+    return [names.get(fd, str(fd)) for fd in passed_on.inheritedDescriptors() if fd not in taken and _listens(fd)]
+
+
+def _listens(fd: int) -> bool:
+    """Tell whether it is a socket that is listened on; an endpoint that takes one closes this number of it."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as found:
+            return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
 
 
 def _kinds(description: str) -> list[str]:
@@ -296,7 +456,13 @@ def _kinds(description: str) -> list[str]:
     return [kind, *_kinds(rest)] if kind == "haproxy" else [kind]
 
 
-def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerEndpoint:
+def _bind(
+    description: str, factory: IProtocolFactory, reactor: _Looking, where: str
+) -> tuple[IListeningPort, Certificate | None]:
+    return _listen(_endpoint(description, where, reactor), factory, f"{where}: {description}"), reactor.certificate
+
+
+def _endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoint:
     known = all(kind in KINDS for kind in _kinds(description))
     # Twisted takes an empty path for one, and leaves a lock file of that name behind.
     if not known or description.endswith("unix:"):
@@ -311,6 +477,8 @@ def _endpoint(description: str, where: str, reactor: IReactor) -> IStreamServerE
     except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
         if isinstance(error, LookupError) and _kinds(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
+        if isinstance(error, VerifyError):
+            raise ConfigError(where, f"{description}: {UNFIT}") from None
         if isinstance(error, SSL.Error | crypto.Error):
             raise ConfigError(where, f"{description}: its key or its certificate is not one, in PEM form") from None
         raise ConfigError(where, f"{description!r} is not {_WANTED}") from None
@@ -324,6 +492,8 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
     endpoint.listen(factory).addCallbacks(ports.append, failures.append)
     if failures:
         error: Any = failures[0].value
+        if isinstance(error, UnfitError):
+            raise ConfigError(where, UNFIT)
         if isinstance(error, CannotListenError):
             error = error.socketError
         raise ConfigError(where, f"cannot listen: {_words(error)}")
@@ -332,7 +502,7 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
 
 def _tune(port: Any, description: str) -> None:
     """Set what sockets do for us, and for those that are accepted on them."""
-    if _kinds(description)[-1] != "systemd" and not re.search(r"(?<!\\):backlog=", description):
+    if not _is_passed_on(description) and not re.search(r"(?<!\\):backlog=", description):
         port.socket.listen(BACKLOG)
     if port.socket.family != socket.AF_UNIX:
         port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX_BYTES)

@@ -1,7 +1,10 @@
 """Who is let in: the settings of it, made into the parts of `postd.auth` and `postd.web` that work together."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TypedDict
 
+from msgspec import Struct
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -17,7 +20,9 @@ from postd.auth.users import WATCH_EVERY_S, UserDirectory
 from postd.config import Settings
 from postd.errors import StoreUnavailableError
 from postd.issuers import make_issuer
+from postd.metrics.tally import Numbers
 from postd.reactor import IReactor
+from postd.report import OK
 from postd.review import find_problems
 from postd.store.interface import Store
 from postd.web.basic import BasicCredentialFactory
@@ -32,6 +37,21 @@ PURGE_EVERY_S = 10
 """How often what has expired is removed from the store."""
 
 
+class _ThrottleLimits(TypedDict):
+    failures: int
+    address_failures: int
+    account_failures: int
+    window_s: float
+
+
+class _Remembering(Struct, frozen=True):
+    """What stays when settings change: who has just signed in is not to pay for it, nor who guesses to gain by it."""
+
+    threads: HashThreads
+    verifier: PasswordVerifier
+    throttle: Throttle
+
+
 class Logins:
     """The portal with all that stands around it.
 
@@ -41,14 +61,20 @@ class Logins:
         reactor: its clock and its threads.
         threads: where passwords are verified, if it is to be elsewhere than in threads of its own.
         issuers_where: names the tables of issuers in messages.
+        before: those whose place these take when they are started, with other settings.
+
+    Attributes:
+        access: what guards need.
+        running, settings, users, issuers, kept: for those that come in their place.
 
     Raises:
         ConfigError: the user file, or a file of an issuer's settings, cannot be used.
     """
 
     _log = Logger()
+    running = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but three have their defaults
         self,
         settings: Settings,
         store: Store,
@@ -56,90 +82,115 @@ class Logins:
         reactor: IReactor,
         threads: HashThreads | None = None,
         issuers_where: str = "bearer",
+        before: "Logins | None" = None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._store = store
         self._reactor = reactor
+        self._before = before if before is not None and before.running else None
         now = reactor.seconds
-        self._users = UserDirectory(settings.users, changed=self._changed)
-        self._users.load()
-        self._threads = threads or HashThreads(reactor)
-        self._verifier = PasswordVerifier(self._threads, now=now)
+        if before is not None and before.settings.users == settings.users:
+            self.users: UserDirectory = before.users
+        else:
+            self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
+            self.users.load()
+        self.kept: _Remembering = before.kept if before else _make_kept(settings, store, threads, reactor)
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
-        throttle = Throttle(
-            store,
-            failures=settings.throttle.failures,
-            address_failures=settings.throttle.address_failures,
-            account_failures=settings.throttle.account_failures,
-            window_s=settings.throttle.window_s,
-            now=now,
-        )
         nonces = NonceBook(store, lifetime_s=settings.digest.nonce_lifetime_s, now=now)
         sessions = Sessions(
-            store, self._users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
+            store, self.users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
         )
         clients = Clients(settings.trusted_proxies, settings.public_url)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
-        self._issuers = [
+        self.issuers = [
             make_issuer(one, where=f"{issuers_where}[{number}]", reactor=reactor)
             for number, one in enumerate(settings.bearer)
         ]
         checkers = (
-            DigestChecker(self._users, nonces, throttle, realm=settings.realm),
-            PasswordChecker(self._users, self._verifier, throttle, store=store),
+            DigestChecker(self.users, nonces, self.kept.throttle, realm=settings.realm),
+            PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store),
             SessionChecker(sessions),
-            BearerChecker(self._issuers, now=now),
+            BearerChecker(self.issuers, now=now),
         )
         self.access = Access(
             portal=Portal(Realm(), checkers),
             # The order of the challenges (contract 4): clients that know only one look at the first or the last.
             factories=(
                 DigestCredentialFactory(settings.realm, algorithms, nonces, clients),
-                BearerCredentialFactory(settings.realm, clients, with_metadata=bool(self._issuers)),
+                BearerCredentialFactory(settings.realm, clients, with_metadata=bool(self.issuers)),
                 BasicCredentialFactory(settings.realm, clients),
             ),
             sessions=sessions,
             clients=clients,
             realm=settings.realm,
             secure=settings.session.secure,
-            metadata=_make_metadata(self._issuers, clients),
+            metadata=_make_metadata(self.issuers, clients),
         )
 
     def start(self) -> None:
+        self.running = True
+        before, self._before = self._before, None
+        if before is None:
+            self.kept.threads.start()
+        else:
+            self._take_over(before)
         self._warn()
-        self._threads.start()
-        for issuer in self._issuers:
+        for issuer in self.issuers:
             issuer.start()
         for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
-    def reload(self) -> None:
-        """Take the user file up now, if it has changed."""
-        self._watch_users()
+    def _take_over(self, before: "Logins") -> None:
+        before.rest()
+        self.kept.throttle.limit(**_throttle_limits(self.settings))
+        known = {
+            (one.issuer, one.jwks_uri): had for one, had in zip(before.settings.bearer, before.issuers, strict=True)
+        }
+        for one, issuer in zip(self.settings.bearer, self.issuers, strict=True):
+            had = known.get((one.issuer, one.jwks_uri))
+            if had is not None:
+                issuer.keys.take_over(had.keys)
+        self.users.refresh()
 
     def stop(self) -> None:
+        self.rest()
+        self.kept.threads.stop()
+
+    def rest(self) -> None:
+        """Leave what goes on to others."""
+        self.running = False
         for loop in self._loops:
             if loop.running:
                 loop.stop()
-        for issuer in self._issuers:
+        for issuer in self.issuers:
             issuer.stop()
-        self._threads.stop()
+
+    @property
+    def states(self) -> dict[str, str]:
+        """How it is with what logins need from elsewhere (`postd.report.Report`)."""
+        return {
+            f"bearer {issuer.url}": OK if issuer.keys.held is not None else "no keys yet" for issuer in self.issuers
+        }
+
+    @property
+    def numbers(self) -> Numbers:
+        """How many keys are held, and how old they are."""
+        numbers = Numbers()
+        for issuer in self.issuers:
+            held = issuer.keys.held
+            numbers.extremes["keys", issuer.url] = 0 if held is None else len(held.keys)
+            numbers.extremes["keys_age", issuer.url] = issuer.keys.age_s
+        return numbers
 
     def _log_failure(self, failure: Failure) -> None:
         self._log.failure("users are not watched, or the store is not purged, any more", failure=failure)
 
     def _watch_users(self) -> None:
-        if self._users.refresh():
-            self._verifier.forget_all()
+        if self.users.refresh():
+            self.kept.verifier.forget_all()
             self._warn()
-
-    def _changed(self, fingerprints: Mapping[str, bytes | None]) -> None:
-        """End the sessions of those whose password is another one now, or who have gone."""
-        ending = Deferred.fromCoroutine(self._store.delete_sessions_of(fingerprints))
-        # Their fingerprints have ended them already; in the store they are but left over.
-        ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
 
     def _purge(self) -> Deferred[None]:
         purging = Deferred.fromCoroutine(self._store.purge_expired(now=self._reactor.seconds()))
@@ -147,8 +198,31 @@ class Logins:
 
     def _warn(self) -> None:
         """Tell the log what the settings ask for and the users cannot do."""
-        for problem in find_problems(self._settings, self._users.accounts):
+        for problem in find_problems(self.settings, self.users.accounts):
             self._log.warn("{problem}", problem=problem)
+
+
+def _make_kept(settings: Settings, store: Store, threads: HashThreads | None, reactor: IReactor) -> _Remembering:
+    threads = threads or HashThreads(reactor)
+    throttle = Throttle(store, **_throttle_limits(settings), now=reactor.seconds)
+    return _Remembering(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
+
+
+def _throttle_limits(settings: Settings) -> _ThrottleLimits:
+    limits = settings.throttle
+    return {
+        "failures": limits.failures,
+        "address_failures": limits.address_failures,
+        "account_failures": limits.account_failures,
+        "window_s": limits.window_s,
+    }
+
+
+def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> None:
+    """End the sessions of those whose password is another one now, or who have gone."""
+    ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
+    # Their fingerprints have ended them already; in the store they are but left over.
+    ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
 
 
 def _make_metadata(issuers: Sequence[Issuer], clients: Clients) -> ResourceMetadata | None:

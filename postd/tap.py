@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from twisted.python import usage
 from twisted.python.components import Componentized
 from twisted.scripts._twistd_unix import UnixAppLogger
 
-from postd import __version__
+import postd
 from postd.config import LoadedSettings, load_settings
 from postd.errors import ConfigError
 from postd.log import FORMATS, AppendedFile
@@ -52,7 +53,7 @@ class Options(usage.Options):
 
     def opt_version(self) -> None:
         """Display the version of postd and exit."""
-        sys.stdout.write(f"postd {__version__}\n")
+        sys.stdout.write(f"postd {postd.__version__}\n")
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
@@ -69,14 +70,16 @@ def makeService(options: Options) -> IService:
     given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
     try:
         # First: what is wrong with them is told without the half second that the rest takes to be imported.
-        loaded = load_settings(options["config"], given, Path.cwd())
+        read = partial(load_settings, options["config"], given, Path.cwd())
+        loaded = read()
 
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
         from postd.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
         logged = _Logged(loaded, options.parent or {})
-        logged.serve(make_service(loaded, reopen_log=logged.reopen, reactor=cast("IReactor", reactor)))
+        running = cast("IReactor", reactor)
+        logged.serve(make_service(loaded, reread_settings=read, reopen_log=logged.reopen, reactor=running))
     except ConfigError as error:
         raise _refusal(str(error)) from None
     return logged
@@ -125,14 +128,18 @@ class _Logged(MultiService):
                 parent.setComponent(ILogObserver, observer)
         super().setServiceParent(parent)
 
-    def _twistds_own(self) -> FileLogObserver | None:
+    def _twistds_own(self) -> FileLogObserver | AppendedFile | None:
         """Return what twistd would log to, with our lines; None where it is to do that by itself."""
         if self._twistd.get("logger") or self._twistd.get("syslog"):
             return None
+        path = Path(self._twistd.get("logfile") or "-")
         try:
+            if path.exists() and not path.is_file():
+                # Stock twistd, if it may, gives /dev/null another name at each megabyte, and makes a file in its place.
+                return AppendedFile(str(path), self._format)
             observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - whatever it is
         except OSError as error:
-            raise _refusal(f"--logfile: {error.filename}: {error.strerror}") from None
+            raise _refusal(f"--logfile: {error.filename or path}: {error.strerror}") from None
         observer.formatEvent = self._format
         return observer
 

@@ -8,22 +8,25 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
-from twisted.logger import ILogObserver, LogLevel, eventAsText, globalLogBeginner
+from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, globalLogBeginner
 
 from postd.config import settings_from
 from postd.errors import ConfigError
 from postd.listeners import Inherited
+from postd.metrics.tally import encode
 from postd.reactor import IReactor
 from postd.workers import LINE_MAX_BYTES, Lines, Started
 
 TEXT_MAX_CHARS = LINE_MAX_BYTES // 16
 """How much text goes into one message; a character can be twelve bytes of JSON."""
 
-_READ_BYTES = 64 * 1024
+_log = Logger()
 
 
 def main() -> int:
@@ -53,13 +56,25 @@ def main() -> int:
         service = make_worker(
             settings_from(brief["values"], brief["where"]),
             [Inherited(**one) for one in brief["sockets"]],
-            started=Started(lambda: parent.tell("ready", True), refuse),  # noqa: FBT003 - JSON
+            started=Started(partial(parent.tell, "serving"), partial(parent.tell, "ready"), refuse),
             reactor=reactor,
         )
     except ConfigError as error:
         parent.tell("refused", str(error))
         return 1
-    ProcessReader(reactor, Orders(reload=service.reload, stop=stop), 0, 0)
+
+    def reload(values: Any, where: Any) -> None:
+        try:
+            service.reload(settings_from(values, where))
+        except ConfigError as error:  # what the parent has found good a moment ago
+            _log.error("nothing is reloaded, the old stays in force: {error}", error=error)
+
+    def report(number: int) -> None:
+        asking = Deferred.fromCoroutine(service.report())
+        asking.addCallback(lambda told: parent.tell("report", [number, told.states, encode(told.numbers)]))
+        asking.addErrback(lambda failure: _log.failure("could not tell how it is", failure=failure))
+
+    ProcessReader(reactor, Orders(reload=reload, report=report, stop=stop), 0, 0)
     reactor.callWhenRunning(signal.signal, signal.SIGTERM, lambda *_: reactor.callFromThread(stop))
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     service.startService()
@@ -88,7 +103,7 @@ class Parent:
         # may end just then (Twisted logs failures of Deferreds that nobody has looked at).
         self._turn = threading.RLock()
 
-    def tell(self, kind: str, value: object) -> None:
+    def tell(self, kind: str, value: object = True) -> None:  # noqa: FBT002 - JSON
         left = memoryview(json.dumps({kind: value}).encode() + b"\n")
         with self._turn:
             try:
@@ -121,15 +136,21 @@ def _in_pieces(text: str) -> Iterator[str]:
 class Orders:
     """Hears what the parent says; its methods are what a `ProcessReader` calls."""
 
-    def __init__(self, *, reload: Callable[[], None], stop: Callable[[], None]) -> None:
+    def __init__(
+        self, *, reload: Callable[[Any, Any], None], report: Callable[[int], None], stop: Callable[[], None]
+    ) -> None:
         self._reload = reload
+        self._report = report
         self._stop = stop
-        self._lines = Lines(_READ_BYTES)
+        self._lines = Lines(LINE_MAX_BYTES)
 
     def childDataReceived(self, _fd: int, data: bytes) -> None:
         for line in self._lines.take(data):
-            if json.loads(line) == "reload":
-                self._reload()
+            match json.loads(line):
+                case {"reload": {"values": values, "where": where}}:
+                    self._reload(values, where)
+                case {"report": number}:
+                    self._report(number)
 
     def childConnectionLost(self, _fd: int, _reason: object) -> None:
         """Called at the end of the parent, or of the reactor."""

@@ -3,10 +3,12 @@
 A worker is `python -m postd.worker NUMBER` (`postd.worker`), not a fork of ours: a reactor cannot be forked once twistd
 has made it run, nor can the threads of a store. Between the two go lines of JSON.
 
-- To a worker's standard input: one line that says all that it has to know, later `"reload"` each time. Its end is the
-  word to stop: so workers do not outlive a parent that was killed. A worker takes SIGTERM for the same.
-- From its standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, `{"ready": true}` once its store answers, and
-  `{"refused": WHY}` before it ends because it cannot ever serve as things are. The log is written here alone.
+- To a worker's standard input: one line that says all that it has to know; later `{"reload": SETTINGS}`, and each
+  second `{"report": NUMBER}`. Its end is the word to stop: so workers do not outlive a parent that was killed. A worker
+  takes SIGTERM for the same.
+- From its standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, `{"serving": true}` once it accepts, `{"ready": true}`
+  once its store answers, `{"report": [NUMBER, STATES, NUMBERS]}` when it was asked for one, and `{"refused": WHY}`
+  before it ends because it cannot ever serve as things are. The log is written here alone.
 - From its standard error: whatever else it, or Python, has to say.
 """
 
@@ -16,14 +18,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
@@ -31,7 +35,9 @@ from twisted.python.failure import Failure
 from postd.config import LoadedSettings
 from postd.listeners import Inherited, Listener, close, hold
 from postd.log import ACCESS_NAMESPACE
+from postd.metrics.tally import Numbers, Tally, decode
 from postd.reactor import IReactor
+from postd.report import OK, Report
 
 RESTART_FIRST_S, RESTART_MAX_S = 0.1, 10.0
 """How long after its end a worker is replaced: the first time, and at the most; it doubles in between."""
@@ -39,11 +45,15 @@ RESTART_FIRST_S, RESTART_MAX_S = 0.1, 10.0
 SETTLED_S = 10.0
 """How long a worker must have lived for its end to be the first again."""
 
-SHUTDOWN_GRACE_S = 10.0
-"""How long requests that are under way may take when the server ends (the contract's default)."""
+KILL_AFTER_S = 5.0
+"""When a worker that was told to end is killed, after what its requests have for their ends. That of its store takes
+some time, too."""
 
-KILL_AFTER_S = SHUTDOWN_GRACE_S + 5
-"""When a worker that was told to end is killed. The end of its store takes some time, too."""
+ANSWER_MAX_S = 1.0
+"""How long a worker may take to report."""
+
+SILENT_MAX_S = 30.0
+"""When a worker that serves and does not report is killed: it hangs, and its clients with it."""
 
 LINE_MAX_BYTES = 1024 * 1024
 """The longest line of a worker; what is longer is taken for several."""
@@ -53,8 +63,11 @@ FIRST_FD = 3
 
 
 class Started(Struct, frozen=True):
-    """Who is told how a start has turned out: `ready` once the store answers, `refused` why it never will."""
+    """Who is told how a start turns out: `serving` when clients are accepted, `ready` once the store answers as well,
+    `refused` why it never will.
+    """
 
+    serving: Callable[[], None]
     ready: Callable[[], None]
     refused: Callable[[str], None]
 
@@ -66,22 +79,28 @@ class WorkerPool(Service):
         loaded: the settings; workers get these, whatever the settings file says by the time that one is replaced.
         listeners: the bound ports.
         count: how many workers.
-        started: told once, when all of them are ready, or one of them cannot ever be.
+        started: told once, when all of them serve and are ready, or one of them cannot ever be.
+        renew: looks whether other settings can be used; may raise ConfigError.
         reactor: starts processes; its clock.
     """
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parent's side of all there is
         self,
         loaded: LoadedSettings,
         listeners: Sequence[Listener],
         count: int,
         *,
         started: Started,
+        renew: Callable[[LoadedSettings], Callable[[], None]],
         reactor: IReactor,
     ) -> None:
         self._loaded = loaded
+        self._renew = renew
+        self._tally = Tally()
+        self._ended = Numbers()
+        self._ends = 0
         self._listeners = listeners
         self._sockets = hold(listeners)
         self._started = started
@@ -90,7 +109,7 @@ class WorkerPool(Service):
         self._workers: dict[int, _Worker] = {}
         self._restarts: dict[int, IDelayedCall] = {}
         self._delays_s = dict.fromkeys(self._numbers, RESTART_FIRST_S)
-        self._was_ready = self._was_refused = False
+        self._was_serving = self._was_ready = self._was_refused = False
         self._all_gone: Deferred[None] | None = None
 
     def startService(self) -> None:
@@ -117,7 +136,7 @@ class WorkerPool(Service):
         if self._all_gone is not None:
             for worker in self._workers.values():
                 worker.stop()
-            killing = self._reactor.callLater(KILL_AFTER_S, self._kill)
+            killing = self._reactor.callLater(self._loaded.settings.shutdown_grace_s + KILL_AFTER_S, self._kill)
             await self._all_gone
             if killing.active():
                 killing.cancel()
@@ -127,10 +146,37 @@ class WorkerPool(Service):
             self._log.error("{worker} does not end: it is killed", worker=worker)
             worker.kill()
 
-    def reload(self) -> None:
-        """Let all workers take up what has changed."""
+    def reload(self, loaded: LoadedSettings) -> None:
+        """Let all workers serve from now on as other settings say (`postd.supervisor.Server`)."""
+        self._renew(loaded)()
+        self._loaded = loaded
+        settings = {"values": dict(loaded.values), "where": dict(loaded.where)}
         for worker in self._workers.values():
-            worker.say("reload")
+            worker.say({"reload": settings})
+
+    async def report(self) -> Report:
+        """Return how all of them are together (`postd.supervisor.Server`).
+
+        What one that has ended had counted stays, but for the last second.
+        """
+        # All at the same time: a second for all of them together. Who was told to end hears nothing more.
+        asking = [worker for worker in self._workers.values() if worker.is_serving and self.running]
+        asked = [(worker, worker.ask(self._reactor)) for worker in asking]
+        states = {} if self.running else {"service": "stopping"}
+        numbers = Numbers(amounts={("workers",): 0})
+        for worker, answer in asked:
+            told = await answer
+            if told is None:
+                states[f"worker {worker.number}"] = "does not answer"
+            else:
+                states |= {what: state for what, state in told.items() if states.get(what, OK) == OK}
+        serving = [worker for worker in self._workers.values() if worker.is_serving]  # one may have ended meanwhile
+        for worker in serving:
+            numbers.add(worker.numbers)
+        numbers.add_lasting(self._ended)
+        numbers.add(self._tally.numbers())
+        numbers.counts["worker_ends",] = self._ends
+        return Report(states or {"workers": "none serves yet"}, numbers)
 
     def _start(self, number: int) -> None:
         self._restarts.pop(number, None)
@@ -169,13 +215,22 @@ class WorkerPool(Service):
         self._log.error("{what}; another follows in {delay_s:.1f} s", what=what, delay_s=delay_s)
         self._restarts[number] = self._reactor.callLater(delay_s, self._start, number)
 
+    def on_serving(self) -> None:
+        """Called when a worker accepts clients."""
+        if self.running and not self._was_serving and self._all(attrgetter("is_serving")):
+            self._was_serving = True
+            self._started.serving()
+
+    def _all(self, have: Callable[["_Worker"], bool]) -> bool:
+        return len(self._workers) == len(self._numbers) and all(map(have, self._workers.values()))
+
     def on_ready(self, worker: "_Worker") -> None:
         """Called when the store of a worker answers."""
         if not self.running:  # the listeners, whose addresses would be told, are closed
             return
         if self._was_ready:
             self._log.info("{worker} is ready, in the place of the one that ended", worker=worker)
-        elif len(self._workers) == len(self._numbers) and all(one.is_ready for one in self._workers.values()):
+        elif self._all(attrgetter("is_ready")):
             self._was_ready = True
             self._started.ready()
 
@@ -190,7 +245,9 @@ class WorkerPool(Service):
     def on_end(self, worker: "_Worker", why: str) -> None:
         """Called when the process of a worker has ended."""
         self._workers.pop(worker.number, None)
+        self._ended.add_lasting(worker.numbers)
         if self.running and not self._was_refused:
+            self._ends += 1
             lived_s = self._reactor.seconds() - worker.since
             self._replace(worker.number, f"{worker} ended: {why}", lived_s=lived_s)
         elif self._all_gone is not None and not self._workers:
@@ -211,7 +268,11 @@ class _Worker(ProcessProtocol):
     def __init__(self, number: int, brief: dict[str, Any], pool: WorkerPool) -> None:
         self.number = number
         self.since = 0.0
-        self.is_ready = False
+        self.is_serving = self.is_ready = False
+        self.numbers = Numbers()
+        self._asked: dict[int, Deferred[dict[str, str] | None]] = {}
+        self._asked_last = 0
+        self._silent_since: float | None = None
         self._brief = brief
         self._pool = pool
         self._pid: int | None = None
@@ -230,6 +291,27 @@ class _Worker(ProcessProtocol):
         transport: Any = self.transport
         # Not msgspec: names of files may have what is not UTF-8 in them, and numbers in TOML may be inf and nan.
         transport.write(json.dumps(message).encode() + b"\n")
+
+    def ask(self, clock: IReactorTime) -> Deferred[dict[str, str] | None]:
+        """Ask it how it is: come to its states (`postd.report.Report`), to None if it does not answer in time.
+
+        `numbers` are then what it has counted.
+        """
+        now = clock.seconds()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > SILENT_MAX_S:
+            self._log.error("{worker} has not said anything for {s:.0f} s: it is killed", worker=self, s=SILENT_MAX_S)
+            self.kill()
+        self._asked_last += 1
+        number = self._asked_last
+        asking = self._asked[number] = Deferred()
+        self.say({"report": number})
+        return asking.addTimeout(ANSWER_MAX_S, clock).addErrback(self._give_up_on, number)
+
+    def _give_up_on(self, failure: Failure, number: int) -> None:
+        failure.trap(DeferredTimeoutError)
+        del self._asked[number]
 
     def stop(self) -> None:
         """Have it end, once it has finished what is under way."""
@@ -250,6 +332,9 @@ class _Worker(ProcessProtocol):
 
     def processEnded(self, reason: Failure) -> None:
         self._hear_errors(self._errors.rest())
+        asked, self._asked = self._asked, {}
+        for asking in asked.values():
+            asking.callback({})
         self._pool.on_end(self, _why_ended(reason.value))
 
     def _hear(self, line: bytes) -> None:
@@ -261,6 +346,15 @@ class _Worker(ProcessProtocol):
         match message:
             case {"log": [level, namespace, text]}:
                 self._relay(level, namespace, text)
+            case {"report": [number, states, numbers]}:
+                self._silent_since = None
+                self.numbers = decode(numbers)
+                asking = self._asked.pop(number, None)
+                if asking is not None:
+                    asking.callback(states)
+            case {"serving": _}:
+                self.is_serving = True
+                self._pool.on_serving()
             case {"ready": _}:
                 self.is_ready = True
                 self._pool.on_ready(self)

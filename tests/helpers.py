@@ -26,7 +26,7 @@ from postd.auth.password import HashThreads
 from postd.config import Limits, Settings, decode_text
 from postd.logins import Logins
 from postd.reactor import IReactor
-from postd.service import make_tree
+from postd.serving import make_tree
 from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_engine import WriterThread
 from postd.web.events import Events
@@ -101,6 +101,13 @@ class Answer(Struct):
         values = self.headers.get(name.lower(), [])
         assert len(values) <= 1
         return values[0] if values else None
+
+
+def forget_own(*answers: Any) -> None:
+    """Take away what each answer has of its own: the time, and the name of its request."""
+    for answer in answers:
+        for name in ("date", "x-request-id"):
+            del answer.headers[name]
 
 
 def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> PostdSite:

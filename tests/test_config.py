@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from postd.config import (
+    Admin,
     Api,
     AskedUrl,
     BearerSettings,
@@ -19,7 +20,9 @@ from postd.config import (
     IssuerUrl,
     Leeway,
     Limits,
+    LoadedSettings,
     Log,
+    MaxAge,
     Origin,
     Page,
     PagePath,
@@ -33,6 +36,7 @@ from postd.config import (
     absolute_endpoint,
     check_folders,
     count_workers,
+    keep_fixed,
     load_settings,
     settings_from,
 )
@@ -40,8 +44,19 @@ from postd.errors import ConfigError
 
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
-    *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url"),
-    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "log"),
+    *(
+        "listen",
+        "store",
+        "users",
+        "realm",
+        "workers",
+        "insecure",
+        "trusted_proxies",
+        "public_url",
+        "hsts",
+        "shutdown_grace",
+    ),
+    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"basic", "digest", "session", "bearer"'
@@ -79,6 +94,8 @@ def test_the_defaults(folder: Path) -> None:
         insecure=frozenset(),
         trusted_proxies=(),
         public_url=Origin(""),
+        hsts_s=MaxAge(""),
+        shutdown_grace_s=Seconds(10),
         api=Api(read=("open",), write=("open",), cors_origins=()),
         pages=(Page(PagePath("/basic"), ("basic",), "", ()), Page(PagePath("/digest"), ("digest",), "", ())),
         session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
@@ -86,6 +103,7 @@ def test_the_defaults(folder: Path) -> None:
         bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
         limits=Limits(max_body_bytes=ByteCount(16384), idle_s=Seconds(60)),
+        admin=Admin(listen=()),
         log=Log(file="", format="text", access=True),
     )
 
@@ -106,6 +124,8 @@ def test_every_key(folder: Path) -> None:
         insecure = ["open-writes", "plaintext-passwords"]
         trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
         public_url = "https://Posts.example:443/"
+        hsts = "365d"
+        shutdown_grace = "1m"
         [api]
         read = ["open"]
         write = ["basic", "digest", "session", "bearer"]
@@ -150,6 +170,8 @@ def test_every_key(folder: Path) -> None:
         [limits]
         body = "1.5MiB"
         idle_time = "500ms"
+        [admin]
+        listen = ["unix:run/admin.sock", "tcp:9180"]
         [log]
         file = "var/posts.log"
         format = "json"
@@ -165,6 +187,8 @@ def test_every_key(folder: Path) -> None:
         insecure=frozenset({"open-writes", "plaintext-passwords"}),
         trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
         public_url=Origin("https://posts.example"),
+        hsts_s=MaxAge("31536000"),
+        shutdown_grace_s=Seconds(60),
         api=Api(
             read=("open",),
             write=("basic", "digest", "session", "bearer"),
@@ -206,6 +230,7 @@ def test_every_key(folder: Path) -> None:
         ),
         throttle=ThrottleSettings(failures=3, address_failures=4, account_failures=5, window_s=Seconds(3600)),
         limits=Limits(max_body_bytes=ByteCount(3 * 512 * 1024), idle_s=Seconds(0.5)),
+        admin=Admin(listen=(f"unix:address={folder}/run/admin.sock", "tcp:9180")),
         log=Log(file=f"{folder}/var/posts.log", format="json", access=False),
     )
 
@@ -462,8 +487,30 @@ def test_a_folder_that_is_not_there(folder: Path) -> None:
     check_folders(load_settings("postd.toml", {}, folder))
 
 
-def test_settings_of_parts_that_are_not_there_yet_are_unknown(folder: Path) -> None:
-    assert "unknown key" in refusal(folder, 'hsts = "1d"')
+@pytest.mark.parametrize("written", ['"1w"', '"-1d"', "365", '"9999d"'])
+def test_what_browsers_cannot_keep_in_mind(folder: Path, written: str) -> None:
+    line = refusal(folder, f"hsts = {written}")
+    assert line.endswith('is not "", or a duration of at most 3650d, such as "365d"')
+    assert load(folder, 'hsts = "0s"').hsts_s == "0"  # which takes back what was said (RFC 6797 §6.1.1)
+
+
+def test_what_a_running_server_cannot_change_stays(folder: Path) -> None:
+    def loaded(toml: str) -> LoadedSettings:
+        (folder / "postd.toml").write_text(toml)
+        return load_settings("postd.toml", {"workers": "2"}, folder)
+
+    before = loaded('listen = ["tcp:1"]\nrealm = "a"\n[log]\nfile = "a.log"')
+    new = loaded('store = "memory:"\nrealm = "b"\n[admin]\nlisten = ["tcp:2"]\n[log]\nformat = "json"\naccess = false')
+    kept, left = keep_fixed(new, before)
+    assert left == ["listen", "store", "admin", "log.file", "log.format"]
+    assert kept.settings.realm == "b"
+    assert kept.settings.listen == ("tcp:1",)
+    assert kept.settings.store == f"sqlite:{folder}/postd.db"
+    assert kept.settings.admin == Admin()
+    assert kept.settings.log == Log(file=f"{folder}/a.log", format="text", access=False)
+    assert kept.where["listen"] == "postd.toml: listen"
+    assert settings_from(kept.values, kept.where).settings == kept.settings
+    assert keep_fixed(before, before) == (before, [])
 
 
 def test_all_origins_may_be_allowed(folder: Path) -> None:

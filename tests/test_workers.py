@@ -6,21 +6,33 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import Logger, LogLevel, capturedLogs, eventAsText
 from twisted.python.failure import Failure
 
-from postd.config import load_settings
+from postd.config import LoadedSettings, load_settings
+from postd.metrics.tally import Numbers, encode
 from postd.reactor import IReactor
+from postd.report import Report
 from postd.worker import TEXT_MAX_CHARS, Orders, Parent
-from postd.workers import KILL_AFTER_S, RESTART_MAX_S, SETTLED_S, Lines, Started, WorkerPool
+from postd.workers import (
+    ANSWER_MAX_S,
+    KILL_AFTER_S,
+    RESTART_FIRST_S,
+    RESTART_MAX_S,
+    SETTLED_S,
+    Lines,
+    Started,
+    WorkerPool,
+)
 
 
 class Process:
@@ -76,12 +88,17 @@ class Parts:
             load_settings(None, {}, folder),
             [],
             2,
-            started=Started(lambda: self.told.append("ready"), self.told.append),
+            started=Started(lambda: self.told.append("serving"), lambda: self.told.append("ready"), self.told.append),
+            renew=self.renew,
             reactor=cast(IReactor, self.reactor),
         )
         self.pool.startService()
         for function, arguments, named in self.reactor.whenRunningHooks:
             function(*arguments, **named)
+
+    def renew(self, loaded: LoadedSettings) -> Callable[[], None]:
+        self.told.append(f"{loaded.settings.realm} is looked at")
+        return lambda: self.told.append("and good")
 
     @property
     def processes(self) -> list[Process]:
@@ -178,7 +195,7 @@ def test_a_stop_waits_for_all_and_kills_who_does_not_end(parts: Parts) -> None:
     assert first.stdin_closed
     assert second.stdin_closed
     first.end()
-    parts.reactor.advance(KILL_AFTER_S - 1)
+    parts.reactor.advance(10 + KILL_AFTER_S - 1)  # shutdown_grace is 10 s
     assert second.signals == []
     parts.reactor.advance(1)
     assert second.signals == ["KILL"]
@@ -197,16 +214,82 @@ def test_a_stop_while_one_waits_to_be_replaced(parts: Parts) -> None:
     assert len(parts.processes) == 2
 
 
-def test_reload_reaches_all(parts: Parts) -> None:
-    heard = []
-    parts.pool.reload()
+def test_other_settings_reach_all_and_those_that_come_later(parts: Parts, tmp_path: Path) -> None:
+    heard: list[object] = []
+    (tmp_path / "postd.toml").write_text('realm = "another"\n')
+    parts.pool.reload(load_settings("postd.toml", {}, tmp_path))
+    assert parts.told == ["another is looked at", "and good"]
     for process in parts.processes:
         _, data = process.heard.split(b"\n", 1)
-        orders = Orders(reload=lambda: heard.append("reload"), stop=lambda: heard.append("stop"))
+        orders = Orders(
+            reload=lambda values, where: heard.append((values["realm"], where["realm"])),
+            report=heard.append,
+            stop=lambda: heard.append("stop"),
+        )
         orders.childDataReceived(0, data[:3])
         orders.childDataReceived(0, data[3:])
+        orders.childDataReceived(0, b'{"report": 7}\n')
         orders.childConnectionLost(0, None)
-    assert heard == ["reload", "stop"] * 2
+    assert heard == [("another", "postd.toml: realm"), 7, "stop"] * 2
+    parts.processes[0].end(by=signal.SIGKILL)
+    parts.reactor.advance(RESTART_FIRST_S)
+    assert json.loads(parts.processes[2].heard)["values"]["realm"] == "another"
+
+
+class ReportTests:
+    """What workers tell is the service's: added up, and never less than before."""
+
+    def ask(self, parts: Parts) -> list[Report]:
+        reports: list[Report] = []
+        Deferred.fromCoroutine(parts.pool.report()).addCallback(reports.append)
+        return reports
+
+    def test_before_any_serves(self, parts: Parts) -> None:
+        (report,) = self.ask(parts)
+        assert not report.is_ready
+
+    def test_the_numbers_of_all_are_added_up(self, parts: Parts) -> None:
+        for process in parts.processes:
+            process.tell(serving=True)
+        assert parts.told == ["serving"]
+        reports = self.ask(parts)
+        for count, process in enumerate(parts.processes, 3):
+            process.tell(report=[1, {"store": "ok"}, encode(Numbers(counts={("asked",): count}, amounts={("x",): 1}))])
+        assert reports[0].is_ready
+        assert reports[0].numbers.counts["asked",] == 3 + 4
+        assert reports[0].numbers.amounts["x",] == 2
+
+    def test_what_one_had_counted_that_has_ended_stays(self, parts: Parts) -> None:
+        for process in parts.processes:
+            process.tell(serving=True)
+        self.ask(parts)
+        told = encode(Numbers(counts={("asked",): 5}, amounts={("x",): 1}))
+        parts.processes[0].tell(report=[1, {"store": "ok"}, told])
+        parts.processes[0].end(by=signal.SIGKILL)
+        reports = self.ask(parts)
+        parts.processes[1].tell(report=[2, {"store": "ok"}, told])
+        assert reports[0].numbers.counts["asked",] == 10
+        assert reports[0].numbers.amounts["x",] == 1
+        assert reports[0].numbers.counts["worker_ends",] == 1
+
+    def test_one_that_does_not_answer_is_named_and_killed_in_the_end(self, parts: Parts) -> None:
+        for process in parts.processes:
+            process.tell(serving=True)
+        for number in range(1, 40):
+            reports = self.ask(parts)
+            parts.processes[0].tell(report=[number, {"store": "ok"}, encode(Numbers())])
+            parts.reactor.advance(ANSWER_MAX_S)
+            assert reports[0].troubles == "worker 2: does not answer"
+        assert parts.processes[1].signals[:1] == ["KILL"]
+        assert not parts.processes[0].signals
+
+    def test_what_is_wrong_with_one_is_wrong(self, parts: Parts) -> None:
+        for process in parts.processes:
+            process.tell(serving=True)
+        reports = self.ask(parts)
+        for process, state in zip(parts.processes, ("away", "ok"), strict=True):
+            process.tell(report=[1, {"store": state}, encode(Numbers())])
+        assert reports[0].troubles == "store: away"
 
 
 @pytest.fixture

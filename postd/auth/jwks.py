@@ -86,6 +86,15 @@ class KeySource:
         self._waiting: list[Deferred[None]] = []
         self._next: IDelayedCall | None = None
 
+    def take_over(self, other: "KeySource") -> None:
+        """Have the keys that another source of the same issuer has, until there are newer ones."""
+        self._keys, self._fetched_at = other._keys, other._fetched_at  # noqa: SLF001 - another one of us
+
+    @property
+    def age_s(self) -> float:
+        """For how many seconds the keys have been held; 0 if there are none."""
+        return 0.0 if self._keys is None else self._reactor.seconds() - self._fetched_at
+
     @property
     def held(self) -> KeySet | None:
         """The keys there are; another object after each fetch."""

@@ -68,11 +68,17 @@ class Throttle:
         now: Callable[[], float],
     ) -> None:
         self._store = store
-        self._allowed = (failures, address_failures, account_failures)
-        self._window_s = window_s
         self._now = now
+        self.limit(
+            failures=failures, address_failures=address_failures, account_failures=account_failures, window_s=window_s
+        )
         self._under_way: Counter[bytes] = Counter()
         self._unnoted: deque[tuple[float, FailureKeys]] = deque()
+
+    def limit(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
+        """Allow so many failures from now on; those that were noted go on to count for as long as they were to."""
+        self._allowed = (failures, address_failures, account_failures)
+        self._window_s = window_s
 
     async def check(self, attempt: FailureKeys) -> bool:
         """Let an attempt pass; return whether this account has failures from this address that still count.

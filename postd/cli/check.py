@@ -1,6 +1,7 @@
 """`postd check`: can a server with these settings do what they ask for?"""
 
 import os
+import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,15 @@ from postd.cli.running import global_reactor, run
 from postd.cli.shared import counted, with_settings
 from postd.cli.storing import try_store
 from postd.config import BearerSettings, LoadedSettings, Settings, check_folders, count_workers
-from postd.errors import ConfigError, PostdError, StoreMissingError, StoreRefusedError, StoreUnavailableError, printable
+from postd.errors import (
+    ConfigError,
+    PostdError,
+    StoreMissingError,
+    StoreOlderError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    printable,
+)
 from postd.issuers import make_issuer
 from postd.listeners import check_endpoint
 from postd.protocol.password import weakness
@@ -64,9 +73,14 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
             yield str(error)
     yield from rule_problems(loaded.settings)
     where = loaded.where["listen"]
+    for description in loaded.settings.admin.listen:
+        try:
+            check_endpoint(description, where=f"{loaded.where['admin']}.listen", now=time.time())
+        except ConfigError as error:
+            yield str(error)
     for description in loaded.settings.listen:
         try:
-            exposed = check_endpoint(description, where=where, reactor=global_reactor())
+            exposed = check_endpoint(description, where=where, now=time.time())
         except ConfigError as error:
             yield str(error)
         else:
@@ -105,6 +119,8 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
             yield True, f"{loaded.settings.store} is not there yet; the server makes it"
         else:
             yield False, f"{error.why}, and its folder is not writable"
+    except StoreOlderError as error:
+        yield True, error.why
     except (StoreRefusedError, StoreUnavailableError) as error:
         yield False, error.why
     except PostdError as error:

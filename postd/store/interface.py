@@ -6,7 +6,7 @@ durable when its call returns. `now` and all times are seconds since the epoch.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -207,8 +207,21 @@ class LoginStore(Protocol):
         """Remove what has expired."""
 
 
+class Timed(Protocol):
+    """Is told of what was asked of a store, for who counts it."""
+
+    def __call__(self, operation: Literal["read", "write"], took_s: float, *, failed: bool) -> None:
+        """Note what it took, with all waits. What the store refuses because of what is in it has not failed."""
+
+
+def untimed(operation: str, took_s: float, *, failed: bool) -> None:
+    """Note nothing."""
+
+
 class Store(PostStore, LoginStore, Protocol):
     """All that the service must remember, and the life of the place where it is kept."""
+
+    timed: Timed
 
     @property
     def description(self) -> str:

@@ -1,14 +1,17 @@
 """The life of a store in a Redis database, and how its scripts are run; what they do is up to the derived classes."""
 
 import secrets
-from collections.abc import Awaitable, Iterator
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Literal
 
 from twisted.logger import Logger
 
 from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.apart import run_apart
+from postd.store.interface import Timed, untimed
 from postd.store.redis_address import RedisAddress
 from postd.store.redis_link import DEADLINE_S, RedisLink
 from postd.store.redis_scripts import KEYS, SCHEMA, Script, load_script
@@ -34,6 +37,7 @@ class RedisEngine:
     _log = Logger()
 
     def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
+        self.timed: Timed = untimed
         self.description = address.description
         self._address = address
         self._reactor = reactor
@@ -70,11 +74,23 @@ class RedisEngine:
 
     async def _ask(self, *command: object) -> Any:
         """Return what a command answers that changes nothing."""
-        return await self._tell(self._link.ask(*command), self._reading)
+        return await self._time("read", lambda: self._tell(self._link.ask(*command), self._reading))
 
     async def _read(self, script: Script, *arguments: object) -> Any:
         """Return what a script answers that changes nothing."""
-        return await self._tell(self._run(script, arguments, DEADLINE_S), self._reading)
+        asking = partial(self._run, script, arguments, DEADLINE_S)
+        return await self._time("read", lambda: self._tell(asking(), self._reading))
+
+    async def _time(self, operation: Literal["read", "write"], ask: Callable[[], Awaitable[Any]]) -> Any:
+        began = time.perf_counter()
+        failed = False
+        try:
+            return await ask()
+        except StoreUnavailableError:
+            failed = True
+            raise
+        finally:
+            self.timed(operation, time.perf_counter() - began, failed=failed)
 
     async def _write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
         """Return what a script answers that changes something, once it has, and a replica knows, if one is to.
@@ -84,16 +100,20 @@ class RedisEngine:
             arguments: the others.
             deadline_s: how long it may take.
         """
-        if self._link.waiting >= QUEUE_MAX:
-            raise StoreBusyError(f"{QUEUE_MAX} commands are waiting")
-        limited = (self._link.limit_ms(deadline_s), *arguments)
-        answer = await self._tell(self._run(script, limited, deadline_s), self._writing)
-        try:
-            await self._link.confirm()
-        except StoreUnavailableError as error:
-            self._writing.began(error.why)
-            raise
-        return answer
+
+        async def write() -> Any:
+            if self._link.waiting >= QUEUE_MAX:
+                raise StoreBusyError(f"{QUEUE_MAX} commands are waiting")
+            limited = (self._link.limit_ms(deadline_s), *arguments)
+            answer = await self._tell(self._run(script, limited, deadline_s), self._writing)
+            try:
+                await self._link.confirm()
+            except StoreUnavailableError as error:
+                self._writing.began(error.why)
+                raise
+            return answer
+
+        return await self._time("write", write)
 
     async def _tell(self, asking: Awaitable[Any], trouble: Trouble) -> Any:
         """Return an answer; tell the log where the server begins to refuse, and where it no longer does."""

@@ -6,6 +6,7 @@ waits: where another process has locked the whole file, a read is tried again a 
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
@@ -20,6 +21,7 @@ from twisted.python.failure import Failure
 
 from postd.errors import PostdError, StoreBusyError, StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
+from postd.store.interface import Timed, untimed
 from postd.store.sqlite_file import SqliteFile, is_locked, store_error, transaction
 from postd.store.sqlite_locks import Identity
 from postd.store.sqlite_log import LogFiles
@@ -115,14 +117,22 @@ class SqliteEngine:
         reactor: its clock times the waits; answers come back on its thread.
         thread: where writes are made, if it is to be another than one of the store's own.
         synchronous: SQLite's word for how durable a commit is.
+        upgrade: whether a file that an older postd has left is brought up to date, and not refused.
     """
 
     _log = Logger()
 
     def __init__(
-        self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, synchronous: str = "FULL"
+        self,
+        path: str,
+        *,
+        reactor: IReactor,
+        thread: WriterThread | None = None,
+        synchronous: str = "FULL",
+        upgrade: bool = True,
     ) -> None:
-        self._file = SqliteFile(path, synchronous=synchronous)
+        self._file = SqliteFile(path, synchronous=synchronous, upgrade=upgrade)
+        self.timed: Timed = untimed
         self.description = "sqlite:" + os.fsencode(path).decode(errors="backslashreplace")
         self._reactor = reactor
         self._thread = thread or WriterThread(reactor)
@@ -320,6 +330,7 @@ class SqliteEngine:
         return result
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        began = time.perf_counter()
         for wait_s in (*_READ_AGAIN_AFTER_S, None):
             if self._reader is None:
                 break
@@ -329,11 +340,14 @@ class SqliteEngine:
                 if wait_s is None or not is_locked(error):
                     unavailable = self._unavailable(error)
                     self._reading.began(unavailable.why)
+                    self.timed("read", time.perf_counter() - began, failed=True)
                     raise unavailable from None
             else:
                 self._reading.ended()
+                self.timed("read", time.perf_counter() - began, failed=False)
                 return result
             await deferLater(self._reactor, wait_s)
+        self.timed("read", time.perf_counter() - began, failed=True)
         raise StoreUnavailableError(self._why_not_open)
 
     async def _write(self, write: Callable[[sqlite3.Connection], object], *, synced: bool = True) -> Any:
@@ -343,13 +357,17 @@ class SqliteEngine:
             write: changes the database; its transaction is that of other writes, too.
             synced: False if it need not outlive a power cut, but only the process.
         """
+        began = time.perf_counter()
+        failed = False
         try:
             result = await self._writes.submit((write, synced))
-        except StoreBusyError:
-            raise  # every refused request would be a line in the log, just when there is most to do
         except StoreUnavailableError as error:
-            self._writing.began(error.why)
+            failed = True
+            if not isinstance(error, StoreBusyError):  # else a line for every request, just when there is most to do
+                self._writing.began(error.why)
             raise
+        finally:
+            self.timed("write", time.perf_counter() - began, failed=failed)
         self._writing.ended()
         return result
 

@@ -2,13 +2,14 @@
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from twisted.internet.address import UNIXAddress
 from twisted.logger import Logger
 
+from postd.web.answers import encode_header
 from postd.web.errors import Problem
 
 UNIX = "unix"
@@ -66,6 +67,15 @@ class Clients:
             self._tell_once(_peer(request))
             return False
         return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
+
+    def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
+        """Return what makes the line that keeps browsers from plain HTTP (RFC 6797 §6.1), of answers over TLS (§7.2).
+
+        Args:
+            max_age_s: for how many seconds they are to keep it in mind.
+        """
+        line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
+        return lambda request: line if self.is_secure(request) else b""
 
     def origin(self, request: Any) -> str:
         """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""

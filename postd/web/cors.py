@@ -24,7 +24,8 @@ ALL = "*"
 """What stands for every origin."""
 
 _EXPOSED = encode_header(
-    b"Access-Control-Expose-Headers", b"ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info"
+    b"Access-Control-Expose-Headers",
+    b"ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info, X-Request-Id",
 )
 _PREFLIGHT = b"".join(
     encode_header(b"Access-Control-" + name, value)
@@ -32,7 +33,7 @@ _PREFLIGHT = b"".join(
         (b"Allow-Methods", b"GET, HEAD, POST, PUT, DELETE"),
         (
             b"Allow-Headers",
-            b"Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, Last-Event-ID",
+            b"Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, Last-Event-ID, X-Request-Id",
         ),
         (b"Max-Age", b"600"),
     )

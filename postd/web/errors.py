@@ -121,8 +121,7 @@ def answer_error(request: Any, error: BaseException) -> Answer:
             path=request.path.decode("ascii", "backslashreplace"),
             id=request.id,
         )
-        detail = "Something went wrong here; the log of the server says what."
-        problem = Problem(500, detail, headers={b"X-Request-Id": request.id.encode("ascii")})
+        problem = Problem(500, "Something went wrong here; the log of the server says what.")
     if isinstance(error, MethodNotAllowed) and request.method == b"OPTIONS":
         return make_no_content(problem.headers)
     return answer_problem(request.path, problem)

@@ -63,6 +63,7 @@ class Events:
         self._listeners = 0
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
+        self._era = 0
         self._loops: list[LoopingCall] = []
         self._beats = 0
         self._behind = False
@@ -81,8 +82,18 @@ class Events:
         pieces = self._listen(_start(request, latest), latest, still_admitted)
         return make_stream(b"text/event-stream", pieces, _HEADERS)
 
+    @property
+    def listeners(self) -> int:
+        """How many there are."""
+        return self._listeners
+
+    def end_all(self) -> None:
+        """End all streams; their listeners come back, with the number of what they heard last."""
+        self._era += 1
+        self._wake()
+
     def close(self) -> None:
-        """End all streams; their listeners come back elsewhere, with the number of what they heard last."""
+        """End all streams, and those that come; their listeners come back elsewhere."""
         self._closed = True
         self._wake()
 
@@ -90,7 +101,7 @@ class Events:
         """Yield what a listener is sent; `after` is the last change it knows of, None if that cannot be told."""
         self._join(latest)
         try:
-            beats = self._beats
+            beats, era = self._beats, self._era
             told = b"retry: %d\n" % _RETRY_MS
             if after is None:
                 told += b"\n" + _reset(latest)
@@ -98,7 +109,7 @@ class Events:
             else:
                 # An id without an event: who is cut off before the first one knows where to go on all the same.
                 told += b"id: %d\n\n" % after
-            while not self._closed and await still_admitted():
+            while not self._closed and era == self._era and await still_admitted():
                 if told:
                     yield told
                 try:

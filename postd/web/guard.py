@@ -35,7 +35,8 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
 
 from postd.auth.checker import Checker, Lasting, always
-from postd.auth.credentials import InsufficientScopeError, Refused, log_refusal
+from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
+from postd.errors import TooManyFailuresError
 from postd.web.answers import Answer, make_no_content, make_redirect
 from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
@@ -106,7 +107,9 @@ class Realm:
             return IUser, User(name), _stay_out
         mind.request.username = name
         if mind.users and name not in mind.users:
+            mind.request.auth_outcome = "forbidden"
             return IResource, _FORBIDDEN, _stay_out
+        mind.request.auth_outcome = "accepted"
         return IResource, mind.resource, _stay_out
 
 
@@ -183,6 +186,8 @@ class Guard(HTTPAuthSessionWrapper):
 
     def refuse(self, error: Exception, request: Any) -> IResource:
         """Return what answers where a check has failed."""
+        if request.auth_scheme is not None:
+            request.auth_outcome = outcome_of(error)
         return self._challenge(error, request) if isinstance(error, Refused) else error_page(error)
 
     def _decode(self, request: Any) -> ICredentials | None:
@@ -241,6 +246,24 @@ async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refus
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
             request.add_header(b"WWW-Authenticate", challenge)
+
+
+def outcome_of(error: Exception) -> str:
+    """Return what has become of credentials that did not let a request in, in a word for those who count."""
+    for kinds, outcome in _OUTCOMES:
+        if isinstance(error, kinds):
+            return outcome
+    return "unavailable"
+
+
+_OUTCOMES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], str]] = (
+    (StaleNonceError, "stale"),
+    (InsufficientScopeError, "forbidden"),
+    (Refused, "refused"),
+    (TooManyFailuresError, "throttled"),
+    (Problem, "refused"),
+)
+"""The first that fits. A problem is one of the request: more than one field, or a page of another site has sent it."""
 
 
 def lasting(portal: Portal, request: Any) -> Lasting:

@@ -15,7 +15,7 @@ from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.form import decode_form
 from postd.web.front.router import Application
-from postd.web.guard import IUser, User
+from postd.web.guard import IUser, User, outcome_of
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 
 _log = Logger()
@@ -61,11 +61,16 @@ class LoginPages:
     @app.route("/login", methods=["POST"])
     async def log_in(self, request: Any) -> Answer:
         self._clients.refuse_cross_site(request)
+        request.auth_scheme = "form"
         try:
             session_id = await self._begin_session(request)
-        except Refused:
+        except Exception as error:
+            request.auth_outcome = outcome_of(error)
+            if not isinstance(error, Refused):
+                raise
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
             return make_answer(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+        request.auth_outcome = "accepted"
         _log.info("signed in: {user!r} from {address}", user=request.username, address=self._clients.address(request))
         set_session_cookie(request, session_id, secure=self._is_secure(request))
         return make_redirect(b"/home")

@@ -15,7 +15,7 @@ from postd.config import Settings, ThrottleSettings
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.logins import Logins
 from postd.reactor import IReactor
-from postd.service import make_tree
+from postd.serving import make_tree
 from tests.helpers import Answer, InMemoryApi, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
 

@@ -202,7 +202,7 @@ def test_requests_need_not_be_logged(tmp_path: Path) -> None:
     [
         ("no/such/x.log", "No such file or directory", ("--nodaemon", "--pidfile=")),
         (".", "Is a directory", ("--pidfile=",)),
-        ("a\\u0000b", "embedded null byte", ("--pidfile=",)),
+        ("a\\u0000b", "embedded null", ("--pidfile=",)),
     ],
     ids=["foreground", "folder", "no name"],
 )
@@ -230,3 +230,18 @@ def test_a_full_disk_keeps_nobody_from_being_served(tmp_path: Path) -> None:
         daemon.process.send_signal(signal.SIGHUP)
         assert daemon.stop() == -signal.SIGTERM
         assert daemon.log == "postd: /dev/full: No space left on device; the log has a gap from now on\n"
+
+
+def test_what_is_no_file_is_written_to_and_not_renamed(tmp_path: Path) -> None:
+    """Stock twistd would rename it after a megabyte, and go on in a file: as root /dev/null itself."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDWR), "rb") as reader:
+        command = [TWISTD, "--nodaemon", "--pidfile=", f"--logfile={pipe}", "postd", "--store=memory:"]
+        process = subprocess.Popen([*command, f"--listen={FREE_PORT}"], cwd=tmp_path)
+        try:
+            assert any(b"postd ready: " in line for line in reader)
+        finally:
+            process.terminate()
+            process.wait(STOP_MAX_S)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]

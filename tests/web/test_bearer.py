@@ -21,7 +21,7 @@ from postd.reactor import IReactor
 from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
 from postd.web.client import Clients
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
-from tests.helpers import Answer, InMemoryApi, make_site
+from tests.helpers import Answer, InMemoryApi, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.web.clients import (
     ask_raw,
@@ -77,8 +77,8 @@ def check_challenged(answer: Answer, *lines: str) -> None:
 
 
 def settle(answer: Answer) -> None:
-    """Take away what is another in each answer: the time, and a nonce."""
-    del answer.headers["date"]
+    """Take away what is another in each answer: the time, the request's name, and a nonce."""
+    forget_own(answer)
     lines = answer.headers.get("www-authenticate", [])
     answer.headers["www-authenticate"] = [re.sub('nonce="[^"]*"', "", line) for line in lines]
 

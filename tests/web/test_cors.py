@@ -52,7 +52,7 @@ def check_readable(answer: Answer, origin: str = APP) -> None:
     assert cors.pop("allow-origin") == [origin]
     (exposed,) = cors.pop("expose-headers")
     assert set(exposed.split(", ")) == {
-        *("ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", "Authentication-Info"),
+        *("ETag", "Link", "Location", "Retry-After", "WWW-Authenticate", "Authentication-Info", "X-Request-Id"),
     }
     assert cors == {}
     assert varies_by_origin(answer) == (origin != "*")
@@ -64,7 +64,15 @@ def check_allowed(answer: Answer, method: str, origin: str = APP) -> None:
     assert answer.header("Access-Control-Allow-Origin") == origin
     assert method.lower() in words(answer, "Access-Control-Allow-Methods")
     assert words(answer, "Access-Control-Allow-Headers") == {
-        *("authorization", "content-type", "if-match", "if-none-match", "idempotency-key", "last-event-id"),
+        *(
+            "authorization",
+            "content-type",
+            "if-match",
+            "if-none-match",
+            "idempotency-key",
+            "last-event-id",
+            "x-request-id",
+        ),
     }
     assert answer.header("Access-Control-Max-Age") == "600"
     assert answer.header("Access-Control-Allow-Credentials") is None

@@ -51,7 +51,7 @@ from postd.protocol.http1 import (
     refuse_body,
 )
 from postd.web.front.request import PostdRequest
-from postd.web.front.sockets import bytes_taken, has_unread
+from postd.web.front.sockets import bytes_taken, end_output, has_unread
 
 if TYPE_CHECKING:
     from postd.web.front.site import PostdSite
@@ -225,7 +225,8 @@ class Channel(Protocol):
         self.transport.write(b"".join(parts))
 
     def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
-        own_fields = self.request.own_fields if self.request is not None else b""
+        request = self.request
+        own_fields = request.own_fields + request.fields_of_all() if request is not None else b""
         self.write_answer(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
 
     def write(self, data: bytes) -> None:
@@ -272,7 +273,10 @@ class Channel(Protocol):
     def close_if_idle(self) -> None:
         """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
         waits = self.request is None and self._head is None and not self._buffer and not self._full
-        if waits and self._state is _State.OPEN:
+        # What the kernel has and nobody has read is a request, too.
+        if waits and self._state is _State.OPEN and not has_unread(self.transport):
+            if not self.isSecure():
+                end_output(self.transport)  # now: the transport would in a later turn, and lose what comes until then
             self._close(LINGER_S)  # TLS waits for the client to say that it has understood
 
     def pass_deadline(self) -> None:
@@ -286,7 +290,7 @@ class Channel(Protocol):
                 self.abort()
         elif self._head is not None or self._begun:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
-        elif self.request is None:
+        elif self.request is None and not has_unread(self.transport):
             self._close(LINGER_S)
 
     def abort(self) -> None:

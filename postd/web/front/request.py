@@ -6,8 +6,11 @@ Departures from stock Twisted:
   resources of ours have no use for (`args`, headers in Twisted's form) is made when somebody asks for it.
 - An answer that is known whole goes out with its head in one write (`send`).
 - No `Server` field with a version in it (contract 7), and no look at an encoder.
+- Each answer names its request (`X-Request-Id`), as the client or a proxy has, or as we do: who has the answer finds
+  its line in the log.
 """
 
+import re
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -21,6 +24,7 @@ from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
 from zope.interface import implementer
 
+from postd.errors import without_tokens
 from postd.protocol.http1 import Head
 from postd.web.answers import Answer, Stream, encode_header, make_no_content
 from postd.web.errors import Problem, answer_error, answer_problem
@@ -34,6 +38,9 @@ _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _HTTP_1_1 = 1
 _CLIENT_GONE = 499
 """What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
+
+_ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
+"""What is taken for the name of a request: it goes into the log as it is."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -60,6 +67,7 @@ class PostdRequest(Request):
         username: who it was found to come from.
         credentials: those that it was let in with, if any were needed.
         auth_scheme: the scheme of the credentials in it, if there are any that count.
+        auth_outcome: what became of them (`postd_auth_total`).
         route: the rule that its path fits, for the log.
         own_fields: lines of the answer's head that are this request's alone.
         answering: what makes the answer, while it waits for something.
@@ -69,6 +77,7 @@ class PostdRequest(Request):
     username: str | None = None
     credentials: Any = None
     auth_scheme: str | None = None
+    auth_outcome: str | None = None
     route: str | None = None
     answering: "Answering | None" = None
     channel: "Channel"  # type: ignore[assignment]
@@ -120,10 +129,16 @@ class PostdRequest(Request):
 
     @property
     def id(self) -> str:
-        """What the log calls this request; no other has the same."""
+        """What the log calls this request: what it is called by who sent it, or what no other is called."""
         if self._id is None:
-            self._id = self.site.next_request_id()
+            given = self.fields.get(b"X-Request-Id")
+            self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
         return self._id
+
+    def fields_of_all(self) -> bytes:
+        """Return the lines that every answer has in its head, whatever it is."""
+        named = b"X-Request-Id: %b\r\n" % self.id.encode("ascii")
+        return named if self.site.secure_fields is None else named + self.site.secure_fields(self)
 
     def process(self) -> None:
         """Find the resource and let it render."""
@@ -177,7 +192,7 @@ class PostdRequest(Request):
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1
         self.code = status
-        self.channel.write_answer(head + self.own_fields, self._answer_headers, body)
+        self.channel.write_answer(head + self.own_fields + self.fields_of_all(), self._answer_headers, body)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
@@ -190,3 +205,10 @@ class PostdRequest(Request):
     def refuse(self, status: int, why: str) -> None:
         """Answer to a request that is not taken."""
         self.send(answer_problem(self.path, Problem(status, why)))
+
+
+def _decode_id(lines: list[bytes]) -> str | None:
+    if len(lines) != 1 or not _ID.fullmatch(lines[0]):
+        return None
+    name = lines[0].decode("ascii")
+    return name if without_tokens(name) == name else None

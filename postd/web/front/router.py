@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from klein import Klein
 from klein.resource import KleinResource
-from werkzeug.exceptions import NotFound
+from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.web.answers import Answer, Stream
 from postd.web.front.answering import answer
@@ -59,7 +59,13 @@ class Router(KleinResource):
 
     def render(self, request: Any) -> Any:
         asked = request.method, request.path
-        view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
+        try:
+            view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
+        except MethodNotAllowed as error:
+            for method in error.valid_methods or ():
+                request.route = self._match(method.encode("ascii"), request.path)[2]
+                break
+            raise
         return answer(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:

@@ -11,6 +11,7 @@ Departures from stock Twisted:
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -23,6 +24,7 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
+from postd.metrics.tally import Tally
 from postd.web.front.access_log import AccessLog
 from postd.web.front.channel import Channel
 from postd.web.front.request import PostdRequest
@@ -30,6 +32,10 @@ from postd.web.front.request import PostdRequest
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
 time."""
+
+IDLE_GRACE_S = 0.5
+"""How long connections without a request may still send one when the server ends. Closed at once, a client that is just
+sending one would not know what has become of it."""
 
 FULL_NOTE_S = 60
 """How often the log tells that there are too many connections."""
@@ -77,6 +83,8 @@ class PostdSite(Site):
         root: the resource tree.
         limits: what a client may ask for.
         access_log: notes the requests, if anybody wants to know.
+        tally: counts them, likewise.
+        secure_fields: returns what the answer to a request has in its head where it goes over TLS.
         reactor: its clock.
 
     Attributes:
@@ -86,15 +94,24 @@ class PostdSite(Site):
     reactor: IReactorTime
     noisy = False
 
-    def __init__(
-        self, root: IResource, *, limits: Limits, access_log: AccessLog | None = None, reactor: IReactorTime
+    def __init__(  # noqa: PLR0913 - all but three have their defaults
+        self,
+        root: IResource,
+        *,
+        limits: Limits,
+        access_log: AccessLog | None = None,
+        tally: Tally | None = None,
+        secure_fields: Callable[[PostdRequest], bytes] | None = None,
+        reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
         self.connections_max = limits.connections
+        self.secure_fields = secure_fields
         self.channels: set[Channel] = set()
         self.ending = False
         self._access_log = access_log
+        self._tally = tally
         self._all_closed: Deferred[None] | None = None
         self._full_noted_s = -math.inf
         self._sweeping = LoopingCall(self._sweep)
@@ -105,15 +122,36 @@ class PostdSite(Site):
         self._id_start = os.urandom(5).hex()
         self._ids = 0
 
+    def renew(
+        self,
+        root: IResource,
+        *,
+        limits: Limits,
+        access_log: AccessLog | None,
+        secure_fields: Callable[[PostdRequest], bytes] | None,
+    ) -> None:
+        """Serve the requests from now on with other things; those under way have what they began with."""
+        self.resource, self.limits, self.secure_fields = root, limits, secure_fields
+        self.connections_max = limits.connections
+        if self._access_log is not None and access_log is not self._access_log:
+            self._access_log.close()
+        self._access_log = access_log
+        if self._sweeping.running:
+            self._sweeping.stop()
+            self._sweep_on()
+
     def stopFactory(self) -> None:
         if self._access_log is not None:
             self._access_log.close()
         super().stopFactory()
 
     def log(self, request: PostdRequest) -> None:  # type: ignore[override]
-        """Note a request for the access log."""
+        """Note a request that was answered, or given up."""
         if self._access_log is not None:
             self._access_log.note(request, time.time())
+        if self._tally is not None:
+            asked = request.route, request.method, request.code, request.auth_scheme, request.auth_outcome
+            self._tally.note_request(asked, self.reactor.seconds() - request.started_s)
 
     def next_request_id(self) -> str:
         self._ids += 1
@@ -138,9 +176,12 @@ class PostdSite(Site):
         """Called when a connection is there."""
         self.channels.add(channel)
         if not self._sweeping.running:
-            limits = self.limits
-            shortest_s = min(limits.header_s, limits.body_s, limits.idle_s)
-            self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
+            self._sweep_on()
+
+    def _sweep_on(self) -> None:
+        limits = self.limits
+        shortest_s = min(limits.header_s, limits.body_s, limits.idle_s)
+        self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
 
     def forget(self, channel: Channel) -> None:
         """Called when a connection is gone."""
@@ -158,16 +199,15 @@ class PostdSite(Site):
         self.ending = True
 
     async def finish(self, *, within_s: float) -> None:
-        """Close the connections that have no request, and return when all others have had their answers.
+        """Return when all requests have had their answers, and all connections are closed.
 
         Args:
             within_s: what is still under way after so many seconds is cut off.
         """
-        for channel in list(self.channels):
-            channel.close_if_idle()
         if not self.channels:
             return
         self._all_closed = Deferred()
+        closing_idle = self.reactor.callLater(min(IDLE_GRACE_S, within_s / 2), self.close_idle)
         try:
             await self._all_closed.addTimeout(within_s, self.reactor)
         except DeferredTimeoutError:
@@ -176,6 +216,14 @@ class PostdSite(Site):
             _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
             for channel in left:
                 channel.abort()
+        finally:
+            if closing_idle.active():
+                closing_idle.cancel()
+
+    def close_idle(self) -> None:
+        """Close the connections that have no request."""
+        for channel in list(self.channels):
+            channel.close_if_idle()
 
     def acceptableProtocols(self) -> list[bytes]:
         return [b"http/1.1"]
@@ -189,6 +237,8 @@ class PostdSite(Site):
                 _log.failure("could not end a connection whose time has passed")
 
     def _note_full(self) -> None:
+        if self._tally is not None:
+            self._tally.connections_refused += 1
         now = self.reactor.seconds()
         if now - self._full_noted_s >= FULL_NOTE_S:
             self._full_noted_s = now

@@ -5,6 +5,7 @@ import fcntl
 import socket
 import struct
 import termios
+from contextlib import suppress
 from typing import Any
 
 _TCP_INFO_BYTES = 256
@@ -38,9 +39,23 @@ def has_unread(transport: Any) -> bool:
     return count[0] > 0
 
 
+def end_output(transport: Any) -> None:
+    """Tell the client at once that no more will come, unless there is something that the kernel has not got yet."""
+    inner = _innermost(transport)
+    handle = _socket_of(transport)
+    if handle is None or inner._tempDataBuffer or len(inner.dataBuffer) > inner.offset:  # noqa: SLF001 - nobody tells
+        return
+    with suppress(OSError):  # it has gone
+        handle.shutdown(socket.SHUT_WR)
+
+
 def _socket_of(transport: Any) -> socket.socket | None:
     """Return the socket under TLS and the PROXY protocol; None if there is none, as in memory."""
+    handle: socket.socket | None = getattr(_innermost(transport), "socket", None)
+    return handle
+
+
+def _innermost(transport: Any) -> Any:
     while hasattr(transport, "transport"):
         transport = transport.transport
-    handle: socket.socket | None = getattr(transport, "socket", None)
-    return handle
+    return transport

@@ -44,6 +44,9 @@ nothing, and 405 with `Allow` where there is no such method.
 
 Long answers come with gzip to who accepts it. Pages of other origins may use the API where the settings name these \
 origins (CORS).
+
+Every answer names its request in `X-Request-Id`: as the request itself does in that field, or as the server does. The \
+log of the server has that name, too.
 """
 
 _SCHEMES: Mapping[str, Mapping[str, str]] = {

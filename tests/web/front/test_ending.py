@@ -11,6 +11,7 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
 from postd.web.front.channel import LINGER_S, Channel
+from postd.web.front.site import IDLE_GRACE_S
 from tests.helpers import MemoryTransport, connect, make_site
 
 GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -89,7 +90,23 @@ def test_a_connection_without_a_request_is_closed(server: Ending) -> None:
     channel.dataReceived(GET)
     server.slow.answer()
     server.end()
+    server.clock.advance(IDLE_GRACE_S)
     assert not new.connected
+    assert not used.connected
+    assert server.ended
+
+
+def test_a_request_that_was_just_being_sent_is_answered_and_is_the_last(server: Ending) -> None:
+    """A client cannot know that we end before it has read that; what it sends until then is no failure."""
+    used, channel = server.connect()
+    channel.dataReceived(GET)
+    server.slow.answer()
+    server.end()
+    server.clock.advance(IDLE_GRACE_S / 2)
+    channel.dataReceived(GET)
+    server.slow.answer()
+    assert used.value().count(b"HTTP/1.1 200") == 2
+    assert used.value().count(b"\r\nConnection: close\r\n") == 1
     assert not used.connected
     assert server.ended
 
@@ -173,6 +190,7 @@ def test_what_takes_longer_is_cut_off(server: Ending) -> None:
 def test_a_client_over_tls_that_says_nothing_does_not_hold_it_up(server: Ending) -> None:
     transport, _ = server.connect(tls=True)
     server.end()
+    server.clock.advance(IDLE_GRACE_S)
     assert transport.disconnecting
     assert not server.ended
     server.clock.advance(LINGER_S)

@@ -1,0 +1,216 @@
+"""What an operator and systemd see of a server, whether it is one process or several (contract 6).
+
+It starts and stops what serves, has the admin listeners, tells systemd how it goes, and on SIGHUP brings in what is
+new: all of it, or with a loud word nothing.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+import postd
+from postd.config import LoadedSettings, keep_fixed
+from postd.errors import ConfigError
+from postd.listeners import Listener, certificate_problems, close
+from postd.notify import Notifier
+from postd.reactor import IReactor
+from postd.report import Report
+from postd.web.front.site import PostdSite
+
+LOOK_EVERY_S = 1.0
+"""How often it is seen how the service is."""
+
+END_S = 15.0
+"""How long the end may take beside `shutdown_grace`: that of workers, of the store and of what has to be cut off."""
+
+ADMIN_END_S = 0.2
+"""How long those who ask on the admin listeners have for the rest of their answers when the service ends."""
+
+
+class Server(Protocol):
+    """What serves."""
+
+    def startService(self) -> object:
+        """Begin."""
+
+    def stopService(self) -> Deferred[None]:
+        """Finish what is under way, and end."""
+
+    def reload(self, loaded: LoadedSettings) -> None:
+        """Serve from now on as other settings say, and take up what has changed in files.
+
+        Raises:
+            ConfigError: they cannot be used; nothing has changed.
+        """
+
+    async def report(self) -> Report:
+        """Return how it is."""
+
+
+class Place(Struct, frozen=True):
+    """What something listens on, and what its connections are served with."""
+
+    listeners: Sequence[Listener]
+    site: PostdSite
+
+
+class Supervisor(Service):
+    """The server with all that is around it.
+
+    Args:
+        loaded: the settings that it serves with.
+        reread: reads them anew, for a reload; may raise ConfigError.
+        reopen_log: called on SIGHUP, before anything else is.
+        listeners: those of the server.
+        store: describes its store.
+        reactor: its clock, and takes signals.
+
+    Attributes:
+        server: what serves, once it is known.
+        admin: the admin listeners, if there are any.
+    """
+
+    _log = Logger()
+    server: Server
+    admin: Place | None = None
+
+    def __init__(  # noqa: PLR0913 - all that is around
+        self,
+        loaded: LoadedSettings,
+        *,
+        reread: Callable[[], LoadedSettings],
+        reopen_log: Callable[[], None],
+        listeners: Sequence[Listener],
+        store: str,
+        notifier: Notifier,
+        reactor: IReactor,
+    ) -> None:
+        self._loaded = loaded
+        self._reread = reread
+        self._reopen_log = reopen_log
+        self._listeners = {listener.url: listener for listener in listeners}  # a port that is closed has no address
+        self._store = store
+        self._notifier = notifier
+        self._reactor = reactor
+        self._started_at = time.time()
+        self._reloads = {"taken": 0, "refused": 0}
+        self._refused = ""
+        self._is_serving = False
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = reactor
+
+    def startService(self) -> None:
+        super().startService()
+        self.server.startService()
+        # A handler may run in the middle of anything.
+        self._reactor.callWhenRunning(
+            signal.signal, signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload)
+        )
+        # As long as the server ends, nobody asks for it once more; stock Twisted would log a traceback.
+        self._reactor.addSystemEventTrigger("before", "shutdown", _deafen)
+        self._reactor.callWhenRunning(self._watch)
+
+    def _watch(self) -> None:
+        self._notifier.start()
+        self._looking.start(LOOK_EVERY_S).addErrback(self._log_failure)
+
+    def _log_failure(self, failure: Failure) -> None:
+        self._log.failure("systemd is not told any more how it goes", failure=failure)
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self._looking.running:
+            self._looking.stop()
+        self._notifier.stopping(self._loaded.settings.shutdown_grace_s + END_S)
+        self._notifier.status("stopping: what is under way is finished")
+        try:
+            await self.server.stopService()
+        finally:
+            if self.admin is not None:
+                self.admin.site.begin_end()
+                await close(self.admin.listeners)
+                self.admin.site.close_idle()
+                await self.admin.site.finish(within_s=ADMIN_END_S)
+            self._notifier.stop()
+
+    def serving(self) -> None:
+        """Called when all listeners accept."""
+        self._warn()
+        self._is_serving = True
+        self._notifier.ready()
+
+    async def report(self) -> Report:
+        """Return how the service is, for the admin listeners."""
+        report = await self.server.report()
+        numbers = report.numbers
+        numbers.counts.update({("reloads", outcome): count for outcome, count in self._reloads.items()})
+        numbers.amounts["reload_good",] = not self._refused
+        numbers.amounts["ready",] = report.is_ready
+        numbers.amounts["info", postd.__version__, self._store] = 1
+        numbers.amounts["started",] = self._started_at
+        for url, listener in self._listeners.items():
+            if listener.certificate is not None:
+                numbers.amounts["not_after", url] = listener.certificate.not_after
+        return report
+
+    def reload(self) -> None:
+        """Take up what has changed: the log's file, settings, and the files that they name."""
+        self._reopen_log()
+        self._log.info("SIGHUP: looking for what has changed")
+        if self._is_serving:
+            self._notifier.reloading()
+        try:
+            self._reload_settings()
+        except ConfigError as error:
+            self._reloads["refused"] += 1
+            self._refused = f"; the last reload was refused: {error}"
+            self._log.error("nothing is reloaded, the old stays in force: {error}", error=error)
+        else:
+            self._reloads["taken"] += 1
+            self._refused = ""
+        finally:
+            if self._is_serving:
+                self._notifier.ready()
+
+    def _reload_settings(self) -> None:
+        before = self._loaded
+        loaded, left = keep_fixed(self._reread(), before)
+        self.server.reload(loaded)
+        self._loaded = loaded
+        names = loaded.settings.__struct_fields__
+        encoded = dict(zip(names, loaded.settings.__struct_encode_fields__, strict=True))
+        changed = [encoded[name] for name in names if getattr(loaded.settings, name) != getattr(before.settings, name)]
+        if changed:
+            self._log.info("settings reloaded: {changed}", changed=", ".join(changed))
+        for key in left:
+            self._log.warn("{key} has changed in the settings: that takes a restart", key=key)
+        self._warn()
+
+    def _warn(self) -> None:
+        for problem in certificate_problems(self._listeners.values(), self._reactor.seconds()):
+            self._log.warn("{problem}", problem=problem)
+
+    def _look(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._tell_status())
+
+    async def _tell_status(self) -> None:
+        report = await self.server.report()
+        if self.running:
+            how = report.troubles or f"ready: {', '.join(self._listeners)}; store {self._store}"
+            self._notifier.status(how + self._refused)
+
+
+def _deafen() -> None:
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

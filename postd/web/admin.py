@@ -1,0 +1,58 @@
+"""What those who run the service ask it: `/healthz`, `/readyz`, `/metrics` (contract 6), on listeners of their own."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from twisted.web.resource import IResource, Resource
+
+from postd.metrics.exposition import CONTENT_TYPE, encode
+from postd.report import Report
+from postd.web.answers import TEXT, Answer, make_answer
+from postd.web.front.router import Application, Router
+
+_HEADERS = {b"Cache-Control": b"no-store"}
+
+
+class Admin:
+    """The views.
+
+    Args:
+        report: comes to how the service is.
+    """
+
+    app = Application()
+
+    def __init__(self, report: Callable[[], Awaitable[Report]]) -> None:
+        self._report = report
+
+    @app.route("/healthz", methods=["GET"])
+    async def show_life(self, _request: Any) -> Answer:
+        return make_answer(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
+
+    @app.route("/readyz", methods=["GET"])
+    async def show_readiness(self, _request: Any) -> Answer:
+        report = await self._report()
+        text = "".join(f"{what}: {state}\n" for what, state in report.states.items())
+        status = HTTPStatus.OK if report.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return make_answer(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
+
+    @app.route("/metrics", methods=["GET"])
+    async def show_numbers(self, _request: Any) -> Answer:
+        return make_answer(HTTPStatus.OK, CONTENT_TYPE, encode((await self._report()).numbers), _HEADERS)
+
+
+class _All(Resource):
+    """Leads all paths to the views."""
+
+    def __init__(self, views: IResource) -> None:
+        super().__init__()
+        self._views = views
+
+    def getChildWithDefault(self, _path: bytes, _request: Any) -> IResource:
+        return self._views
+
+
+def make_admin_root(report: Callable[[], Awaitable[Report]]) -> IResource:
+    """Return the resource tree of the admin listeners; `report` as for `Admin`."""
+    return _All(Router(Admin(report)))

@@ -1,0 +1,59 @@
+"""What the admin listeners answer."""
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from postd.metrics.tally import Numbers
+from postd.report import Report
+from postd.web.admin import make_admin_root
+from tests.helpers import Answer, make_site
+from tests.web.clients import ask_raw
+
+
+def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") -> Answer:
+    clock = Clock()
+
+    def report() -> Deferred[Report]:
+        return succeed(Report(states or {}, Numbers(amounts={("connections",): 3})))
+
+    site = make_site(make_admin_root(report), clock=clock)
+    return ask_raw(site, clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def test_it_is_alive_whatever_it_lacks() -> None:
+    answer = ask("/healthz", {"store": "away"})
+    assert (answer.status, answer.body) == (200, b"ok\n")
+
+
+def test_it_is_ready_if_all_is_well() -> None:
+    answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "ok"})
+    assert (answer.status, answer.body) == (200, b"store: ok\nbearer https://idp.example: ok\n")
+    assert answer.header("Content-Type") == "text/plain; charset=utf-8"
+    assert answer.header("Cache-Control") == "no-store"
+
+
+def test_what_is_missing_is_named() -> None:
+    answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "no keys yet"})
+    assert (answer.status, answer.body) == (503, b"store: ok\nbearer https://idp.example: no keys yet\n")
+
+
+def test_numbers_are_in_prometheus_format() -> None:
+    answer = ask("/metrics")
+    assert answer.status == 200
+    assert (answer.header("Content-Type") or "").startswith("text/plain; version=")
+    assert b"\npostd_connections 3.0\n" in answer.body
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_head_and_other_methods(path: str) -> None:
+    answer = ask(path, {"store": "ok"}, method="HEAD")
+    assert (answer.status, answer.body) == (200, b"")
+    assert int(answer.header("Content-Length") or 0) > 0
+    answer = ask(path, method="POST")
+    assert (answer.status, answer.header("Allow")) == (405, "GET, HEAD, OPTIONS")
+
+
+@pytest.mark.parametrize("path", ["/", "/post", "/login", "/metrics/", "/readyz/x", "//healthz"])
+def test_nothing_else_is_there(path: str) -> None:
+    assert ask(path).status == 404
