@@ -182,7 +182,7 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
     """Run, print what was found, and return the exit status."""
     texts = {number: f"Post {number:06} says little, but as much as most posts do." for number in range(1, LIST_MOST)}
     server_cores = _share_cores(arguments.workers)
-    with Tokens.make_issuer() as issuer, _redis_beside(folder, arguments.store) as store:
+    with Tokens.make_issuer() as issuer, redis_beside(folder, arguments.store) as store:
         server = Server(folder, store=store, issuer=issuer.issuer, workers=arguments.workers, cores=server_cores)
         server.fill("".join(json.dumps({"id": number, "post": text}) + "\n" for number, text in texts.items()))
         running = Soak(server, Tokens(issuer), Ledger(texts), seconds=arguments.minutes * 60, rate=arguments.rate)
@@ -215,7 +215,7 @@ def _share_cores(workers: int) -> set[int]:
 
 
 @contextmanager
-def _redis_beside(folder: Path, store: str) -> Iterator[str]:
+def redis_beside(folder: Path, store: str) -> Iterator[str]:
     """Start a Redis if one of ours is asked for; yield the URL of the store."""
     if store != OWN_REDIS:
         yield store

@@ -6,6 +6,7 @@ that are bad need every byte of what they send, and what came back before they w
 
 import asyncio
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Sequence
@@ -26,6 +27,10 @@ class BrokenAnswerError(Exception):
 
 class ClosedError(Exception):
     """The server has closed, or cut, the connection before the first byte of an answer."""
+
+
+class NoConnectionError(ClosedError):
+    """There is no connection: nothing was sent."""
 
 
 class Answer(Struct, frozen=True):
@@ -62,17 +67,17 @@ class Connection:
         self.closed = False
 
     @classmethod
-    async def open(cls, port: int) -> Self:
+    async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
         """Connect.
 
         Raises:
-            ClosedError: nobody answers.
+            NoConnectionError: nobody answers.
         """
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
-                return cls(*await asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES))
+                return cls(*await asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls))
         except OSError as error:  # a time-out is one, too
-            raise ClosedError(f"no connection: {error!r}") from None
+            raise NoConnectionError(f"no connection: {error!r}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,667 @@
+"""What operators do to a server that serves, and what it tells them: reloads, stops, health, numbers, request ids."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from postd.auth.userfile import make_account, set_account
+from tests.helpers import make_certificate, run_sql
+from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, Daemon
+from tests.integration.logins import DigestUser, is_stale, sign_in
+from tests.issuer import Issuer, Key
+from tests.redis_server import RedisServer
+
+PASSWORD = "correct horse"
+JSON = {"Content-Type": "application/json"}
+ADMIN = ("/healthz", "/readyz", "/metrics")
+HSTS = "Strict-Transport-Security"
+AUDIENCE = "https://posts.example"
+
+Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
+"""By the name of the number, and its labels."""
+
+
+def connect(url: str) -> httpx.Client:
+    """Return a client that does not read the machine's certificates: that takes 60 ms."""
+    return httpx.Client(base_url=url, timeout=START_MAX_S, verify=False)
+
+
+def ask(method: str, url: str, **options: Any) -> httpx.Response:
+    """Make a request over a connection of its own."""
+    with connect("") as client:
+        return client.request(method, url, **options)
+
+
+class Operated(Daemon):
+    """A daemon with TLS, an admin listener and a settings file that tests change."""
+
+    def __init__(self, folder: Path, workers: str, *, more: Sequence[str] = ()) -> None:
+        self.workers_wanted = workers
+        content = b""
+        for name in ("alice", "bob"):
+            content = set_account(content, make_account(name, PASSWORD, "postd"))
+        (folder / "users").touch(0o600)
+        (folder / "users").write_bytes(content)
+        make_certificate(folder)
+        self.settings_file = folder / "postd.toml"
+        super().__init__(folder, "-c", "postd.toml", *more, listen=None)
+        self.settings_file.write_text(self.settings())
+
+    def settings(self, top: str = "", *, write: str = "open", more: str = "") -> str:
+        """Return settings: lines for the top, who may write, and further tables."""
+        tls = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
+        return (
+            f'listen = ["{FREE_PORT}", "{tls}"]\nusers = "users"\nworkers = {self.workers_wanted}\nhsts = "365d"\n'
+            f'{top}\n[api]\nwrite = ["{write}"]\n[admin]\nlisten = ["{FREE_PORT}"]\n'
+            '[[page]]\npath = "/basic"\nschemes = ["basic"]\n[[page]]\npath = "/digest"\nschemes = ["digest"]\n'
+            f"{more}\n"
+        )
+
+    def _address(self, pattern: str) -> str:
+        ready = [line for line in self.log.splitlines() if "postd ready: " in line][-1]
+        (found,) = re.findall(pattern, ready)
+        return str(found)
+
+    @property
+    def tls_url(self) -> str:
+        return self._address(r"(https://\S+?)/[,;]")
+
+    @property
+    def admin_url(self) -> str:
+        return self._address(r"admin (http://\S+)/")
+
+    def ask_admin(self, path: str) -> httpx.Response:
+        return ask("GET", f"{self.admin_url}{path}")
+
+    def numbers(self) -> Numbers:
+        """Return what `/metrics` tells."""
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.ask_admin("/metrics").text)
+            for sample in family.samples
+        }
+
+    def reload(self, settings: str | None = None) -> None:
+        """Put other settings in place, if there are any, send SIGHUP, and wait until all processes have taken it up."""
+        if settings is not None:
+            self.settings_file.write_text(settings)
+        before = total(self.numbers(), "postd_reloads_total")
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: total(self.numbers(), "postd_reloads_total") == before + 1)
+        self.ask_admin("/readyz")  # workers are asked behind what they were told
+
+    @contextmanager
+    def reloaded(self, settings: str) -> Iterator[None]:
+        """Have other settings in force for a while."""
+        self.reload(settings)
+        try:
+            yield
+        finally:
+            self.reload(self.settings())
+
+    def each(self, do: Callable[[httpx.Client], httpx.Response]) -> list[httpx.Response]:
+        """Ask so often, over new connections, that each worker has most probably been asked."""
+        answers = []
+        for _ in range(1 if self.workers_wanted == "1" else 6):
+            with connect(self.url) as client:
+                answers.append(do(client))
+        return answers
+
+    def statuses(self, do: Callable[[httpx.Client], httpx.Response]) -> set[int]:
+        return {answer.status_code for answer in self.each(do)}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_MAX_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def total(numbers: Numbers, name: str, **labels: str) -> float:
+    """Return a number, added up over all labels that are not given."""
+    return sum(value for (one, of), value in numbers.items() if one == name and labels.items() <= set(of))
+
+
+def listen_to_the_end(lines: Iterator[str]) -> None:
+    """Read a stream that is about to end in order; httpx raises if its last chunk does not come."""
+    deadline = time.monotonic() + START_MAX_S
+    for _ in lines:
+        assert time.monotonic() < deadline
+
+
+def post(client: httpx.Client, **options: Any) -> httpx.Response:
+    return client.post("/post", json={"post": "x"}, **options)
+
+
+@pytest.fixture(scope="module", params=["1", "2"], ids=["one", "workers"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """A server that the tests share: each leaves the settings as it has found them."""
+    with Operated(tmp_path_factory.mktemp("service"), request.param) as daemon:
+        yield daemon
+    assert "Traceback" not in daemon.log
+
+
+# What it tells
+
+
+def test_health_readiness_and_numbers_are_on_the_admin_listener_alone(service: Operated) -> None:
+    health, ready, metrics = (service.ask_admin(path) for path in ADMIN)
+    assert (health.status_code, health.text) == (200, "ok\n")
+    assert (ready.status_code, ready.text) == (200, "store: ok\n")
+    assert metrics.headers["Content-Type"].startswith("text/plain; version=")
+    assert "# TYPE postd_http_requests_total counter" in metrics.text
+    for path in ADMIN:
+        assert ask("HEAD", f"{service.admin_url}{path}").status_code == 200
+        assert ask("POST", f"{service.admin_url}{path}").status_code == 405
+        assert service.statuses(lambda client, path=path: client.get(path)) == {404}  # type: ignore[misc]
+        assert ask("GET", f"{service.tls_url}{path}").status_code == 404
+    for path in ("/", "/post", "/home", "/nothing"):
+        assert service.ask_admin(path).status_code == 404
+
+
+def test_numbers_are_what_clients_have_counted(service: Operated) -> None:
+    """To the last request, whichever worker it went to."""
+    before = service.numbers()
+    counted: Counter[tuple[str, str, str, str]] = Counter()
+
+    def count(answer: httpx.Response, route: str, scheme: str = "none") -> httpx.Response:
+        counted[route, answer.request.method, str(answer.status_code), scheme] += 1
+        return answer
+
+    alice, wrong = ("alice", PASSWORD), ("nobody", "wrong")
+    for round_ in range(6):
+        with connect(service.url) as client:
+            location = count(post(client, headers={"Idempotency-Key": f"metrics-{round_}"}), "/post").headers[
+                "Location"
+            ]
+            count(client.get("/post"), "/post")
+            count(client.head(location), "/post/<id>")
+            count(client.put(location, json={"post": "y"}), "/post/<id>")
+            count(client.put(location, content=b"{", headers=JSON), "/post/<id>")
+            count(client.request("PATCH", "/post"), "/post")
+            count(client.delete(location), "/post/<id>")
+            count(client.get(location), "/post/<id>")
+            count(client.get("/nothing"), "none")
+            count(client.get("/basic"), "/basic")
+            count(client.get("/basic", auth=alice), "/basic", "basic")
+            count(sign_in(service, "alice", PASSWORD), "/login", "form")
+    count(ask("GET", f"{service.url}/basic", auth=wrong), "/basic", "basic")
+    digest = DigestUser("alice", PASSWORD)
+    nonce = digest.nonce(service)
+    counted["/digest", "GET", "401", "none"] += 1
+    with connect(service.url) as client:
+        assert count(digest.get(client, nonce, 1), "/digest", "digest").status_code == 200
+        assert is_stale(count(digest.get(client, nonce, 1), "/digest", "digest"))
+    after = service.numbers()
+
+    def grown(name: str, **labels: str) -> float:
+        return total(after, name, **labels) - total(before, name, **labels)
+
+    names = ("route", "method", "status", "scheme")
+    told = {
+        tuple(dict(of)[name] for name in names): value - before.get((which, of), 0)
+        for (which, of), value in after.items()
+        if which == "postd_http_requests_total"
+    }
+    assert {key: value for key, value in told.items() if value} == dict(counted)
+    for (route, method), requests in Counter(
+        {of: sum(n for key, n in counted.items() if key[:2] == of) for of in {key[:2] for key in counted}}
+    ).items():
+        assert grown("postd_http_request_duration_seconds_count", route=route, method=method) == requests
+    assert grown("postd_auth_total", scheme="basic", outcome="accepted") == 6
+    assert grown("postd_auth_total", scheme="basic", outcome="refused") == 1
+    assert grown("postd_auth_total", scheme="digest", outcome="accepted") == 1
+    assert grown("postd_auth_total", scheme="digest", outcome="stale") == 1
+    assert grown("postd_auth_total", scheme="form", outcome="accepted") == 6
+    assert grown("postd_store_duration_seconds_count", operation="write") >= 24
+    assert grown("postd_store_errors_total") == 0
+    if service.workers_wanted != "1":
+        assert total(after, "postd_workers") == int(service.workers_wanted)
+    assert total(after, "postd_ready") == 1
+    assert total(after, "process_resident_memory_bytes") > 10_000_000
+
+
+def test_connections_and_listeners_are_counted_while_they_are_there(service: Operated) -> None:
+    def there() -> tuple[float, float]:
+        numbers = service.numbers()
+        return total(numbers, "postd_connections"), total(numbers, "postd_event_listeners")
+
+    def nobody_is_left() -> bool:
+        ask(
+            "POST", f"{service.url}/post", json={"post": "x"}
+        )  # listeners that have gone are noticed when they are told
+        return there() == (0, 0)
+
+    wait_until(nobody_is_left)
+    with connect(service.url) as client, client.stream("GET", "/post/events"):
+        client.get("/post")
+        assert there() == (2, 1)
+    wait_until(nobody_is_left)
+
+
+@pytest.mark.parametrize("service", ["2"], ids=["workers"], indirect=True)
+def test_numbers_never_go_back_when_a_worker_is_killed(service: Operated) -> None:
+    for answer in service.each(lambda client: client.get("/post/1234567")):
+        assert answer.status_code == 404
+    seen = before = service.numbers()
+    ready = service.log.count("is ready, in the place of")
+    os.kill(service.workers[1], signal.SIGKILL)
+    while service.log.count("is ready, in the place of") == ready or total(seen, "postd_workers") < 2:
+        numbers = service.numbers()
+        for key, value in seen.items():
+            if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
+                assert numbers[key] >= value, key
+        seen = numbers
+        time.sleep(0.05)
+    for answer in service.each(lambda client: client.get("/post/1234567")):
+        assert answer.status_code == 404
+    after = service.numbers()
+    asked = {"route": "/post/<id>", "method": "GET", "status": "404"}
+    name = "postd_http_requests_total"
+    assert total(after, name, **asked) == total(before, name, **asked) + 6
+    assert total(after, "postd_worker_ends_total") == total(before, "postd_worker_ends_total") + 1
+
+
+def ids_in_log(service: Operated, id_: str) -> int:
+    return len(re.findall(rf" id={re.escape(id_)}$", service.log, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", ["/post", "/post/0", "/basic", "/", "/nothing"])
+def test_a_request_id_is_answered_and_logged(service: Operated, path: str) -> None:
+    given = f"trace.1-{path.strip('/') or 'root'}_{time.monotonic_ns()}~+=:@"
+    answer = ask("GET", f"{service.url}{path}", headers={"X-Request-Id": given})
+    assert answer.headers.get_list("X-Request-Id") == [given]
+    wait_until(lambda: ids_in_log(service, given) == 1)
+    ours = [ask("GET", f"{service.url}{path}").headers["X-Request-Id"] for _ in range(2)]
+    assert ours[0] != ours[1]
+    wait_until(lambda: all(ids_in_log(service, one) == 1 for one in ours))
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["x" * 129, "two words", 'quoted"', "ümlaut", "", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"],
+    ids=["long", "two words", "quoted", "not ASCII", "empty", "token"],
+)
+def test_what_is_no_request_id_is_not_taken_for_one(service: Operated, given: str) -> None:
+    answer = ask("GET", f"{service.url}/post", headers={b"X-Request-Id": given.encode()})
+    (ours,) = answer.headers.get_list("X-Request-Id")
+    assert re.fullmatch(r"[0-9a-f]+-[0-9a-f]+", ours)
+    wait_until(lambda: ids_in_log(service, ours) == 1)
+    assert not given or f"id={given}" not in service.log
+
+
+def test_strict_transport_security_is_on_answers_over_tls_alone(service: Operated) -> None:
+    paths = ("/post", "/post/0", "/basic", "/", "/home", "/nothing", "/openapi.json")
+    with connect(service.tls_url) as client:
+        for path in paths:
+            assert client.get(path).headers.get_list(HSTS) == ["max-age=31536000"]
+        assert client.delete("/post/0").headers.get_list(HSTS) == ["max-age=31536000"]
+        with client.stream("GET", "/post/events") as stream:
+            assert stream.headers.get_list(HSTS) == ["max-age=31536000"]
+    for path in paths:
+        assert HSTS not in ask("GET", f"{service.url}{path}").headers
+
+
+# What it takes up
+
+
+def test_a_rule_is_changed_while_it_serves(service: Operated) -> None:
+    with connect(service.url) as kept:
+        assert post(kept).status_code == 201
+        with service.reloaded(service.settings(write="basic")):
+            assert service.statuses(post) == {401}
+            assert post(kept).status_code == 401  # nor have connections of before the old rule
+            assert service.statuses(lambda client: post(client, auth=("alice", PASSWORD))) == {201}
+        assert post(kept).status_code == 201
+    assert service.statuses(post) == {201}
+
+
+def test_a_page_is_added_and_taken_away(service: Operated) -> None:
+    with service.reloaded(service.settings(more='[[page]]\npath = "/added"\nschemes = ["basic"]')):
+        assert service.statuses(lambda client: client.get("/added")) == {401}
+        answers = service.each(lambda client: client.get("/added", auth=("bob", PASSWORD)))
+        assert {answer.text for answer in answers} == {"Success: bob\n"}
+    assert service.statuses(lambda client: client.get("/added")) == {404}
+
+
+def test_the_throttle_is_changed_while_it_serves(service: Operated) -> None:
+    with service.reloaded(service.settings(more="[throttle]\nfailures = 1")):
+        who = f"guesser{time.monotonic_ns()}", "wrong"
+        assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
+        assert ask("GET", f"{service.url}/basic", auth=who).status_code == 429
+        assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
+    assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
+
+
+def test_users_are_taken_up_and_those_who_are_signed_in_stay(service: Operated) -> None:
+    users = service.folder / "users"
+    before = users.read_bytes()
+    session = {"Cookie": f"session={sign_in(service, 'alice', PASSWORD).cookies['session']}"}
+    users.write_bytes(set_account(before, make_account("carol", PASSWORD, "postd")))
+    service.reload()
+    assert service.statuses(lambda client: client.get("/basic", auth=("carol", PASSWORD))) == {200}
+    assert {one.text for one in service.each(lambda client: client.get("/home", headers=session))} == {
+        "Success: alice\n"
+    }
+    users.write_bytes(before)
+    service.reload()
+    assert service.statuses(lambda client: client.get("/basic", auth=("carol", PASSWORD))) == {401}
+
+
+def test_an_issuer_is_added_and_readiness_tells_of_its_keys(service: Operated) -> None:
+    with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
+        token = {"Authorization": f"Bearer {issuer.token()}"}
+        issuer.stop()
+        table = f'[[page]]\npath = "/bearer"\nschemes = ["bearer"]\n[[bearer]]\nissuer = "{issuer.issuer}"\n'
+        with service.reloaded(service.settings(more=f'{table}audience = "{AUDIENCE}"')):
+            ready = service.ask_admin("/readyz")
+            assert (ready.status_code, ready.text) == (503, f"store: ok\nbearer {issuer.issuer}: no keys yet\n")
+            assert total(service.numbers(), "postd_ready") == 0
+            assert ask("GET", f"{service.url}/post").status_code == 200  # all else goes on
+            issuer.start()
+            wait_until(lambda: service.ask_admin("/readyz").status_code == 200)
+            assert service.ask_admin("/readyz").text == f"store: ok\nbearer {issuer.issuer}: ok\n"
+            answers = service.each(lambda client: client.get("/bearer", headers=token))
+            assert {answer.text for answer in answers} == {"Success: alice\n"}
+            assert total(service.numbers(), "postd_bearer_keys", issuer=issuer.issuer) == 1
+            asked = len(issuer.asked)
+            service.reload()
+            assert service.statuses(lambda client: client.get("/bearer", headers=token)) == {200}
+            assert service.ask_admin("/readyz").status_code == 200  # what is held stays
+            assert len(issuer.asked) >= asked
+        assert service.statuses(lambda client: client.get("/bearer", headers=token)) == {404}
+        assert service.ask_admin("/readyz").text == "store: ok\n"
+
+
+BROKEN = {
+    "no TOML": (lambda service: service.settings() + "[api\n", "postd.toml"),
+    "a wrong value": (lambda service: service.settings(more='[limits]\nbody = "much"'), "limits.body"),
+    "a folder that is not there": (
+        lambda service: service.settings(more='[[page]]\npath = "/f"\nschemes = ["basic"]\nfiles = "gone"'),
+        "gone",
+    ),
+    "a secret that is not there": (
+        lambda service: service.settings(
+            more='[[bearer]]\nissuer = "http://127.0.0.1:9"\naudience = "x"\nclient_id = "x"\n'
+            'client_secret_file = "gone"\nintrospection_endpoint = "http://127.0.0.1:9/i"'
+        ),
+        "gone",
+    ),
+}
+
+
+def check_refused(service: Operated, broken: str, word: str) -> None:
+    before, errors = service.numbers(), service.log.count("#error]")
+    with service.reloaded(broken):
+        assert service.statuses(post) == {201}
+        numbers = service.numbers()
+        assert total(numbers, "postd_last_reload_good") == 0
+        refused = {"outcome": "refused"}
+        assert total(numbers, "postd_reloads_total", **refused) == total(before, "postd_reloads_total", **refused) + 1
+        lines = [line for line in service.log.splitlines() if "#error]" in line][errors:]
+        assert len(lines) == 1, lines
+        assert "nothing is reloaded, the old stays in force: " in lines[0]
+        assert word in lines[0]
+    assert total(service.numbers(), "postd_last_reload_good") == 1
+
+
+def test_broken_settings_are_refused_in_a_line_and_the_old_stay(service: Operated) -> None:
+    check_refused(service, "wrokers = 2\n" + service.settings(), "wrokers")
+
+
+@pytest.mark.parametrize("service", ["1"], ids=["one"], indirect=True)
+@pytest.mark.parametrize("what", BROKEN)
+def test_whatever_is_broken_in_settings_is_named(service: Operated, what: str) -> None:
+    make, word = BROKEN[what]
+    check_refused(service, make(service), word)
+
+
+def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(service: Operated) -> None:
+    warnings = service.log.count("that takes a restart")
+    other = service.settings(write="basic").replace("workers = ", "store = 'sqlite:other.db'\nworkers = 1")
+    with service.reloaded(other):
+        service.wait_for("that takes a restart", warnings + 2)
+        told = [line for line in service.log.splitlines() if "that takes a restart" in line][warnings:]
+        assert sorted(re.findall(r"(\w+) has changed", "\n".join(told))) == ["store", "workers"]
+        assert service.statuses(post) == {401}
+        assert service.ask_admin("/readyz").status_code == 200
+    assert not (service.folder / "other.db").exists()
+    assert len(service.workers) == (0 if service.workers_wanted == "1" else 2)
+
+
+def tls_connection(service: Operated) -> http.client.HTTPSConnection:
+    host, port = service.tls_url.removeprefix("https://").split(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(host, int(port), timeout=START_MAX_S, context=context)
+    connection.connect()
+    return connection
+
+
+def certificate_of(connection: http.client.HTTPSConnection) -> bytes:
+    shown = connection.sock.getpeercert(binary_form=True)
+    assert shown
+    return shown
+
+
+def get(connection: http.client.HTTPConnection, path: str = "/post") -> int:
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def test_a_certificate_is_taken_up_and_old_connections_go_on(service: Operated) -> None:
+    kept = tls_connection(service)
+    assert get(kept) == 200
+    ends = total(service.numbers(), "postd_tls_certificate_not_after_seconds")
+    time.sleep(1.1)  # the end of a certificate is told to the second
+    make_certificate(service.folder)
+    service.reload()
+    shown = set()
+    for _ in range(6):
+        connection = tls_connection(service)
+        shown.add(certificate_of(connection))
+        assert get(connection) == 200
+        connection.close()
+    assert len(shown) == 1
+    assert shown == {ssl.PEM_cert_to_DER_cert((service.folder / "cert.pem").read_text())}
+    assert certificate_of(kept) not in shown
+    assert get(kept) == 200
+    assert total(service.numbers(), "postd_tls_certificate_not_after_seconds") > ends
+    kept.close()
+
+
+def test_a_key_of_another_certificate_is_refused_and_the_old_one_is_shown(service: Operated) -> None:
+    key, certificate = service.folder / "key.pem", service.folder / "cert.pem"
+    before = key.read_bytes(), certificate.read_bytes()
+    make_certificate(service.folder)
+    certificate.write_bytes(before[1])
+    try:
+        service.reload()
+        assert total(service.numbers(), "postd_last_reload_good") == 0
+        assert "its key is not that of its certificate" in service.log
+        for _ in range(3):
+            connection = tls_connection(service)
+            assert certificate_of(connection) == ssl.PEM_cert_to_DER_cert(before[1].decode())
+            assert get(connection) == 200
+            connection.close()
+    finally:
+        key.write_bytes(before[0])
+    service.reload()
+    assert total(service.numbers(), "postd_last_reload_good") == 1
+
+
+def test_streams_end_in_order_when_rules_have_changed(service: Operated) -> None:
+    with connect(service.url) as client:
+        with client.stream("GET", "/post/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "retry: 1000"
+            service.reload()  # which ends nobody's
+            post(client)
+            assert next(line for line in lines if line.startswith("event: ")) == "event: added"
+            with service.reloaded(service.settings(write="basic")):
+                listen_to_the_end(lines)
+        assert client.get("/post").status_code == 200
+
+
+# How it ends
+
+BODY = b'{"post": "sent in two parts"}'
+HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+
+
+class Keeper(threading.Thread):
+    """Makes one request after the other on a connection, until an answer says that it was the last."""
+
+    def __init__(self, port: int, acknowledged: list[str], number: int) -> None:
+        super().__init__()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STOP_MAX_S)
+        self._acknowledged = acknowledged
+        self._number = number
+        self.error: Exception | None = None
+        self.ended_in_order = False
+
+    def run(self) -> None:
+        try:
+            for count in range(100_000):
+                text = f"{self._number}-{count}"
+                self._connection.request("POST", "/post", f'{{"post": "{text}"}}', JSON)
+                answer = self._connection.getresponse()
+                answer.read()
+                assert answer.status == 201
+                self._acknowledged.append(text)
+                if answer.getheader("Connection") == "close":
+                    self.ended_in_order = True
+                    return
+                time.sleep(0.01)
+        except (OSError, http.client.HTTPException, AssertionError) as error:
+            self.error = error
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stop_answers_what_was_sent_and_waits_no_longer_than_its_grace(tmp_path: Path, workers: str) -> None:
+    acknowledged: list[str] = []
+    with Operated(tmp_path, workers) as daemon:
+        daemon.reload(daemon.settings('shutdown_grace = "1s"'))
+        admin_url = daemon.admin_url
+        keepers = [Keeper(daemon.port, acknowledged, number) for number in range(4)]
+        hanging = socket.create_connection(("127.0.0.1", daemon.port), timeout=STOP_MAX_S)
+        hanging.sendall(HEAD + BODY[:10])
+        client = connect(daemon.url)
+        with hanging, client, client.stream("GET", "/post/events") as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            for keeper in keepers:
+                keeper.start()
+            wait_until(lambda: len(acknowledged) > 40)
+            signalled = time.monotonic()
+            daemon.process.send_signal(signal.SIGTERM)
+            listen_to_the_end(lines)
+            ready = ask("GET", f"{admin_url}/readyz")
+            assert ready.status_code == 503
+            assert "stopping" in ready.text
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", daemon.port))
+            for keeper in keepers:
+                keeper.join()
+            with suppress(ConnectionResetError):
+                assert hanging.recv(1000) == b""
+            waited_s = time.monotonic() - signalled
+            assert daemon.stop() == -signal.SIGTERM
+    assert [keeper.error for keeper in keepers] == [None] * 4
+    assert all(keeper.ended_in_order for keeper in keepers)
+    assert 0.9 < waited_s < 10  # the default
+    assert "1 connections are cut off, after 1.0 s" in daemon.log
+    stored = {text for (text,) in run_sql(tmp_path / "postd.db", "SELECT post FROM post")}
+    assert stored == set(acknowledged)
+    assert "Traceback" not in daemon.log
+
+
+def test_a_stop_sends_what_slow_readers_have_not_read_yet(tmp_path: Path) -> None:
+    """However much of it the kernel has taken: what the log has as answered arrives."""
+    with Daemon(tmp_path) as daemon, ExitStack() as closing_all:
+        posts = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)"
+        run_sql(tmp_path / "postd.db", f"{posts} INSERT INTO post (post) SELECT printf('%0140d', i) FROM n")
+        whole = ask("GET", f"{daemon.url}/post").content
+        slow = [closing_all.enter_context(socket.socket()) for _ in range(8)]
+        for requests, one in enumerate(slow, 1):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
+            one.settimeout(STOP_MAX_S)
+            one.connect(("127.0.0.1", daemon.port))
+            one.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n" * requests)
+        time.sleep(0.5)  # what can be sent has been
+        daemon.process.send_signal(signal.SIGTERM)
+        time.sleep(0.8)  # more than what those have who wait
+        received = b""
+        for one in slow:
+            received += b"".join(iter(lambda one=one: one.recv(100_000), b""))  # type: ignore[misc]
+            one.close()
+        assert daemon.stop() == -signal.SIGTERM
+    assert received.count(whole) + 1 == daemon.log.count('"GET /post HTTP/1.1" 200 ')
+
+
+_ACTIVATE = """\
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "web", "LISTEN_PID": str(os.getpid())}
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_a_restart_with_a_socket_of_systemd_refuses_nobody(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        through = (sys.executable, "-c", _ACTIVATE, str(held.fileno()))
+
+        def start() -> Daemon:
+            listen = "systemd:domain=INET:name=web"
+            return Daemon(tmp_path, listen=listen, through=through, pass_fds=(held.fileno(),))
+
+        with (
+            closing(http.client.HTTPConnection("127.0.0.1", port, timeout=START_MAX_S)) as kept,
+            closing(http.client.HTTPConnection("127.0.0.1", port, timeout=START_MAX_S)) as waiting,
+        ):
+            with start() as daemon:
+                assert daemon.port == port
+                assert ask("POST", f"{daemon.url}/post", json={"post": "before"}).status_code == 201
+                assert get(kept) == 200
+                daemon.process.send_signal(signal.SIGTERM)
+                assert get(kept) == 200  # within the half second of those who wait
+                assert daemon.stop() == -signal.SIGTERM
+            waiting.request("GET", "/post/1")
+            with start():
+                answer = waiting.getresponse()
+                assert (answer.status, answer.read()) == (200, b'{\n  "id": 1,\n  "post": "before"\n}\n')
+
+
+def test_readiness_follows_the_store(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis") as redis, Operated(tmp_path, "1", more=("-s", redis.url)) as daemon:
+        assert daemon.ask_admin("/readyz").text == "store: ok\n"
+        redis.kill()
+        wait_until(lambda: daemon.ask_admin("/readyz").status_code == 503)
+        assert daemon.ask_admin("/readyz").text.startswith("store: ")
+        assert daemon.ask_admin("/healthz").status_code == 200
+        assert ask("GET", f"{daemon.url}/post").status_code == 503
+        numbers = daemon.numbers()
+        assert total(numbers, "postd_ready") == 0
+        assert total(numbers, "postd_store_errors_total", operation="read") > 0
+        redis.start()
+        wait_until(lambda: daemon.ask_admin("/readyz").status_code == 200)
+        assert ask("GET", f"{daemon.url}/post").status_code == 200

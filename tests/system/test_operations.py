@@ -1,0 +1,21 @@
+"""The load on a server that is operated still works, and holds in one scenario. What it measures is not looked at."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+OPERATIONS = Path(__file__).parent.parent.parent / "bench" / "operations.py"
+
+
+def test_a_short_run_breaks_no_promise() -> None:
+    result = subprocess.run(
+        [sys.executable, str(OPERATIONS), "--scenarios", "kill", "--rate", "60", "--seconds", "0.5"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Every promise was kept." in result.stdout
+    for words in ("kill -9 of a worker", "two again after", "SQLite"):
+        assert words in result.stdout
