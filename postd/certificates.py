@@ -24,7 +24,14 @@ UNFIT = "its key is not that of its certificate"
 
 
 class UnfitError(Exception):
-    """A key and a certificate that cannot be used together."""
+    """A key and a certificate that cannot be used; the text says why."""
+
+
+def _why(error: SSL.Error | crypto.Error) -> str:
+    """Return OpenSSL's reason: the last part of the first of its errors."""
+    reasons = error.args[0] if error.args else ()
+    reason = str(reasons[0][-1]) if reasons else ""
+    return UNFIT if not reason or "mismatch" in reason else f"OpenSSL refuses its key or its certificate: {reason}"
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -52,8 +59,8 @@ class Certificate:
         )
         try:
             self._context: SSL.Context = modern.getContext()
-        except (SSL.Error, crypto.Error):
-            raise UnfitError(UNFIT) from None
+        except (SSL.Error, crypto.Error) as error:
+            raise UnfitError(_why(error)) from None
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature

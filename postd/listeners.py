@@ -493,7 +493,7 @@ def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: s
     if failures:
         error: Any = failures[0].value
         if isinstance(error, UnfitError):
-            raise ConfigError(where, UNFIT)
+            raise ConfigError(where, f"{error}")
         if isinstance(error, CannotListenError):
             error = error.socketError
         raise ConfigError(where, f"cannot listen: {_words(error)}")

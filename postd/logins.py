@@ -91,6 +91,7 @@ class Logins:
         now = reactor.seconds
         if before is not None and before.settings.users == settings.users:
             self.users: UserDirectory = before.users
+            self.users.check()
         else:
             self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
             self.users.load()
@@ -152,20 +153,22 @@ class Logins:
             had = known.get((one.issuer, one.jwks_uri))
             if had is not None:
                 issuer.keys.take_over(had.keys)
-        self.users.refresh()
+        self._watch_users()
 
     def stop(self) -> None:
         self.rest()
+        for issuer in self.issuers:
+            issuer.stop()
         self.kept.threads.stop()
 
     def rest(self) -> None:
-        """Leave what goes on to others."""
+        """Leave what goes on to others; those whom it has begun to let in, it lets in."""
         self.running = False
         for loop in self._loops:
             if loop.running:
                 loop.stop()
         for issuer in self.issuers:
-            issuer.stop()
+            issuer.rest()
 
     @property
     def states(self) -> dict[str, str]:

@@ -98,17 +98,16 @@ class Parts:
                 access_log=self._make_access_log(settings, logins),
                 secure_fields=_secure_fields(settings, logins),
             )
-            if any(getattr(settings, name) != getattr(before, name) for name in _OF_LISTENERS):
-                self.events.end_all()  # whoever may still listen comes back
+            if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _OF_LISTENERS):
+                self.events.end_earlier()  # whoever may still listen comes back
 
         return put_into_force
 
-    @property
-    def numbers(self) -> Numbers:
-        """What was counted; nothing, if nobody could ask."""
+    def numbers(self, *, whole: bool) -> Numbers:
+        """Return what was counted, as `Tally.numbers`; nothing, if nobody could ask."""
         if self.tally is None:
             return Numbers()
-        numbers = self.tally.numbers()
+        numbers = self.tally.numbers(whole=whole)
         numbers.add(self.logins.numbers)
         numbers.amounts["workers",] = 1
         numbers.counts["worker_ends",] = 0
@@ -118,7 +117,8 @@ class Parts:
 
 
 _OF_LISTENERS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings on which it depends who may go on listening to changes."""
+"""The settings on which it depends who may go on listening to changes. Where there are issuers, it depends on what they
+are asked with, too."""
 
 
 def _secure_fields(settings: Settings, logins: Logins) -> Callable[[PostdRequest], bytes] | None:
@@ -165,8 +165,9 @@ class PostdService(Service):
         site.connections_max = fit_descriptors(site.connections_max)
 
     def _ready(self, _: None) -> None:
-        self._let_in()
-        self._started.ready()
+        if self.running:  # else the listeners, whose addresses would be told, are closed
+            self._let_in()
+            self._started.ready()
 
     def _let_in(self) -> None:
         opening, self._opening = self._opening, None
@@ -174,7 +175,8 @@ class PostdService(Service):
             if opening.active():
                 opening.cancel()
             let_in(self._listeners)
-            self._started.serving()
+            if self.running:
+                self._started.serving()
 
     async def _stop(self) -> None:
         site = self._parts.site
@@ -202,12 +204,12 @@ class PostdService(Service):
         self._fit_connections()
         self._parts.logins.start()
 
-    async def report(self) -> Report:
+    async def report(self, *, whole: bool) -> Report:
         """Return how it is (`postd.supervisor.Server`)."""
         states = {"store": await self._state_of_store(), **self._parts.logins.states}
         if not self.running:
             states = {"service": "stopping", **states}
-        return Report(states, self._parts.numbers)
+        return Report(states, self._parts.numbers(whole=whole))
 
     async def _state_of_store(self) -> str:
         try:

@@ -51,8 +51,8 @@ class Server(Protocol):
             ConfigError: they cannot be used; nothing has changed.
         """
 
-    async def report(self) -> Report:
-        """Return how it is."""
+    async def report(self, *, whole: bool) -> Report:
+        """Return how it is; without the `whole` its numbers need not be."""
 
 
 class Place(Struct, frozen=True):
@@ -109,21 +109,19 @@ class Supervisor(Service):
 
     def startService(self) -> None:
         super().startService()
-        self.server.startService()
         # A handler may run in the middle of anything.
-        self._reactor.callWhenRunning(
-            signal.signal, signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload)
-        )
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload))
+        self.server.startService()
         # As long as the server ends, nobody asks for it once more; stock Twisted would log a traceback.
         self._reactor.addSystemEventTrigger("before", "shutdown", _deafen)
         self._reactor.callWhenRunning(self._watch)
 
     def _watch(self) -> None:
         self._notifier.start()
-        self._looking.start(LOOK_EVERY_S).addErrback(self._log_failure)
+        self._looking.start(LOOK_EVERY_S)
 
     def _log_failure(self, failure: Failure) -> None:
-        self._log.failure("systemd is not told any more how it goes", failure=failure)
+        self._log.failure("could not see how it goes", failure=failure)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -152,7 +150,7 @@ class Supervisor(Service):
 
     async def report(self) -> Report:
         """Return how the service is, for the admin listeners."""
-        report = await self.server.report()
+        report = await self.server.report(whole=True)
         numbers = report.numbers
         numbers.counts.update({("reloads", outcome): count for outcome, count in self._reloads.items()})
         numbers.amounts["reload_good",] = not self._refused
@@ -166,6 +164,8 @@ class Supervisor(Service):
 
     def reload(self) -> None:
         """Take up what has changed: the log's file, settings, and the files that they name."""
+        if not self.running:
+            return
         self._reopen_log()
         self._log.info("SIGHUP: looking for what has changed")
         if self._is_serving:
@@ -173,9 +173,11 @@ class Supervisor(Service):
         try:
             self._reload_settings()
         except ConfigError as error:
-            self._reloads["refused"] += 1
-            self._refused = f"; the last reload was refused: {error}"
+            self._refuse(str(error))
             self._log.error("nothing is reloaded, the old stays in force: {error}", error=error)
+        except Exception as error:  # noqa: BLE001 - the log tells what nobody has thought of
+            self._refuse(type(error).__name__)
+            self._log.failure("could not reload")
         else:
             self._reloads["taken"] += 1
             self._refused = ""
@@ -183,11 +185,17 @@ class Supervisor(Service):
             if self._is_serving:
                 self._notifier.ready()
 
+    def _refuse(self, why: str) -> None:
+        self._reloads["refused"] += 1
+        self._refused = f"; the last reload was refused: {why}"
+
     def _reload_settings(self) -> None:
         before = self._loaded
         loaded, left = keep_fixed(self._reread(), before)
         self.server.reload(loaded)
         self._loaded = loaded
+        if self.admin is not None:
+            self.admin.site.limits = loaded.settings.limits
         names = loaded.settings.__struct_fields__
         encoded = dict(zip(names, loaded.settings.__struct_encode_fields__, strict=True))
         changed = [encoded[name] for name in names if getattr(loaded.settings, name) != getattr(before.settings, name)]
@@ -202,10 +210,10 @@ class Supervisor(Service):
             self._log.warn("{problem}", problem=problem)
 
     def _look(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._tell_status())
+        return Deferred.fromCoroutine(self._tell_status()).addErrback(self._log_failure)
 
     async def _tell_status(self) -> None:
-        report = await self.server.report()
+        report = await self.server.report(whole=False)
         if self.running:
             how = report.troubles or f"ready: {', '.join(self._listeners)}; store {self._store}"
             self._notifier.status(how + self._refused)

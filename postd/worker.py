@@ -69,8 +69,8 @@ def main() -> int:
         except ConfigError as error:  # what the parent has found good a moment ago
             _log.error("nothing is reloaded, the old stays in force: {error}", error=error)
 
-    def report(number: int) -> None:
-        asking = Deferred.fromCoroutine(service.report())
+    def report(number: int, *, whole: bool) -> None:
+        asking = Deferred.fromCoroutine(service.report(whole=whole))
         asking.addCallback(lambda told: parent.tell("report", [number, told.states, encode(told.numbers)]))
         asking.addErrback(lambda failure: _log.failure("could not tell how it is", failure=failure))
 
@@ -137,7 +137,7 @@ class Orders:
     """Hears what the parent says; its methods are what a `ProcessReader` calls."""
 
     def __init__(
-        self, *, reload: Callable[[Any, Any], None], report: Callable[[int], None], stop: Callable[[], None]
+        self, *, reload: Callable[[Any, Any], None], report: Callable[..., None], stop: Callable[[], None]
     ) -> None:
         self._reload = reload
         self._report = report
@@ -149,8 +149,8 @@ class Orders:
             match json.loads(line):
                 case {"reload": {"values": values, "where": where}}:
                     self._reload(values, where)
-                case {"report": number}:
-                    self._report(number)
+                case {"report": number, "whole": whole}:
+                    self._report(number, whole=whole)
 
     def childConnectionLost(self, _fd: int, _reason: object) -> None:
         """Called at the end of the parent, or of the reactor."""

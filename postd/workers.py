@@ -4,8 +4,8 @@ A worker is `python -m postd.worker NUMBER` (`postd.worker`), not a fork of ours
 has made it run, nor can the threads of a store. Between the two go lines of JSON.
 
 - To a worker's standard input: one line that says all that it has to know; later `{"reload": SETTINGS}`, and each
-  second `{"report": NUMBER}`. Its end is the word to stop: so workers do not outlive a parent that was killed. A worker
-  takes SIGTERM for the same.
+  second `{"report": NUMBER, "whole": BOOL}`. Its end is the word to stop: so workers do not outlive a parent that was
+  killed. A worker takes SIGTERM for the same.
 - From its standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, `{"serving": true}` once it accepts, `{"ready": true}`
   once its store answers, `{"report": [NUMBER, STATES, NUMBERS]}` when it was asked for one, and `{"refused": WHY}`
   before it ends because it cannot ever serve as things are. The log is written here alone.
@@ -49,8 +49,8 @@ KILL_AFTER_S = 5.0
 """When a worker that was told to end is killed, after what its requests have for their ends. That of its store takes
 some time, too."""
 
-ANSWER_MAX_S = 1.0
-"""How long a worker may take to report."""
+ANSWER_MAX_S = 2.0
+"""How long a worker may take to report: longer than a store may, which it asks how it is."""
 
 SILENT_MAX_S = 30.0
 """When a worker that serves and does not report is killed: it hangs, and its clients with it."""
@@ -154,14 +154,14 @@ class WorkerPool(Service):
         for worker in self._workers.values():
             worker.say({"reload": settings})
 
-    async def report(self) -> Report:
+    async def report(self, *, whole: bool) -> Report:
         """Return how all of them are together (`postd.supervisor.Server`).
 
         What one that has ended had counted stays, but for the last second.
         """
-        # All at the same time: a second for all of them together. Who was told to end hears nothing more.
+        # All at the same time: two seconds for all of them together. Who was told to end hears nothing more.
         asking = [worker for worker in self._workers.values() if worker.is_serving and self.running]
-        asked = [(worker, worker.ask(self._reactor)) for worker in asking]
+        asked = [(worker, worker.ask(self._reactor, whole=whole)) for worker in asking]
         states = {} if self.running else {"service": "stopping"}
         numbers = Numbers(amounts={("workers",): 0})
         for worker, answer in asked:
@@ -292,7 +292,7 @@ class _Worker(ProcessProtocol):
         # Not msgspec: names of files may have what is not UTF-8 in them, and numbers in TOML may be inf and nan.
         transport.write(json.dumps(message).encode() + b"\n")
 
-    def ask(self, clock: IReactorTime) -> Deferred[dict[str, str] | None]:
+    def ask(self, clock: IReactorTime, *, whole: bool) -> Deferred[dict[str, str] | None]:
         """Ask it how it is: come to its states (`postd.report.Report`), to None if it does not answer in time.
 
         `numbers` are then what it has counted.
@@ -306,7 +306,7 @@ class _Worker(ProcessProtocol):
         self._asked_last += 1
         number = self._asked_last
         asking = self._asked[number] = Deferred()
-        self.say({"report": number})
+        self.say({"report": number, "whole": whole})
         return asking.addTimeout(ANSWER_MAX_S, clock).addErrback(self._give_up_on, number)
 
     def _give_up_on(self, failure: Failure, number: int) -> None:

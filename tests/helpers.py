@@ -13,7 +13,7 @@ import msgspec
 import treq
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 from treq.testing import StubTreq
@@ -232,9 +232,9 @@ class InMemoryApi:
         return post_id
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a self-signed certificate for this machine; return the files of its key and of itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def make_certificate(folder: Path, given: rsa.RSAPrivateKey | None = None) -> tuple[Path, Path]:
+    """Make a self-signed certificate for this machine, of ECDSA unless given; return the files of its key and of it."""
+    key = given or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(tz=UTC)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])

@@ -223,14 +223,14 @@ def test_other_settings_reach_all_and_those_that_come_later(parts: Parts, tmp_pa
         _, data = process.heard.split(b"\n", 1)
         orders = Orders(
             reload=lambda values, where: heard.append((values["realm"], where["realm"])),
-            report=heard.append,
+            report=lambda number, *, whole: heard.append((number, whole)),
             stop=lambda: heard.append("stop"),
         )
         orders.childDataReceived(0, data[:3])
         orders.childDataReceived(0, data[3:])
-        orders.childDataReceived(0, b'{"report": 7}\n')
+        orders.childDataReceived(0, b'{"report": 7, "whole": true}\n')
         orders.childConnectionLost(0, None)
-    assert heard == [("another", "postd.toml: realm"), 7, "stop"] * 2
+    assert heard == [("another", "postd.toml: realm"), (7, True), "stop"] * 2
     parts.processes[0].end(by=signal.SIGKILL)
     parts.reactor.advance(RESTART_FIRST_S)
     assert json.loads(parts.processes[2].heard)["values"]["realm"] == "another"
@@ -241,7 +241,7 @@ class ReportTests:
 
     def ask(self, parts: Parts) -> list[Report]:
         reports: list[Report] = []
-        Deferred.fromCoroutine(parts.pool.report()).addCallback(reports.append)
+        Deferred.fromCoroutine(parts.pool.report(whole=True)).addCallback(reports.append)
         return reports
 
     def test_before_any_serves(self, parts: Parts) -> None:

@@ -101,7 +101,12 @@ class Issuer:
         self.keys.start()
 
     def stop(self) -> None:
+        """Let go of what is under way."""
         self.keys.stop()
+
+    def rest(self) -> None:
+        """Begin no more: another one of the same issuer takes its place."""
+        self.keys.rest()
 
     @property
     def scopes(self) -> frozenset[str]:

@@ -107,11 +107,15 @@ class KeySource:
 
     def stop(self) -> None:
         """Let go of what is under way."""
+        self.rest()
+        if self._running is not None:
+            self._running.cancel()
+
+    def rest(self) -> None:
+        """Begin no more; what is under way goes on, for tokens may wait for it."""
         self._stopped = True
         if self._next is not None and self._next.active():
             self._next.cancel()
-        if self._running is not None:
-            self._running.cancel()
 
     async def find(self, jwt: Jwt) -> list[SigningKey]:
         """Return the keys that a token may be signed with; there may be none.

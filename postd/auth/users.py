@@ -65,6 +65,15 @@ class UserDirectory:
         self._seen = self._signature()
         self._accounts = self._read() or self._accounts
 
+    def check(self) -> None:
+        """Read the file, and leave what it says.
+
+        Raises:
+            ConfigError: it cannot be used, or has gone.
+        """
+        if self._path and self._read_index() is None and self._has_read:
+            raise ConfigError(self._path, "is gone")
+
     def refresh(self) -> bool:
         """Take the file up if it has changed; return whether it was. What cannot be used leaves the old in force."""
         signature = self._signature() if self._path else None
@@ -92,12 +101,13 @@ class UserDirectory:
         return True
 
     def _read(self) -> _Accounts | None:
-        content = read_user_file(Path(self._path))
-        if content is None:
-            return None
-        accounts = _index(decode_users(content, self._path))
-        self._has_read = True
+        accounts = self._read_index()
+        self._has_read = self._has_read or accounts is not None
         return accounts
+
+    def _read_index(self) -> _Accounts | None:
+        content = read_user_file(Path(self._path))
+        return None if content is None else _index(decode_users(content, self._path))
 
     def get(self, name: str) -> Account | None:
         """Return an account by its normalized name."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from postd.store.sqlite_copy import sync
+
 
 @contextmanager
 def new_file(file: Path) -> Iterator[Path]:
@@ -27,7 +29,7 @@ def new_file(file: Path) -> Iterator[Path]:
     made = file.parent / f".postd-{secrets.token_hex(8)}"
     try:
         yield made
-        _sync(made)
+        sync(made)
         os.link(made, file)  # a rename would take the place of what has come there meanwhile
     except FileExistsError:
         raise _taken(file) from None
@@ -37,7 +39,7 @@ def new_file(file: Path) -> Iterator[Path]:
     finally:
         for name in (made, *beside(made)):
             name.unlink(missing_ok=True)
-    _sync(file.parent)
+    sync(file.parent)
 
 
 def beside(database: Path) -> list[Path]:
@@ -47,11 +49,3 @@ def beside(database: Path) -> list[Path]:
 
 def _taken(file: Path) -> click.ClickException:
     return click.ClickException(f"{file}: there is such a file already, and nothing is overwritten; name a new one")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

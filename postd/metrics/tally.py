@@ -23,6 +23,9 @@ STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"})
 """Those that have a name of their own; a client may make up any other."""
 
+OTHER = b"other"
+"""What all others are called: clients could fill the memory with names."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Labels = tuple[str, ...]
@@ -61,7 +64,7 @@ class Numbers(Struct):
             self.spreads[labels] = list(spread) if mine is None else [a + b for a, b in zip(mine, spread, strict=True)]
 
 
-_Asked = tuple[str | None, bytes, int, str | None, str | None]
+_Asked = tuple[Any, ...]
 """A request's route, method, status, scheme, and what became of its credentials."""
 
 
@@ -78,7 +81,9 @@ class Tally:
         """Count a request that was answered, or given up."""
         spread = self._requests.get(asked)
         if spread is None:
-            spread = self._requests[asked] = [0.0] * (len(REQUEST_BOUNDS_S) + 2)
+            route, method, *rest = asked
+            known = route, method if method in METHODS else OTHER, *rest
+            spread = self._requests.setdefault(known, [0.0] * (len(REQUEST_BOUNDS_S) + 2))
         spread[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
         spread[-1] += took_s
 
@@ -90,11 +95,11 @@ class Tally:
         if failed:
             self._store_errors[operation] += 1
 
-    def numbers(self) -> Numbers:
-        """Return what was counted until now, and what the kernel knows of this process."""
+    def numbers(self, *, whole: bool = True) -> Numbers:
+        """Return what was counted until now; for the `whole`, what the kernel knows of this process, too."""
         numbers = Numbers()
         for (route, method, status, scheme, outcome), spread in self._requests.items():
-            took = ("took", route or "none", method.decode("ascii") if method in METHODS else "other")
+            took = ("took", route or "none", method.decode("ascii"))
             asked = ("asked", *took[1:], str(status), scheme or "none")
             many = sum(spread[:-1])
             told: list[tuple[Labels, float]] = [(asked, many)]
@@ -108,7 +113,8 @@ class Tally:
             numbers.counts["store_errors", operation] = self._store_errors[operation]
         numbers.counts["connections_refused",] = self.connections_refused
         numbers.counts["cpu",] = time.process_time()
-        numbers.amounts.update(_of_this_process())
+        if whole:
+            numbers.amounts.update(_of_this_process())
         return numbers
 
 

@@ -42,7 +42,7 @@ def keep_copy(source: sqlite3.Connection, database: str, suffix: str) -> str:
         name = _put_in_place(made, f"{database}{suffix}")
     finally:
         Path(made).unlink(missing_ok=True)
-    _sync(folder)
+    sync(folder)
     return name
 
 
@@ -99,8 +99,9 @@ def _put_in_place(made: str, wanted: str) -> str:
             return name
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

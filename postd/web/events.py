@@ -63,23 +63,24 @@ class Events:
         self._listeners = 0
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
-        self._era = 0
+        self._eras = self._ended_eras = 0
         self._loops: list[LoopingCall] = []
         self._beats = 0
         self._behind = False
 
-    async def answer(self, request: Any, still_admitted: Lasting) -> Stream:
+    async def answer(self, request: Any, still_admitted: Lasting, *, era: int) -> Stream:
         """Answer with what changes from now on, or from where the listener has left off.
 
         Args:
             request: of the listener.
             still_admitted: tells whether it may go on listening; asked each time that there is something to send.
+            era: the one by whose rules it was let in.
 
         Raises:
             StoreUnavailableError: nobody knows where that is.
         """
         latest = (await self._store.version()).revision
-        pieces = self._listen(_start(request, latest), latest, still_admitted)
+        pieces = self._listen(_start(request, latest), latest, still_admitted, era)
         return make_stream(b"text/event-stream", pieces, _HEADERS)
 
     @property
@@ -87,9 +88,14 @@ class Events:
         """How many there are."""
         return self._listeners
 
-    def end_all(self) -> None:
-        """End all streams; their listeners come back, with the number of what they heard last."""
-        self._era += 1
+    def begin_era(self) -> int:
+        """Return what stands for those whose requests come from now on, by rules that may be other ones."""
+        self._eras += 1
+        return self._eras
+
+    def end_earlier(self) -> None:
+        """End the streams of all eras but the last; their listeners come back, with the number of what they heard."""
+        self._ended_eras = self._eras - 1
         self._wake()
 
     def close(self) -> None:
@@ -97,11 +103,11 @@ class Events:
         self._closed = True
         self._wake()
 
-    async def _listen(self, after: int | None, latest: int, still_admitted: Lasting) -> AsyncGenerator[bytes]:
+    async def _listen(self, after: int | None, latest: int, still_admitted: Lasting, era: int) -> AsyncGenerator[bytes]:
         """Yield what a listener is sent; `after` is the last change it knows of, None if that cannot be told."""
         self._join(latest)
         try:
-            beats, era = self._beats, self._era
+            beats = self._beats
             told = b"retry: %d\n" % _RETRY_MS
             if after is None:
                 told += b"\n" + _reset(latest)
@@ -109,7 +115,7 @@ class Events:
             else:
                 # An id without an event: who is cut off before the first one knows where to go on all the same.
                 told += b"id: %d\n\n" % after
-            while not self._closed and era == self._era and await still_admitted():
+            while not self._closed and era > self._ended_eras and await still_admitted():
                 if told:
                     yield told
                 try:

@@ -5,6 +5,7 @@ from typing import Any
 
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import Portal
+from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from postd.auth.credentials import PasswordCredentials, Refused
@@ -64,6 +65,8 @@ class LoginPages:
         request.auth_scheme = "form"
         try:
             session_id = await self._begin_session(request)
+        except CancelledError:  # the client has gone; what becomes of its password is counted by the throttle
+            raise
         except Exception as error:
             request.auth_outcome = outcome_of(error)
             if not isinstance(error, Refused):

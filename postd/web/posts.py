@@ -104,6 +104,7 @@ class PostApi:
     ) -> None:
         self._store = store
         self._events = events
+        self._era = events.begin_era()
         self._lasting = lasting
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._list_caching = {**self._caching, **VARY}
@@ -166,7 +167,7 @@ class PostApi:
 
     @app.route("/post/events", methods=["GET"])
     async def listen(self, request: Any) -> Stream:
-        return await self._events.answer(request, self._lasting(request))
+        return await self._events.answer(request, self._lasting(request), era=self._era)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Any, post_id: int) -> Answer:

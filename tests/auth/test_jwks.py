@@ -837,6 +837,17 @@ class StopTests:
         self.check_stopped(world)
         assert result_of(waiting) == []
 
+    def test_where_another_source_takes_its_place_who_waits_gets_the_keys(self, world: World) -> None:
+        world.start(ONE)
+        waiting = world.find(TWO)
+        world.source.rest()
+        world.serve(ONE, TWO)
+        assert result_of(waiting) == ["two"]
+        assert world.clock.getDelayedCalls() == []
+        other = World().source
+        other.take_over(world.source)
+        assert other.held is world.source.held
+
     def test_tokens_that_come_later_ask_nobody(self, world: World) -> None:
         world.start(ONE)
         world.source.stop()

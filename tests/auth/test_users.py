@@ -63,6 +63,21 @@ class UserDirectoryTests:
         with pytest.raises(ConfigError, match=str(file)):
             self.make(file)
 
+    def test_a_look_takes_nothing_up(self, file: Path) -> None:
+        """A reload looks first, and takes up all or nothing."""
+        file.write_text(ALICE)
+        users = self.make(file)
+        file.write_text(BOB)
+        users.check()
+        assert self.names(users) == {"alice"}
+        file.write_text("bob:what\n")
+        with pytest.raises(ConfigError, match="line 1"):
+            users.check()
+        file.unlink()
+        with pytest.raises(ConfigError, match="is gone"):
+            users.check()
+        assert self.names(users) == {"alice"}
+
     def test_a_change_is_taken_up(self, file: Path) -> None:
         file.write_text(ALICE)
         users = self.make(file)

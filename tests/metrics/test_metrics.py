@@ -40,6 +40,14 @@ def test_requests_are_told_by_all_that_they_differ_in() -> None:
     assert math.isclose(told[f"{took}_sum", "GET", "/post"], 60.3021)
 
 
+def test_methods_that_clients_make_up_take_no_room() -> None:
+    tally = Tally()
+    for n in range(1000):
+        tally.note_request(("/post", b"ZZZ%d" % n, 401, None, None), 0.001)
+    assert read(tally.numbers())["postd_http_requests_total", "other", "/post", "none", "401"] == 1000
+    assert len(tally._requests) == 1  # noqa: SLF001 - which nobody sees from outside before it is too late
+
+
 def test_credentials_are_told_by_what_became_of_them() -> None:
     tally = Tally()
     for route, outcome in (("/post", "accepted"), ("/basic", "accepted"), ("/basic", "refused")):

@@ -375,6 +375,19 @@ class TroubleTests:
             answer_all()
         assert len(asked) - before <= 21
 
+    def test_other_rules_end_the_streams_of_those_who_were_let_in_before(self, api: InMemoryApi) -> None:
+        before = Listener(api)
+        api.events.begin_era()  # nobody is let in by them yet
+        api.add("one")
+        assert before.wait() == [added(1, 1, "one")]
+        api.events.end_earlier()
+        api.clock.advance(0)
+        before.read()
+        assert not before.transport.connected
+        late = Listener(api)  # who was on the way meanwhile; the resource is still the one of before
+        late.read()
+        assert not late.transport.connected
+
     def test_a_server_that_ends_ends_the_streams(self, api: InMemoryApi) -> None:
         listeners = [Listener(api) for _ in range(3)]
         api.add("one")

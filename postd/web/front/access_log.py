@@ -11,7 +11,7 @@
 | the rule that its path fits, as README has it | `route=` | `route` |
 | the scheme of its credentials | `scheme=` | `scheme` |
 | from its head to its answer's end, in milliseconds | `ms=` | `ms` |
-| the number that the log has for it elsewhere | `id=` | `id` |
+| what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
 
 A password or a token has no place in a target, but programs have put them there; the log is not to keep them.
 """
