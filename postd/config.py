@@ -374,7 +374,7 @@ def keep_fixed(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSe
     new, old = loaded.settings, before.settings
     for key in _FIXED:
         if getattr(new, key) != getattr(old, key):
-            left.append(key)
+            left.append("admin.listen" if key == "admin" else key)
             where[key] = before.where[key]
             values.pop(key, None)
             values |= {key: before.values[key]} if key in before.values else {}
@@ -465,6 +465,12 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
     if "*" in settings.api.cors_origins and len(settings.api.cors_origins) > 1:
         raise ConfigError(f"{name}: api.cors_origins", f'"*" is all of them; allowed: {_WANTED["api.cors_origins"]}')
+    listening = set[str]()
+    for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
+        for number, description in enumerate(descriptions):
+            if description in listening and not _ANY_PORT.match(description):
+                raise ConfigError(f"{name}: {key}[{number}]", f"{description} is listened on already")
+            listening.add(description)
     paths = [page.path for page in settings.pages]
     for number, path in enumerate(paths):
         if path in paths[:number]:
@@ -474,6 +480,10 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
+
+
+_ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
+"""Endpoints that are another port each time."""
 
 
 def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:

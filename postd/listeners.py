@@ -28,13 +28,12 @@ from OpenSSL import SSL, crypto
 from twisted.internet import tcp, unix
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import gatherResults, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import _SystemdParser, serverFromString
 from twisted.internet.error import CannotListenError, ConnectionDone, VerifyError
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
-from twisted.python.systemd import ListenFDs
 
 from postd.certificates import UNFIT, Certificate, UnfitError
 from postd.errors import ConfigError
@@ -392,13 +391,13 @@ class _SharedUnixPort(_Sharing, _KeptUnixPort):
     """A UNIX socket that others accept on, too."""
 
 
-def check_endpoint(description: str, *, where: str, now: float) -> bool:
+def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
     """Make sure that an endpoint can be understood, without binding it; return whether strangers could reach it.
 
     Args:
         description: the endpoint.
         where: the setting it comes from, for the error.
-        now: seconds since the epoch.
+        now: seconds since the epoch, if it matters whether its certificate has ended.
 
     Raises:
         ConfigError: it cannot be understood, or its key or its certificate cannot be used, or has ended.
@@ -435,7 +434,7 @@ def _is_passed_on(description: str) -> bool:
 
 def unheard(listeners: Sequence[Listener]) -> list[str]:
     """Return the names of sockets that systemd has passed on and that no endpoint takes: who connects there waits."""
-    passed_on = ListenFDs.fromEnvironment()
+    passed_on = _SystemdParser._sddaemon  # noqa: SLF001 - who read the environment first has taken it away
     names = {fd: name for name, fd in passed_on.inheritedNamedDescriptors().items()}
     taken = {cast("Any", listener.port).fileno() for listener in listeners}
     return [names.get(fd, str(fd)) for fd in passed_on.inheritedDescriptors() if fd not in taken and _listens(fd)]

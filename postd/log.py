@@ -12,6 +12,7 @@ Departs from stock twistd:
 - A file of our own is only ever appended to. Twistd's is renamed for each megabyte, as are all before it, without end.
 """
 
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
@@ -90,6 +92,18 @@ def _is_about_plugins(event: LogEvent) -> bool:
 
 def _access_lines(event: LogEvent) -> str:
     return f"{event['lines']}\n"
+
+
+def file_problem(path: str) -> str:
+    """Return why nothing could be appended to a file now, without touching it; nothing, if it could."""
+    place = Path(path)
+    if place.is_dir():
+        return os.strerror(errno.EISDIR)
+    if place.exists():
+        return "" if os.access(place, os.W_OK) else os.strerror(errno.EACCES)
+    if not place.parent.is_dir():
+        return os.strerror(errno.ENOENT)
+    return "" if os.access(place.parent, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
 
 
 @implementer(ILogObserver)

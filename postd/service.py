@@ -9,13 +9,14 @@ from twisted.logger import Logger
 
 from postd.config import LoadedSettings, Settings, count_workers
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Inherited, Listener, adopt, bind, let_go, nobody, own_locks, unheard
+from postd.listeners import Inherited, Listener, adopt, bind, check_endpoint, let_go, nobody, own_locks, unheard
+from postd.log import file_problem
 from postd.notify import Notifier
 from postd.reactor import IReactor
 from postd.report import Report
 from postd.review import rules_of
 from postd.serving import Parts, PostdService, refuse_exposure
-from postd.store import Store
+from postd.store import Store, open_store
 from postd.supervisor import Place, Supervisor
 from postd.web.front.site import PostdSite
 from postd.workers import Started, WorkerPool
@@ -51,7 +52,7 @@ def make_service(
         refuse_exposure(listeners, settings, where["listen"])
         supervisor = Supervisor(
             loaded,
-            reread=reread_settings or (lambda: loaded),
+            reread=partial(_reread, reread_settings or (lambda: loaded), loaded, reactor),
             reopen_log=reopen_log,
             listeners=listeners,
             store=parts.store.description,
@@ -93,6 +94,26 @@ def make_service(
         supervisor.server = PostdService(parts, listeners, started=started, reactor=reactor)
     reactor.callWhenRunning(own_locks, [*listeners, *(admin.listeners if admin else ())])
     return supervisor
+
+
+def _reread(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor: IReactor) -> LoadedSettings:
+    """Read the settings anew, and look at what takes a restart, too: the next start is not to fail by it.
+
+    Raises:
+        ConfigError: something in them cannot be used.
+    """
+    loaded = read()
+    settings, where = loaded.settings, loaded.where
+    count_workers(loaded)
+    open_store(settings.store, where=where["store"], reactor=reactor)
+    for key, descriptions in ((where["listen"], settings.listen), (f"{where['admin']}.listen", settings.admin.listen)):
+        for description in descriptions:
+            check_endpoint(description, where=key)
+    file = settings.log.file
+    problem = file_problem(file) if file and file != before.settings.log.file else ""
+    if problem:
+        raise ConfigError(f"{where['log']}.file", f"{file}: {problem}")
+    return loaded
 
 
 def _bind_admin(settings: Settings, where: str, report: Callable[[], Awaitable[Report]], reactor: IReactor) -> Place:

@@ -1,5 +1,6 @@
 """`twistd postd`: its options, and the way from them to the service."""
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -72,6 +73,7 @@ def makeService(options: Options) -> IService:
         # First: what is wrong with them is told without the half second that the rest takes to be imported.
         read = partial(load_settings, options["config"], given, Path.cwd())
         loaded = read()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload; it would end the start
 
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 

@@ -13,12 +13,14 @@ import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import gatherResults, maybeDeferred
+from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
+from twisted.python.systemd import ListenFDs
 
 from postd.errors import ConfigError
-from postd.listeners import Inherited, Listener, adopt, bind, hold
+from postd.listeners import Inherited, Listener, adopt, bind, hold, unheard
 from postd.reactor import IReactor
 
 reactor = cast(IReactor, global_reactor)
@@ -219,3 +221,10 @@ async def test_what_is_held_is_not_accepted(listen: Bind) -> None:
 def _port_of(listener: Listener) -> int:
     port: int = listener.port.getHost().port  # type: ignore[attr-defined]
     return port
+
+
+def test_a_socket_of_systemd_that_no_endpoint_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed_on, Path(os.devnull).open("rb") as other:
+        inherited = ListenFDs([passed_on.fileno(), other.fileno()], ["http", "store"])
+        monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)
+        assert unheard([]) == ["http"]

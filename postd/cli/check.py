@@ -29,6 +29,7 @@ from postd.errors import (
 )
 from postd.issuers import make_issuer
 from postd.listeners import check_endpoint
+from postd.log import file_problem
 from postd.protocol.password import weakness
 from postd.review import account_problems, exposure_problem, rule_problems
 
@@ -72,6 +73,10 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
         except ConfigError as error:
             yield str(error)
     yield from rule_problems(loaded.settings)
+    file = loaded.settings.log.file
+    problem = file_problem(file) if file else ""
+    if problem:
+        yield f"{loaded.where['log']}.file: {file}: {problem}"
     where = loaded.where["listen"]
     for description in loaded.settings.admin.listen:
         try:
@@ -84,9 +89,9 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
         except ConfigError as error:
             yield str(error)
         else:
-            problem = exposure_problem(loaded.settings) if exposed else None
-            if problem is not None:
-                yield f"{where}: {description}: {problem}"
+            why = exposure_problem(loaded.settings) if exposed else None
+            if why is not None:
+                yield f"{where}: {description}: {why}"
 
 
 def _check_users(settings: Settings) -> _Lines:

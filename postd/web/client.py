@@ -58,7 +58,11 @@ class Clients:
 
     def is_secure(self, request: Any) -> bool:
         """Tell whether the client's side of the connection is encrypted."""
-        if request.isSecure() or self._public_url.startswith("https:"):
+        return self._public_url.startswith("https:") or self._comes_over_tls(request)
+
+    def _comes_over_tls(self, request: Any) -> bool:
+        """Tell whether it is known to be, whatever the settings say of the origin."""
+        if request.isSecure():
             return True
         forwarded = request.fields.get(b"X-Forwarded-Proto")
         if forwarded is None:
@@ -75,7 +79,7 @@ class Clients:
             max_age_s: for how many seconds they are to keep it in mind.
         """
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
-        return lambda request: line if self.is_secure(request) else b""
+        return lambda request: line if self._comes_over_tls(request) else b""
 
     def origin(self, request: Any) -> str:
         """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""

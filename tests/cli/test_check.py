@@ -140,6 +140,11 @@ def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
         assert status == 1
         assert lines[0].startswith("settings: postd.toml: listen: ")
         assert words in lines[0]
+    (folder / "postd.toml").write_text('listen = ["tcp:1"]\n[admin]\nlisten = ["tcp:1"]')
+    assert check("-c", "postd.toml")[2] == "postd: postd.toml: admin.listen[0]: tcp:1 is listened on already\n"
+    (folder / "postd.toml").write_text('[log]\nfile = "nowhere/log"')
+    words = f"postd.toml: log.file: {folder}/nowhere/log: No such file or directory"
+    assert check("-c", "postd.toml")[1][0] == f"settings: {words}"
     for listen in (
         "tcp:8080:interface=127.0.0.1",
         "tcp6:1:interface=\\\\:\\\\:1",

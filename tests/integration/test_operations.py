@@ -282,6 +282,17 @@ def ids_in_log(service: Operated, id_: str) -> int:
     return len(re.findall(rf" id={re.escape(id_)}$", service.log, re.MULTILINE))
 
 
+def test_a_request_that_is_refused_has_the_name_that_it_came_with(service: Operated) -> None:
+    for n, line in enumerate((b"X-Bad : x", b"Transfer-Encoding: gzip", b"Host: again", b"X-Long: " + b"x" * 20_000)):
+        name = b"refused-%d-%d" % (n, time.monotonic_ns())
+        with socket.create_connection(("127.0.0.1", service.port), timeout=START_MAX_S) as client:
+            client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\nx-request-id: %b\r\n%b\r\n\r\n" % (name, line))
+            answer = client.recv(65536)
+        assert answer.split(b" ")[1] in {b"400", b"431", b"501"}
+        assert b"\r\nX-Request-Id: %b\r\n" % name in answer
+        wait_until(lambda name=name: ids_in_log(service, name.decode()) == 1)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("path", ["/post", "/post/0", "/basic", "/", "/nothing"])
 def test_a_request_id_is_answered_and_logged(service: Operated, path: str) -> None:
     given = f"trace.1-{path.strip('/') or 'root'}_{time.monotonic_ns()}~+=:@"
@@ -392,6 +403,14 @@ def test_an_issuer_is_added_and_readiness_tells_of_its_keys(service: Operated) -
 BROKEN = {
     "no TOML": (lambda service: service.settings() + "[api\n", "postd.toml"),
     "a wrong value": (lambda service: service.settings(more='[limits]\nbody = "much"'), "limits.body"),
+    "an endpoint that the next start would not take": (
+        lambda service: service.settings().replace("listen = [", 'listen = ["bogus:1", ', 1),
+        "bogus",
+    ),
+    "a store that the next start would not take": (
+        lambda service: service.settings().replace("workers = ", "store = 'bogus:x'\nworkers = "),
+        "bogus:x",
+    ),
     "a folder that is not there": (
         lambda service: service.settings(more='[[page]]\npath = "/f"\nschemes = ["basic"]\nfiles = "gone"'),
         "gone",
@@ -430,6 +449,19 @@ def test_broken_settings_are_refused_in_a_line_and_the_old_stay(service: Operate
 def test_whatever_is_broken_in_settings_is_named(service: Operated, what: str) -> None:
     make, word = BROKEN[what]
     check_refused(service, make(service), word)
+
+
+def test_a_user_file_that_is_broken_refuses_a_reload(service: Operated) -> None:
+    users = service.folder / "users"
+    good, told = users.read_bytes(), service.log.count("nothing is reloaded")
+    users.write_bytes(b"what is this\n")
+    service.reload()
+    service.wait_for("nothing is reloaded", told + 1)
+    assert total(service.numbers(), "postd_last_reload_good") == 0
+    assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
+    users.write_bytes(good)
+    service.reload()
+    assert total(service.numbers(), "postd_last_reload_good") == 1
 
 
 def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(service: Operated) -> None:
@@ -592,6 +624,16 @@ def test_a_stop_answers_what_was_sent_and_waits_no_longer_than_its_grace(tmp_pat
     stored = {text for (text,) in run_sql(tmp_path / "postd.db", "SELECT post FROM post")}
     assert stored == set(acknowledged)
     assert "Traceback" not in daemon.log
+
+
+def test_who_has_a_connection_of_tls_and_does_not_read_holds_up_no_stop(tmp_path: Path) -> None:
+    """It has half a second for another request, and two for its own end; as in a pool, where nobody reads."""
+    with Operated(tmp_path, "1") as daemon:
+        daemon.reload(daemon.settings('shutdown_grace = "1h"'))
+        with closing(tls_connection(daemon)) as used, closing(tls_connection(daemon)):
+            assert get(used) == 200
+            assert daemon.stop() == -signal.SIGTERM
+    assert "cut off" not in daemon.log
 
 
 def test_a_stop_sends_what_slow_readers_have_not_read_yet(tmp_path: Path) -> None:

@@ -42,12 +42,14 @@ class Probe(Resource):
         self.clients = clients
         self.address = ""
         self.secure: bool | None = None
+        self.strict = b""
         self.foreign: bool | None = None
         self.foreign_write: bool | None = None
 
     def render(self, request: Any) -> bytes:
         self.address = self.clients.address(request)
         self.secure = self.clients.is_secure(request)
+        self.strict = self.clients.strict_transport("60")(request)
         self.foreign = self._refused(self.clients.refuse_cross_site, request)
         self.foreign_write = self._refused(self.clients.refuse_cross_site_write, request)
         return b""
@@ -246,6 +248,15 @@ class SecureTests:
         for trusted in ((), ("10.0.0.0/8",)):
             assert ask(Clients(trusted), tls=True).secure is True
             assert ask(Clients(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
+
+    def test_browsers_are_told_to_come_over_tls_only_over_tls(self) -> None:
+        """RFC 6797 §7.2: whatever our public address is."""
+        line = b"Strict-Transport-Security: max-age=60\r\n"
+        assert ask(Clients(), tls=True).strict == line
+        assert ask(Clients(["10.0.0.0/8"]), "X-Forwarded-Proto: https").strict == line
+        for clients in (Clients((), "https://posts.example"), Clients(["10.0.0.0/8"], "https://posts.example")):
+            assert ask(clients).strict == b""
+            assert ask(clients, "X-Forwarded-Proto: http").strict == b""
 
     def test_our_public_address_tells(self) -> None:
         assert ask(Clients((), "https://posts.example")).secure is True

@@ -21,6 +21,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
 """
 
 import math
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ from postd.protocol.http1 import (
     refuse_body,
 )
 from postd.web.front.request import PostdRequest
-from postd.web.front.sockets import bytes_taken, end_output, has_unread
+from postd.web.front.sockets import bytes_taken, end_output, has_unread, has_unsent
 
 if TYPE_CHECKING:
     from postd.web.front.site import PostdSite
@@ -65,6 +66,8 @@ INPUT_MAX_BYTES = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
 _TOO_SLOW = 408
+
+_NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 _canonical_name = _nameEncoder.encode
 
@@ -102,6 +105,7 @@ class Channel(Protocol):
     _input_held = False
     _full = False  # the transport has enough to send
     _taken = 0  # what the client had taken by the last look
+    _all_sent = False  # it has nothing more to take but the end
     _producer: Any = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
@@ -275,15 +279,19 @@ class Channel(Protocol):
         waits = self.request is None and self._head is None and not self._buffer and not self._full
         # What the kernel has and nobody has read is a request, too.
         if waits and self._state is _State.OPEN and not has_unread(self.transport):
-            if not self.isSecure():
-                end_output(self.transport)  # now: the transport would in a later turn, and lose what comes until then
-            self._close(LINGER_S)  # TLS waits for the client to say that it has understood
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        self._all_sent = not has_unsent(self.transport)
+        if self._all_sent and not self.isSecure():
+            end_output(self.transport)  # now: the transport would in a later turn, and lose what comes until then
+        self._close(LINGER_S)  # TLS waits for the client to say that it has understood
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
         if self._state is not _State.OPEN or self._full:
             taken, self._taken = self._taken, bytes_taken(self.transport)
-            if self._taken > taken:  # slowly, but it goes on
+            if self._taken > taken and not self._all_sent:  # slowly, but it goes on
                 more_s = LINGER_S if self._state is _State.REFUSED else self.site.limits.idle_s
                 self.deadline_s = self._clock.seconds() + more_s
             else:
@@ -291,7 +299,7 @@ class Channel(Protocol):
         elif self._head is not None or self._begun:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
         elif self.request is None and not has_unread(self.transport):
-            self._close(LINGER_S)
+            self._close_idle()
 
     def abort(self) -> None:
         self.transport.abortConnection()
@@ -382,7 +390,9 @@ class Channel(Protocol):
         head = self._head
         if head is None:
             method, target = decode_start(self._buffer)
-            head = Head(method, target, target.partition(b"?")[0], 1, {})
+            # Of a head that is refused nothing counts but what it is called.
+            named = _NAMED.findall(self._buffer.partition(END)[0])
+            head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
         PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)

@@ -39,14 +39,20 @@ def has_unread(transport: Any) -> bool:
     return count[0] > 0
 
 
-def end_output(transport: Any) -> None:
-    """Tell the client at once that no more will come, unless there is something that the kernel has not got yet."""
+def has_unsent(transport: Any) -> bool:
+    """Tell whether there is something to send that the kernel has not got yet."""
     inner = _innermost(transport)
+    if _socket_of(transport) is None:
+        return False
+    return bool(inner._tempDataBuffer) or len(inner.dataBuffer) > inner.offset  # noqa: SLF001 - nobody else tells
+
+
+def end_output(transport: Any) -> None:
+    """Tell the client at once that no more will come."""
     handle = _socket_of(transport)
-    if handle is None or inner._tempDataBuffer or len(inner.dataBuffer) > inner.offset:  # noqa: SLF001 - nobody tells
-        return
-    with suppress(OSError):  # it has gone
-        handle.shutdown(socket.SHUT_WR)
+    if handle is not None:
+        with suppress(OSError):  # it has gone
+            handle.shutdown(socket.SHUT_WR)
 
 
 def _socket_of(transport: Any) -> socket.socket | None:
