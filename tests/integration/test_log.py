@@ -78,7 +78,8 @@ class Asking:
 
 
 def rotate(path: Path, pid: int, old: Path) -> None:
-    """Do as logrotate does."""
+    """Do as logrotate does, once there is something to rotate."""
+    wait_for(path, "/post?n=")
     path.rename(old)
     os.kill(pid, signal.SIGHUP)
     wait_for(path, "SIGHUP")
@@ -93,6 +94,7 @@ def check_rotation(folder: Path, url: str, pid: int, end: Callable[[], object]) 
             asking.wait_for_more()
             rotate(path, pid, old)
         asking.wait_for_more()
+        wait_for(path, "/post?n=")
     finally:
         asking.stop()
     end()
