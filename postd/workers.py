@@ -174,7 +174,7 @@ class WorkerPool(Service):
         for worker in serving:
             numbers.add(worker.numbers)
         numbers.add_lasting(self._ended)
-        numbers.add(self._tally.numbers())
+        numbers.add(self._tally.numbers(whole=whole))
         numbers.counts["worker_ends",] = self._ends
         return Report(states or {"workers": "none serves yet"}, numbers)
 

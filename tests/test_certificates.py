@@ -9,28 +9,18 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from OpenSSL import SSL
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory
 
 from postd.certificates import Certificate
 from postd.errors import ConfigError
-from postd.listeners import ENDS_SOON_S, Listener, certificate_problems, check_endpoint
+from postd.listeners import ENDS_SOON_S, Listener, _read_certificate, certificate_problems, check_endpoint
 from tests.helpers import make_certificate
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 
 
-class Capture:
-    """What an endpoint takes for a reactor, to have a look at its certificate."""
-
-    def listenSSL(self, _port: int, _factory: object, contextFactory: object, **_: object) -> None:
-        self.certificate = Certificate(contextFactory)
-
-
 def load(files: tuple[Path, Path]) -> Certificate:
-    capture, (key, cert) = Capture(), files
-    serverFromString(capture, f"ssl:0:privateKey={key}:certKey={cert}").listen(Factory())
-    return capture.certificate
+    key, cert = files
+    return _read_certificate(f"ssl:0:privateKey={key}:certKey={cert}", "listen")
 
 
 def shake_hands(certificate: Certificate, context: ssl.SSLContext) -> ssl.SSLObject:
