@@ -348,7 +348,10 @@ class _Worker(ProcessProtocol):
                 self._relay(level, namespace, text)
             case {"report": [number, states, numbers]}:
                 self._silent_since = None
-                self.numbers = decode(numbers)
+                told = decode(numbers)
+                # One answer without the whole may come between that with it and who has asked for it.
+                told.amounts = self.numbers.amounts | told.amounts
+                self.numbers = told
                 asking = self._asked.pop(number, None)
                 if asking is not None:
                     asking.callback(states)

@@ -259,6 +259,17 @@ class ReportTests:
         assert reports[0].numbers.counts["asked",] == 3 + 4
         assert reports[0].numbers.amounts["x",] == 2
 
+    def test_a_look_in_between_takes_nothing_from_who_asks_for_the_whole(self, parts: Parts) -> None:
+        first, second = parts.processes
+        for process in parts.processes:
+            process.tell(serving=True)
+        reports = self.ask(parts)
+        first.tell(report=[1, {"store": "ok"}, encode(Numbers(amounts={("x",): 1, ("y",): 5}))])
+        first.tell(report=[2, {"store": "ok"}, encode(Numbers(amounts={("x",): 2}))])
+        second.tell(report=[1, {"store": "ok"}, encode(Numbers(amounts={("x",): 1}))])
+        assert reports[0].numbers.amounts["x",] == 3
+        assert reports[0].numbers.amounts["y",] == 5
+
     def test_what_one_had_counted_that_has_ended_stays(self, parts: Parts) -> None:
         for process in parts.processes:
             process.tell(serving=True)
