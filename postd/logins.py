@@ -113,7 +113,7 @@ class Logins:
             DigestChecker(self.users, nonces, self.kept.throttle, realm=settings.realm),
             PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store),
             SessionChecker(sessions),
-            BearerChecker(self.issuers, now=now),
+            BearerChecker(self.issuers, throttle=self.kept.throttle, now=now),
         )
         self.access = Access(
             portal=Portal(Realm(), checkers),
@@ -207,7 +207,7 @@ class Logins:
 
 def _make_kept(settings: Settings, store: Store, threads: HashThreads | None, reactor: IReactor) -> _Remembering:
     threads = threads or HashThreads(reactor)
-    throttle = Throttle(store, **_throttle_limits(settings), now=reactor.seconds)
+    throttle = Throttle(store, **_throttle_limits(settings), clock=reactor)
     return _Remembering(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
 
 

@@ -28,7 +28,8 @@ from postd.auth.fetching import Fetcher
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.once import Remembered
-from postd.errors import IssuerUnavailableError, LoginsBusyError
+from postd.auth.throttle import Throttle, attempt_from
+from postd.errors import IssuerUnavailableError, LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import (
@@ -150,13 +151,18 @@ class BearerChecker(Checker):
 
     Args:
         issuers: whose tokens are accepted.
+        throttle: counts opaque tokens that an issuer refuses, for the address that they come from; None to let them
+            be as many as come.
         now: seconds since the epoch.
     """
 
     credentialInterfaces = (IBearerCredentials,)
 
-    def __init__(self, issuers: Sequence[Issuer], *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, issuers: Sequence[Issuer], *, throttle: Throttle | None = None, now: Callable[[], float] = time.time
+    ) -> None:
         self._issuers = {issuer.url: issuer for issuer in issuers}
+        self._throttle = throttle
         self._now = now
         self._verified = Remembered[bytes, _Accepted](REMEMBERED_MAX)
 
@@ -168,6 +174,8 @@ class BearerChecker(Checker):
             InsufficientScopeError: it is, but not for this.
             IssuerUnavailableError: whose token it is cannot be asked, and has to be.
             LoginsBusyError: too many opaque tokens wait.
+            TooManyFailuresError: the throttle does not admit an opaque token from this address.
+            StoreUnavailableError: the throttle's counts cannot be had.
         """
         try:
             accepted = await self._accept(credentials)
@@ -186,7 +194,7 @@ class BearerChecker(Checker):
                 await self.check(credentials)
             except Refused:
                 return False
-            except (IssuerUnavailableError, LoginsBusyError):
+            except (IssuerUnavailableError, LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
                 pass  # as long as nobody says that it has ended
             return True
 
@@ -213,21 +221,54 @@ class BearerChecker(Checker):
         return accepted
 
     async def _introspect(self, credentials: BearerCredentials) -> _Accepted:
-        """Ask the issuers about an opaque token, one after the other: nothing in it tells whose it is."""
+        """Return what an issuer says of an opaque token; count it where all refuse it."""
         asked = [(issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None]
-        for issuer, introspector in asked:
-            recalled = introspector.recall(credentials.token)
-            if recalled is not None:
-                return _Accepted(issuer, recalled)
-        reason: TokenError = TokenError("it is opaque, and no issuer is asked about such")
-        unavailable: IssuerUnavailableError | LoginsBusyError | None = None
-        for issuer, introspector in asked:
+        if not asked:
+            raise TokenError("it is opaque, and no issuer is asked about such")
+        throttle = self._throttle
+        if throttle is None:
+            return _recall(asked, credentials.token) or await _ask(asked, credentials)
+        attempt = await throttle.admit(attempt_from(credentials.address))
+        accepted = _recall(asked, credentials.token)
+        if accepted is None:
+            attempt = await throttle.reserve(attempt)
             try:
-                return _Accepted(issuer, await introspector.ask(credentials.token, credentials.address))
-            except ExpiredTokenError as error:
-                raise type(error)(f"{issuer.url}: {error}") from None
-            except TokenError as error:
-                reason = TokenError(f"{issuer.url}: {error}")
-            except (IssuerUnavailableError, LoginsBusyError) as error:
-                unavailable = error
-        raise unavailable or reason
+                accepted = await _ask(asked, credentials)
+            except TokenError:
+                await throttle.fail(attempt)
+                raise
+            except (IssuerUnavailableError, LoginsBusyError):
+                await throttle.release(attempt)
+                raise
+        await throttle.release(attempt)
+        return accepted
+
+
+_Asked = Sequence[tuple[Issuer, Introspector]]
+
+
+def _recall(asked: _Asked, token: str) -> _Accepted | None:
+    """Return what one of the issuers said of a token a short time ago."""
+    for issuer, introspector in asked:
+        recalled = introspector.recall(token)
+        if recalled is not None:
+            return _Accepted(issuer, recalled)
+    return None
+
+
+async def _ask(asked: _Asked, credentials: BearerCredentials) -> _Accepted:
+    """Ask the issuers about a token, one after the other: nothing in it tells whose it is."""
+    reason: TokenError | None = None
+    unavailable: IssuerUnavailableError | LoginsBusyError | None = None
+    for issuer, introspector in asked:
+        try:
+            return _Accepted(issuer, await introspector.ask(credentials.token, credentials.address))
+        except ExpiredTokenError as error:
+            raise type(error)(f"{issuer.url}: {error}") from None
+        except TokenError as error:
+            reason = TokenError(f"{issuer.url}: {error}")
+        except (IssuerUnavailableError, LoginsBusyError) as error:
+            unavailable = error
+    refusal = unavailable or reason
+    assert refusal is not None
+    raise refusal

@@ -90,8 +90,8 @@ class DigestChecker(Checker):
         if len(sent.username) > NAME_MAX_BYTES:
             raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)
         name = normalize(sent.username)
-        attempt = attempt_of(name, credentials.address)
-        had_failures = await self._throttle.check(attempt)
+        attempt = await self._throttle.admit(attempt_of(name, credentials.address))
+        # Up to the comparison nothing waits (`Throttle.admit`).
         account = self._users.get(name)
         known = account.h_a1_for(self._realm, sent.algorithm) if account else None
         ha1 = known or self._nobody[sent.algorithm]
@@ -101,14 +101,14 @@ class DigestChecker(Checker):
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, sent.username), credentials.address)
             # Counted even if the client goes away meanwhile. All else that a response waits for may be cancelled.
-            await to_the_end(self._throttle.note_failure(attempt))
+            await to_the_end(self._throttle.fail(attempt))
             raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
-        if not await self._nonces.use(sent.nonce, int(sent.nc, 16)):
+        fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
+        await self._throttle.release(attempt, forget=fresh)
+        if not fresh:
             stale = StaleNonceError("nonce not ours, expired, or used with this count", sent.username)
             raise log_refusal("digest", stale, credentials.address)
-        if had_failures:
-            await self._throttle.forget(attempt)
         credentials.accepted(response_hash(sent, ha1, ""))
         return name.encode()
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from twisted.python.threadpool import ThreadPool
 from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
 from postd.auth.once import Remembered, UnderWay
-from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.throttle import Attempt, Throttle, attempt_of
 from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError
@@ -84,7 +84,7 @@ class PasswordVerifier:
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
         self._right = Remembered[bytes, str](REMEMBERED_MAX)
-        self._under_way = UnderWay[tuple[bytes, str], bool]()
+        self._under_way = UnderWay[bytes, bool]()
 
     def remembers(self, credentials: PasswordCredentials, stored: str) -> bool:
         """Tell whether a password was found a moment ago to be the one that was stored as `stored`."""
@@ -95,7 +95,7 @@ class PasswordVerifier:
         credentials: PasswordCredentials,
         stored: str,
         *,
-        let_pass: Callable[[], Awaitable[object]],
+        until: float,
         remember: bool = True,
     ) -> bool:
         """Tell whether a password is the one that was stored as `stored`.
@@ -103,28 +103,28 @@ class PasswordVerifier:
         Args:
             credentials: with the password, normalized.
             stored: the hash. It is part of what is remembered: another hash, another question.
-            let_pass: is awaited when the password's turn has come, and may raise.
+            until: when its turn must have come, by the clock.
             remember: False if it is verified again each time, even if it is right.
 
         Raises:
-            LoginsBusyError: `QUEUE_MAX` passwords are waiting.
+            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or its turn came too late.
         """
         if self.remembers(credentials, stored):
             return True
         key = self._digest(credentials, stored)
-        question = (key, credentials.address)
-        if question not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
+        if key not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
-        right = await self._under_way.join(question, lambda: self._ask(credentials.password, stored, let_pass))
+        right = await self._under_way.join(key, lambda: self._ask(credentials.password, stored, until))
         if right and remember:
             now = self._now()
             self._right.put(key, stored, since=now, until=now + REMEMBERED_S)
         return right
 
-    async def _ask(self, password: str, stored: str, let_pass: Callable[[], Awaitable[object]]) -> bool:
+    async def _ask(self, password: str, stored: str, until: float) -> bool:
         await self._slots.acquire()
         try:
-            await let_pass()
+            if self._now() >= until:
+                raise LoginsBusyError
             return await self._threads.run(verify_password, stored, password)
         except MemoryError:
             raise LoginsBusyError from None
@@ -176,25 +176,37 @@ class PasswordChecker(Checker):
             stored = account.password_hash
         else:
             stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
-        attempt = attempt_of(name, credentials.address)
-        had_failures = await self._throttle.check(attempt)
         shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
-        right = self._verifier.remembers(shown, stored) or await self._verifier.verify(
-            shown,
-            stored,
-            let_pass=lambda: self._throttle.check(attempt),
-            remember=account is not None,  # else a quick answer would tell that it is right for somebody
-        )
-        if account is None or not right:
-            await self._throttle.note_failure(attempt)
+        attempt = await self._throttle.admit(attempt_of(name, credentials.address))
+        if not await self._is_right(shown, stored, attempt, known=account is not None):
             raise _refused(credentials, "wrong password" if account else "no such user")
-        if had_failures:
-            await self._throttle.forget(attempt)
         # Last: nothing waits between this and the session that it begins.
         now = self._users.get(name)
         if now is None or now.password_hash != stored:
             raise _refused(credentials, "the password was changed meanwhile")
         return name.encode()
+
+    async def _is_right(self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, known: bool) -> bool:
+        """Tell whether a password is right, of a user who is known; count it if it is not.
+
+        Raises:
+            TooManyFailuresError, LoginsBusyError, StoreUnavailableError: as `check`.
+        """
+        right = self._verifier.remembers(shown, stored)
+        if not right:
+            attempt = reserved = await self._throttle.reserve(attempt)
+            assert reserved.reservation is not None
+            try:
+                # Not remembered of an unknown user: a quick answer would tell that it is right for somebody.
+                right = await self._verifier.verify(shown, stored, until=reserved.reservation.expires, remember=known)
+            except LoginsBusyError:
+                await self._throttle.release(attempt)
+                raise
+        if known and right:
+            await self._throttle.release(attempt, forget=True)
+            return True
+        await self._throttle.fail(attempt)
+        return False
 
     def lasting(self, credentials: PasswordCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
         return self._users.lasting(avatar_id.decode())

@@ -34,15 +34,36 @@ NONCE_COUNTS_KEPT_S = 60
 """How long the counts of a nonce are kept after its end: a node whose clock is behind would still take it."""
 
 
-FailureKeys = tuple[bytes, bytes, bytes]
-"""What a failed login is counted for: three different keys."""
+FailureKeys = tuple[bytes, ...]
+"""What an attempt to log in is counted for: different keys."""
 
 
 class Failures(Struct, frozen=True):
-    """How many failed logins there are, and when the first of them will be forgotten."""
+    """What counts for a key at a moment.
+
+    Args:
+        count: failed attempts.
+        next_expiry: when the first of them is forgotten, in seconds since the epoch; 0 if there are none.
+        reserved: attempts that are under way and may fail.
+    """
 
     count: int
     next_expiry: float
+    reserved: int = 0
+
+
+class Reservation(Struct, frozen=True):
+    """An attempt that is under way: it counts like a failure until it ends, or expires with the process that made it.
+
+    Args:
+        id: text that no other reservation has.
+        keys: what the attempt is counted for.
+        expires: when it stops to count by itself, in seconds since the epoch.
+    """
+
+    id: str
+    keys: FailureKeys
+    expires: float
 
 
 class Once(Struct, frozen=True):
@@ -197,8 +218,31 @@ class LoginStore(Protocol):
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
         """Return the failures that count now, for each key that has any."""
 
-    async def add_failure(self, keys: FailureKeys, *, now: float, expires: float) -> Mapping[bytes, Failures]:
-        """Note one failure for each key, until `expires`; return what `count_failures` would then, as one step."""
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        """Make a reservation if each of its keys has room for one more, as one step for all workers and nodes.
+
+        Args:
+            reservation: what is to be made.
+            allowed: how many failures and reservations together each key has room for, in the order of the keys.
+            now: the time of the attempt.
+
+        Returns:
+            None if the reservation was made; else what `count_failures` returns.
+        """
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        """Take a reservation back, once; one that has expired may be gone already."""
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
+        """Note one failure for each key, until `expires`, in the place of a reservation if the attempt has one.
+
+        Returns:
+            What `count_failures` returns after that, as one step.
+        """
 
     async def forget_failures(self, key: bytes) -> None:
         """Forget the failures noted for a key."""

@@ -5,11 +5,11 @@ clock: it goes when it is purged, as in every store.
 """
 
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from postd.model import Session
-from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures
+from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
 from postd.store.redis_engine import RedisEngine
 from postd.store.redis_scripts import KEYS, load_script
 
@@ -21,6 +21,8 @@ _RENEW_SESSION = load_script("renew_session", writes=True)
 _DELETE_SESSIONS = load_script("delete_sessions", writes=True)
 _DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
 _COUNT_FAILURES = load_script("count_failures")
+_RESERVE_ATTEMPT = load_script("reserve_attempt", writes=True)
+_RELEASE_ATTEMPT = load_script("release_attempt", writes=True)
 _ADD_FAILURE = load_script("add_failure", writes=True)
 _FORGET_FAILURES = load_script("forget_failures", writes=True)
 _PURGE = load_script("purge", writes=True)
@@ -93,10 +95,24 @@ class RedisLogins(RedisEngine):
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
         return _decode_failures(await self._read(_COUNT_FAILURES, repr(now), *(key.hex() for key in keys)))
 
-    async def add_failure(self, keys: FailureKeys, *, now: float, expires: float) -> Mapping[bytes, Failures]:
-        number = secrets.token_hex(8)
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        keys = (key.hex() for key in reservation.keys)
+        counted = await self._write(
+            _RESERVE_ATTEMPT, repr(now), repr(reservation.expires), reservation.id, *keys, *allowed
+        )
+        return None if counted is None else _decode_failures(counted)
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        await self._write(_RELEASE_ATTEMPT, reservation.id, *(key.hex() for key in reservation.keys))
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
+        id_ = secrets.token_hex(8) if reservation is None else reservation.id
         hexed = (key.hex() for key in keys)
-        return _decode_failures(await self._write(_ADD_FAILURE, repr(now), repr(expires), number, *hexed))
+        return _decode_failures(await self._write(_ADD_FAILURE, repr(now), repr(expires), id_, *hexed))
 
     async def forget_failures(self, key: bytes) -> None:
         await self._write(_FORGET_FAILURES, key.hex())
@@ -116,4 +132,4 @@ def _decode_session(fields: list[Any]) -> Session | None:
 
 
 def _decode_failures(counted: list[Any]) -> dict[bytes, Failures]:
-    return {bytes.fromhex(key): Failures(count, float(first)) for key, count, first in counted}
+    return {bytes.fromhex(key): Failures(count, float(first), reserved) for key, count, first, reserved in counted}

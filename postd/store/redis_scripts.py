@@ -35,7 +35,8 @@ KEYS = {
     "SESSION": "postd:session:",
     "SESSIONS": "postd:sessions",
     "SESSIONS_OF": "postd:sessions_of:",
-    # For each key its failures by when they expire, and all keys by when their first one does.
+    # For each key its failures by when they expire, under KEY:reserved its reservations, and all of these keys by when
+    # the first one in them expires.
     "FAILURE": "postd:failure:",
     "FAILURES": "postd:failures",
     # Hashes of a request and the post it stored, by the key it came with, and all keys by when they expire.

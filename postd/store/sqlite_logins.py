@@ -2,13 +2,13 @@
 
 import secrets
 import sqlite3
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from postd.model import Session
-from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures
+from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
 from postd.store.sqlite_engine import NewRow, SqliteEngine
 
 _EXPIRED = (
@@ -99,13 +99,36 @@ class SqliteLogins(SqliteEngine):
         return deleted
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
-        return _count(await self._recall(keys, lambda connection: _select_failures(connection, keys)), now)
+        return _count(keys, await self._recall(keys, lambda connection: _select_failures(connection, keys)), now)
 
-    async def add_failure(self, keys: FailureKeys, *, now: float, expires: float) -> Mapping[bytes, Failures]:
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        keys = reservation.keys
+
+        def write(connection: sqlite3.Connection) -> dict[bytes, Failures] | None:
+            counted = _count(keys, _select_failures(connection, keys), now)
+            for key, most in zip(keys, allowed, strict=True):
+                if key in counted and counted[key].count + counted[key].reserved >= most:
+                    return counted
+            _insert_failures(connection, map(_reserved, keys), reservation.expires)
+            return None
+
+        # A power cut may lose it: it ends the attempt, too.
+        counted: Mapping[bytes, Failures] | None = await self._write(write, synced=False)
+        return counted
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        await self._write(lambda connection: _delete_reservation(connection, reservation), synced=False)
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
         def write(connection: sqlite3.Connection) -> dict[bytes, Failures]:
-            rows = [(key, expires) for key in keys]
-            connection.executemany("INSERT INTO failure (key, expires) VALUES (?, ?)", rows)
-            return _count(_select_failures(connection, keys), now)
+            if reservation is not None:
+                _delete_reservation(connection, reservation)
+            _insert_failures(connection, keys, expires)
+            return _count(keys, _select_failures(connection, keys), now)
 
         counted: Mapping[bytes, Failures] = await self._write(write)
         return counted
@@ -126,17 +149,41 @@ class SqliteLogins(SqliteEngine):
             await self._write(write)
 
 
+def _reserved(key: bytes) -> bytes:
+    """Return the key under which reservations are kept, as failures are."""
+    return key + b" reserved"
+
+
+def _insert_failures(connection: sqlite3.Connection, keys: Iterable[bytes], expires: float) -> None:
+    connection.executemany("INSERT INTO failure (key, expires) VALUES (?, ?)", [(key, expires) for key in keys])
+
+
+def _delete_reservation(connection: sqlite3.Connection, reservation: Reservation) -> None:
+    # Rows with the same key and end are as good as each other: any one of them goes.
+    one = "SELECT number FROM failure WHERE key = ? AND expires = ? LIMIT 1"
+    rows = [(_reserved(key), reservation.expires) for key in reservation.keys]
+    connection.executemany(f"DELETE FROM failure WHERE number = ({one})", rows)  # noqa: S608 - only a constant
+
+
 def _select_failures(connection: sqlite3.Connection, keys: FailureKeys) -> dict[bytes, list[float]]:
-    """Return when the failures of each key expire, in ascending order."""
-    query = "SELECT key, expires FROM failure WHERE key IN (?, ?, ?) ORDER BY expires"
+    """Return when the failures and the reservations of each key expire, in ascending order."""
+    wanted = (*keys, *map(_reserved, keys))
+    places = ", ".join("?" * len(wanted))
+    query = f"SELECT key, expires FROM failure WHERE key IN ({places}) ORDER BY expires"  # noqa: S608 - only places
     expiries: dict[bytes, list[float]] = {}
-    for key, expires in connection.execute(query, keys):
+    for key, expires in connection.execute(query, wanted):
         expiries.setdefault(key, []).append(expires)
     return expiries
 
 
-def _count(expiries: Mapping[bytes, list[float]], now: float) -> dict[bytes, Failures]:
+def _count(keys: FailureKeys, expiries: Mapping[bytes, list[float]], now: float) -> dict[bytes, Failures]:
     if not expiries:
         return {}
-    still = {key: [expires for expires in found if expires > now] for key, found in expiries.items()}
-    return {key: Failures(len(found), found[0]) for key, found in still.items() if found}
+    counted = {}
+    for key in keys:
+        failed, reserved = (
+            [expires for expires in expiries.get(kept, ()) if expires > now] for kept in (key, _reserved(key))
+        )
+        if failed or reserved:
+            counted[key] = Failures(len(failed), failed[0] if failed else 0.0, len(reserved))
+    return counted

@@ -1,5 +1,6 @@
 """Names with passwords: verified away from the reactor's thread, and no more often than needed."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,10 +81,6 @@ class SlowThreads(HashThreads):
             self.waiting.pop(0)()
 
 
-async def pass_all() -> None:
-    pass
-
-
 def credentials(username: str = "alice", password: str = "secret", address: str = HERE) -> PasswordCredentials:
     return PasswordCredentials("basic", username, password, address)
 
@@ -108,9 +105,9 @@ class VerifierTests:
         verifier: PasswordVerifier,
         shown: PasswordCredentials | None = None,
         stored: str = SECRET,
-        let_pass: Callable[[], Any] = pass_all,
+        until: float = math.inf,
     ) -> Deferred[bool]:
-        return Deferred.fromCoroutine(verifier.verify(shown or credentials(), stored, let_pass=let_pass))
+        return Deferred.fromCoroutine(verifier.verify(shown or credentials(), stored, until=until))
 
     def verify(self, verifier: PasswordVerifier, threads: SlowThreads, *arguments: Any) -> bool:
         verifying = self.begin(verifier, *arguments)
@@ -192,21 +189,6 @@ class VerifierTests:
             assert [result_of(one) for one in waiting] == [right] * 500
             assert threads.asked == before + 1
 
-    def test_equal_questions_from_elsewhere_wait_for_their_own(
-        self, verifier: PasswordVerifier, threads: SlowThreads
-    ) -> None:
-        """A stranger who is not let pass must not speak for others."""
-
-        async def refuse() -> None:
-            raise TooManyFailuresError(1)
-
-        refused = self.begin(verifier, credentials(address="198.51.100.1"), SECRET, refuse)
-        passed = self.begin(verifier)
-        threads.go_on()
-        with pytest.raises(TooManyFailuresError):
-            result_of(refused)
-        assert result_of(passed)
-
     def test_no_more_are_verified_at_once_than_there_are_threads(
         self, verifier: PasswordVerifier, threads: SlowThreads
     ) -> None:
@@ -236,27 +218,18 @@ class VerifierTests:
             self.begin(verifier, credentials(f"user{n}"))
         assert result_of(self.begin(verifier))
 
-    def test_whether_it_may_pass_is_asked_when_its_turn_comes(
-        self, verifier: PasswordVerifier, threads: SlowThreads
+    def test_password_whose_turn_comes_too_late_is_not_verified(
+        self, verifier: PasswordVerifier, threads: SlowThreads, clock: Clock
     ) -> None:
-        passed: list[int] = []
-
-        def note(n: int) -> Callable[[], Any]:
-            async def let_pass() -> None:
-                passed.append(n)
-                if n == THREADS:
-                    raise TooManyFailuresError(1)
-
-            return let_pass
-
-        asking = [self.begin(verifier, credentials(f"user{n}"), SECRET, note(n)) for n in range(THREADS + 2)]
-        assert passed == list(range(THREADS))
+        asking = [self.begin(verifier, credentials(f"user{n}"), SECRET, 60) for n in range(THREADS + 2)]
+        clock.advance(60)
         threads.go_on()
-        assert passed == list(range(THREADS + 2))
-        with pytest.raises(TooManyFailuresError):
-            result_of(asking[THREADS])
-        assert result_of(asking[THREADS + 1])  # its turn came all the same
-        assert threads.asked == THREADS + 1
+        assert [result_of(one) for one in asking[:THREADS]] == [True] * THREADS
+        for one in asking[THREADS:]:
+            with pytest.raises(LoginsBusyError):
+                result_of(one)
+        assert threads.asked == THREADS
+        assert self.verify(verifier, threads, credentials("later"))  # no slot was lost
 
     def test_an_error_leaves_nothing_taken(
         self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
@@ -308,7 +281,7 @@ class CheckerTests:
     @pytest.fixture
     def throttle(self, api: InMemoryApi) -> Throttle:
         limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
-        return Throttle(api.store, **cast(Any, limits), now=api.clock.seconds)
+        return Throttle(api.store, **cast(Any, limits), clock=api.clock)
 
     @pytest.fixture
     def checker(
@@ -389,10 +362,13 @@ class CheckerTests:
         content: str,
     ) -> None:
         checking = checker.requestAvatarId(credentials())
+        api.clock.advance(0)
+        assert len(threads.waiting) == 1
         (tmp_path / "users").write_text(content)
         users.refresh()
         users.refresh()  # an empty file is looked at twice
         threads.go_on()
+        api.clock.advance(0)
         with pytest.raises(Refused):
             result_of(checking)
         assert self.failures(api) == 0
@@ -407,9 +383,10 @@ class CheckerTests:
         assert self.check(api, checker, threads, "alice", "secret") == b"alice"
         assert self.failures(api) == 0
 
-    def test_success_without_failures_writes_nothing(
+    def test_remembered_password_writes_nothing(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
+        self.check(api, checker, threads)
         writer = api.store._writer  # noqa: SLF001
         assert writer is not None
         before = writer.total_changes
@@ -607,7 +584,7 @@ class HashThreadsTests:
         store.prepare()
         await store.start()
         limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
-        throttle = Throttle(store, **cast(Any, limits), now=time.time)
+        throttle = Throttle(store, **cast(Any, limits), clock=reactor)
         checker = PasswordChecker(users, PasswordVerifier(threads, now=time.time), throttle, store=store)
         assert await checker.requestAvatarId(credentials()) == b"alice"
         outcomes: list[Any] = []

@@ -1,7 +1,7 @@
 """Failed logins are counted, by account and address, whatever the scheme."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -10,7 +10,15 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from postd.auth.password import THREADS, HashThreads
-from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.throttle import (
+    LOOK_EVERY_S,
+    RESERVED_S,
+    WAIT_MAX_S,
+    Attempt,
+    Throttle,
+    attempt_from,
+    attempt_of,
+)
 from postd.config import Settings, ThrottleSettings
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.logins import Logins
@@ -82,7 +90,7 @@ class ThrottleTests:
             address_failures=address,
             account_failures=account,
             window_s=WINDOW_S,
-            now=api.clock.seconds,
+            clock=api.clock,
         )
 
     def run(self, api: InMemoryApi, call: Any) -> Any:
@@ -90,15 +98,21 @@ class ThrottleTests:
         api.clock.advance(0)
         return result_of(running)
 
+    def admit(self, api: InMemoryApi, throttle: Throttle, name: str = "alice", address: str = HERE) -> Attempt:
+        attempt: Attempt = self.run(api, throttle.admit(attempt_of(name, address)))
+        return attempt
+
     def fail(self, api: InMemoryApi, throttle: Throttle, name: str, address: str, times: int = 1) -> None:
         for _ in range(times):
-            self.run(api, throttle.check(attempt_of(name, address)))
-            self.run(api, throttle.note_failure(attempt_of(name, address)))
+            self.run(api, throttle.fail(self.admit(api, throttle, name, address)))
+
+    def succeed(self, api: InMemoryApi, throttle: Throttle, name: str, address: str) -> None:
+        self.run(api, throttle.release(self.admit(api, throttle, name, address), forget=True))
 
     def wait_s(self, api: InMemoryApi, throttle: Throttle, name: str, address: str) -> int:
-        """Return how long an attempt has to wait; 0 if it is let pass."""
+        """Return how long an attempt has to wait; 0 if it is admitted."""
         try:
-            self.run(api, throttle.check(attempt_of(name, address)))
+            self.admit(api, throttle, name, address)
         except TooManyFailuresError as error:
             assert error.retry_after_s >= 1
             return error.retry_after_s
@@ -168,82 +182,183 @@ class ThrottleTests:
     def test_success_forgets_the_pair_and_nothing_else(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=3, address=5, account=5)
         self.fail(api, throttle, "alice", HERE, 2)
-        self.run(api, throttle.forget(attempt_of("alice", HERE)))
+        self.succeed(api, throttle, "alice", HERE)
         self.fail(api, throttle, "alice", HERE, 2)
-        self.run(api, throttle.forget(attempt_of("alice", HERE)))
-        assert self.wait_s(api, throttle, "alice", HERE) == 0
+        admitted = self.admit(api, throttle)
         self.fail(api, throttle, "alice", HERE)  # the fifth of the address, and of the account
-        self.run(api, throttle.forget(attempt_of("alice", HERE)))
+        self.run(api, throttle.release(admitted, forget=True))
+        counted = result_of(api.store.count_failures(admitted.keys, now=api.clock.seconds()))
+        assert {key: found.count for key, found in counted.items()} == dict.fromkeys(admitted.keys[1:], 5)
         assert self.wait_s(api, throttle, "bob", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == WINDOW_S
 
-    def test_it_tells_whether_there_is_something_to_forget(self, api: InMemoryApi) -> None:
+    def test_attempt_knows_of_failures_to_forget(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
-        assert not self.run(api, throttle.check(attempt_of("alice", HERE)))
+        assert not self.admit(api, throttle).had_failures
         self.fail(api, throttle, "alice", HERE)
-        assert self.run(api, throttle.check(attempt_of("alice", HERE)))
-        assert not self.run(api, throttle.check(attempt_of("alice", THERE)))
-        assert not self.run(api, throttle.check(attempt_of("bob", HERE)))
+        assert self.admit(api, throttle).had_failures
+        assert not self.admit(api, throttle, address=THERE).had_failures
+        assert not self.admit(api, throttle, "bob").had_failures
 
     def test_of_many_at_once_no_more_fail_than_allowed(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
+        failed, refused = self.fail_together(api, [throttle], 100)
+        assert (failed, refused) == (10, 90)
+
+    def fail_together(self, api: InMemoryApi, throttles: Sequence[Throttle], count: int) -> tuple[int, int]:
+        """Make wrong attempts at the same moment; return how many were compared, and how many were refused."""
         outcomes: list[Any] = []
-        for _ in range(100):
-            started(throttle.note_failure(attempt_of("alice", HERE))).addBoth(outcomes.append)
-        api.clock.advance(0)
-        assert outcomes.count(None) == 10
-        refused = [outcome for outcome in outcomes if outcome is not None]
+
+        async def compare(throttle: Throttle) -> str:
+            await throttle.fail(await throttle.admit(attempt_of("alice", HERE)))
+            return "compared"
+
+        for n in range(count):
+            started(compare(throttles[n % len(throttles)])).addBoth(outcomes.append)
+        for _ in range(20):
+            api.clock.advance(0)
+        api.clock.advance(LOOK_EVERY_S)  # what other workers have come to
+        for _ in range(20):
+            api.clock.advance(0)
+        refused = [outcome for outcome in outcomes if outcome != "compared"]
         assert all(outcome.check(TooManyFailuresError) for outcome in refused)
-        assert len(refused) == 90
+        return len(outcomes) - len(refused), len(refused)
 
-    def test_what_is_being_noted_counts_already(self, api: InMemoryApi) -> None:
-        throttle = self.make(api, failures=3)
-        noting = [started(throttle.note_failure(attempt_of("alice", HERE))) for _ in range(3)]
-        assert not any(note.called for note in noting)
-        with pytest.raises(TooManyFailuresError):
-            result_of(throttle.check(attempt_of("alice", HERE)))
-        result_of(throttle.check(attempt_of("alice", THERE)))
+    def test_failure_that_is_being_noted_makes_others_reserve(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=2)
+        noting = started(throttle.fail(result_of(throttle.admit(attempt_of("alice", HERE)))))
+        assert not noting.called
+        second, third = (started(throttle.admit(attempt_of("alice", HERE))) for _ in range(2))
+        unrelated = result_of(throttle.admit(attempt_of("bob", THERE)))
+        assert unrelated.reservation is None
         api.clock.advance(0)
-        assert [note.called for note in noting] == [True] * 3
+        assert result_of(noting) is None
+        assert result_of(second).reservation is not None
+        assert not third.called  # it waits for the second
 
-    def test_what_could_not_be_noted_counts_here_until_the_window_ends(self, api: InMemoryApi) -> None:
+    def test_reserved_attempt_counts_until_it_ends(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+        behind = started(throttle.admit(attempt_of("alice", HERE)))
+        api.clock.advance(0)
+        assert not behind.called
+        releasing = started(throttle.release(attempt))
+        for _ in range(3):
+            api.clock.advance(0)
+        assert result_of(releasing) is None
+        assert result_of(behind).keys == attempt_of("alice", HERE)
+
+    def test_attempt_behind_a_failure_is_refused_at_once(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+        behind = [started(throttle.admit(attempt_of("alice", HERE))) for _ in range(200)]
+        api.clock.advance(0)
+        failing = started(throttle.fail(attempt))
+        for _ in range(9):
+            api.clock.advance(0)
+        assert result_of(failing) is None
+        for one in behind:
+            with pytest.raises(TooManyFailuresError) as caught:
+                result_of(one)
+            assert caught.value.retry_after_s == WINDOW_S
+
+    def test_attempt_does_not_wait_for_ever(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=1)
+        self.run(api, throttle.reserve(self.admit(api, throttle)))
+        behind = started(throttle.admit(attempt_of("alice", HERE)))
+        for _ in range(20):
+            assert not behind.called
+            api.clock.advance(WAIT_MAX_S / 20)
+        with pytest.raises(TooManyFailuresError) as caught:
+            result_of(behind)
+        assert caught.value.retry_after_s == 1
+
+    def test_reservation_of_another_worker_that_ends_is_noticed(self, api: InMemoryApi) -> None:
+        one, other = self.make(api, failures=1), self.make(api, failures=1)
+        attempt = self.run(api, one.reserve(self.admit(api, one)))
+        behind = started(other.admit(attempt_of("alice", HERE)))
+        api.clock.advance(0)
+        self.run(api, one.release(attempt))
+        assert not behind.called
+        api.clock.advance(LOOK_EVERY_S)
+        assert result_of(behind).reservation is None
+
+    def test_reservation_of_a_worker_that_died_expires(self, api: InMemoryApi) -> None:
+        died, throttle = self.make(api, failures=1), self.make(api, failures=1)
+        self.run(api, died.reserve(self.admit(api, died)))
+        api.clock.advance(RESERVED_S)
+        assert self.wait_s(api, throttle, "alice", HERE) == 0
+
+    def test_thousand_waiting_attempts_of_the_owner_all_succeed(self, api: InMemoryApi) -> None:
+        """One after the other, without a recursion as deep as they are many."""
+        throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+
+        async def log_in() -> str:
+            await throttle.release(await throttle.admit(attempt_of("alice", HERE)))
+            return "logged in"
+
+        behind = [started(log_in()) for _ in range(1000)]
+        api.clock.advance(0)
+        started(throttle.release(attempt))
+        for _ in range(2000):
+            api.clock.advance(0)
+        assert [result_of(one) for one in behind] == ["logged in"] * 1000
+
+    def test_failure_that_could_not_be_noted_counts_here_until_its_window_ends(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=1)
+        attempt = self.admit(api, throttle)
         writes = api.store._writes  # noqa: SLF001 - as when the disk is full
         writes._closed = True  # noqa: SLF001
         with pytest.raises(StoreUnavailableError):
-            result_of(throttle.note_failure(attempt_of("alice", HERE)))
+            result_of(throttle.fail(attempt))
         writes._closed = False  # noqa: SLF001
         assert self.wait_s(api, throttle, "alice", HERE) == 300
         api.clock.advance(300)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
+        assert not throttle._unnoted_counts  # noqa: SLF001
 
-    def test_workers_on_one_store_count_together(self, api: InMemoryApi) -> None:
-        one, other = self.make(api, failures=4), self.make(api, failures=4)
-        self.fail(api, one, "alice", HERE, 2)
-        self.fail(api, other, "alice", HERE, 2)
-        assert self.wait_s(api, one, "alice", HERE) == self.wait_s(api, other, "alice", HERE) == WINDOW_S
-        outcomes: list[Any] = []
-        for n in range(10):
-            started((one, other)[n % 2].note_failure(attempt_of("bob", HERE))).addBoth(outcomes.append)
-        api.clock.advance(0)
-        assert outcomes.count(None) == 4
+    @pytest.mark.parametrize("workers", [2, 4])
+    def test_each_further_worker_is_ahead_by_one_failure_at_the_most(self, api: InMemoryApi, workers: int) -> None:
+        throttles = [self.make(api, failures=4) for _ in range(workers)]
+        failed, refused = self.fail_together(api, throttles, 100)
+        assert 4 <= failed <= 4 + workers - 1
+        assert failed + refused == 100
+        assert all(self.wait_s(api, throttle, "alice", HERE) == WINDOW_S for throttle in throttles)
 
-    def test_looking_writes_nothing(self, api: InMemoryApi) -> None:
+    def test_token_counts_for_its_address_alone(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, address=3)
+        for _ in range(3):
+            self.run(api, throttle.fail(self.run(api, throttle.admit(attempt_from(HERE)))))
+        with pytest.raises(TooManyFailuresError):
+            self.run(api, throttle.admit(attempt_from(HERE)))
+        self.run(api, throttle.admit(attempt_from(THERE)))
+        assert self.wait_s(api, throttle, "alice", HERE) == WINDOW_S
+        assert self.wait_s(api, throttle, "alice", THERE) == 0
+
+    def test_admission_without_failures_writes_nothing(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         writer = api.store._writer  # noqa: SLF001
         assert writer is not None
         before = writer.total_changes
         for _ in range(5):
-            self.run(api, throttle.check(attempt_of("alice", HERE)))
+            self.run(api, throttle.release(self.admit(api, throttle), forget=True))
         assert writer.total_changes == before
 
-    def test_without_the_store_nobody_knows(self, api: InMemoryApi) -> None:
+    def test_nothing_is_kept_of_attempts_that_have_ended(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
+        self.fail_together(api, [throttle], 100)
+        assert not throttle._being_written  # noqa: SLF001
+        assert not throttle._waiting  # noqa: SLF001
+
+    def test_without_the_store_nothing_is_admitted(self, api: InMemoryApi) -> None:
+        throttle = self.make(api)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
         result_of(api.store.stop())
-        for call in (throttle.check, throttle.note_failure):
+        for call in (throttle.admit(attempt.keys), throttle.fail(attempt)):
             with pytest.raises(StoreUnavailableError):
-                result_of(call(attempt_of("alice", HERE)))
-        result_of(throttle.forget(attempt_of("alice", HERE)))  # that it cannot keeps nobody out
+                result_of(call)
+        result_of(throttle.release(attempt, forget=True))  # that it cannot keeps nobody out
 
 
 class SlowThreads(HashThreads):

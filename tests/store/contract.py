@@ -30,7 +30,16 @@ from postd.errors import (
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
 from postd.reactor import IReactor
-from postd.store.interface import CHANGES_KEPT, KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Once, Store
+from postd.store.interface import (
+    CHANGES_KEPT,
+    KEY_BYTES,
+    NONCE_COUNTS_KEPT_S,
+    FailureKeys,
+    Failures,
+    Once,
+    Reservation,
+    Store,
+)
 from postd.store.writes import QUEUE_MAX
 
 MakeStore = Callable[[], Store]
@@ -649,6 +658,12 @@ class LastingStoreContract(PostStoreContract):
 
 
 NOW = 1_800_000_000.25
+
+
+def make_reservation(id_: str, expires: float = NOW + 60) -> Reservation:
+    return Reservation(id_, KEYS, expires)
+
+
 KEYS: FailureKeys = (b"pair", b"address", b"account")
 
 
@@ -845,6 +860,77 @@ class LoginStoreContract:
         assert sorted(counted[b"pair"].count for counted in told) == list(range(1, 51))
 
     @ensureDeferred
+    async def test_reservation_counts_until_released(self, store: Store) -> None:
+        one, other = make_reservation("one"), make_reservation("other")
+        for reservation in (one, other):
+            assert await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW) is None
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 2))
+        await store.release_attempt(one)
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 1))
+        await store.release_attempt(other)
+        await store.release_attempt(other)
+        assert await store.count_failures(KEYS, now=NOW) == {}
+
+    @ensureDeferred
+    async def test_failure_takes_the_place_of_its_reservation(self, store: Store) -> None:
+        one, other = make_reservation("one"), make_reservation("other")
+        for reservation in (one, other):
+            await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW)
+        counted = await store.add_failure(KEYS, now=NOW, expires=NOW + 300, reservation=one)
+        assert counted == dict.fromkeys(KEYS, Failures(1, NOW + 300, 1))
+        assert await store.count_failures(KEYS, now=NOW) == counted
+        await store.release_attempt(other)
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 300, 0))
+
+    @pytest.mark.parametrize("full", range(3))
+    @ensureDeferred
+    async def test_reservation_needs_room_for_each_key(self, store: Store, full: int) -> None:
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+        await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
+        counted = dict.fromkeys(KEYS, Failures(1, NOW + 300, 1))
+        allowed = [2 if n == full else 3 for n in range(3)]
+        assert await store.reserve_attempt(make_reservation("two"), allowed=allowed, now=NOW) == counted
+        assert await store.count_failures(KEYS, now=NOW) == counted  # nothing of it was kept
+        assert await store.reserve_attempt(make_reservation("two"), allowed=(3, 3, 3), now=NOW) is None
+
+    @ensureDeferred
+    async def test_reservation_may_have_one_key(self, store: Store) -> None:
+        reservation = Reservation("one", (b"address",), NOW + 60)
+        assert await store.reserve_attempt(reservation, allowed=(1,), now=NOW) is None
+        counted = await store.reserve_attempt(make_reservation("two"), allowed=(1, 1, 1), now=NOW)
+        assert counted == {b"address": Failures(0, 0, 1)}
+        await store.release_attempt(reservation)
+        assert await store.count_failures(KEYS, now=NOW) == {}
+
+    @ensureDeferred
+    async def test_expired_reservation_does_not_count_and_is_removed(self, store: Store) -> None:
+        for n in range(3):
+            await store.reserve_attempt(make_reservation(f"{n}", NOW + 60 + n), allowed=(9, 9, 9), now=NOW)
+        for now, left in ((NOW + 59.9, 3), (NOW + 60, 2), (NOW + 61, 1), (NOW + 62, 0)):
+            counted = await store.count_failures(KEYS, now=now)
+            assert counted == (dict.fromkeys(KEYS, Failures(0, 0, left)) if left else {})
+        assert await store.reserve_attempt(make_reservation("new", NOW + 99), allowed=(1, 1, 1), now=NOW + 62) is None
+        await store.purge_expired(now=NOW + 61)
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 2))
+
+    @ensureDeferred
+    async def test_reservations_stay_when_failures_are_forgotten(self, store: Store) -> None:
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+        await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
+        await store.forget_failures(KEYS[0])
+        assert (await store.count_failures(KEYS, now=NOW))[KEYS[0]] == Failures(0, 0, 1)
+
+    @ensureDeferred
+    async def test_of_reservations_at_once_no_more_are_made_than_there_is_room_for(self, store: Store) -> None:
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+        reservations = [make_reservation(f"{n}") for n in range(200)]
+        made = await gatherResults(
+            [started(store.reserve_attempt(one, allowed=(10, 50, 100), now=NOW)) for one in reservations]
+        )
+        assert made.count(None) == 9
+        assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 300, 9))
+
+    @ensureDeferred
     async def test_what_has_expired_is_removed_and_nothing_else(self, store: Store) -> None:
         key = await store.key("kept")
         await store.add_post("kept")
@@ -889,6 +975,8 @@ class LoginStoreContract:
         await store.delete_all_sessions()
         await store.add_failure(KEYS, now=NOW, expires=NOW)
         await store.forget_failures(b"pair")
+        await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
+        await store.release_attempt(make_reservation("one"))
         await store.purge_expired(now=NOW + 1000)
         assert await store.version() == version
         assert len(await store.list_changes(after=0, limit=9)) == 1
@@ -921,6 +1009,8 @@ class LoginStoreContract:
             store.renew_session(id_hash_of(1), seen=NOW, expires=NOW),
             store.delete_sessions([id_hash_of(1)]),
             store.add_failure(KEYS, now=NOW, expires=NOW),
+            store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW),
+            store.release_attempt(make_reservation("one")),
             store.purge_expired(now=NOW),
         ):
             assert isinstance(await error_of(call), StoreUnavailableError)
@@ -975,4 +1065,18 @@ class LastingLoginStoreContract(LoginStoreContract):
         both = [started(store.use_nonce(b"raced", count, expires=NOW)) for count in range(20) for store in stores]
         assert (await gatherResults(both)).count(True) == 20
         await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_two_stores_on_one_place_reserve_together(self, make_store: MakeStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        reserving = [
+            started(stores[n % 2].reserve_attempt(make_reservation(f"{n}"), allowed=(10, 50, 100), now=NOW))
+            for n in range(100)
+        ]
+        assert (await gatherResults(reserving)).count(None) == 10
+        await here.stop()  # a reservation outlives whoever made it
+        again = await open_store(make_store)
+        assert await again.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 10))
+        await again.stop()
         await there.stop()

@@ -20,7 +20,7 @@ from postd.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from postd.store.interface import Store
+from postd.store.interface import Reservation, Store
 from postd.store.redis_address import Host, RedisAddress
 from postd.store.redis_engine import STEP
 from postd.store.redis_scripts import KEYS, load_script
@@ -145,7 +145,16 @@ async def test_a_write_that_arrives_late_is_not_done(server: RedisServer) -> Non
     "name",
     [
         *("add_post", "replace_post", "delete_post", "make_key", "use_nonce", "add_session", "renew_session"),
-        *("delete_sessions", "delete_sessions_of", "add_failure", "forget_failures", "purge", "stage_posts"),
+        *(
+            "delete_sessions",
+            "delete_sessions_of",
+            "add_failure",
+            "reserve_attempt",
+            "release_attempt",
+            "forget_failures",
+            "purge",
+            "stage_posts",
+        ),
         "commit_import",
     ],
 )
@@ -655,6 +664,9 @@ async def test_the_user_of_the_sample_settings_may_do_what_is_needed(lasting: Re
             assert len(await store.list_sessions()) == 1
             assert await store.delete_sessions_of({"alice": None}) == 1
             assert await store.delete_all_sessions() == 0
+            reservation = Reservation("one", FAILURE_KEYS, NOW + 1)
+            assert await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW) is None
+            await store.release_attempt(reservation)
             assert await store.add_failure(FAILURE_KEYS, now=NOW, expires=NOW + 1) != {}
             assert await store.count_failures(FAILURE_KEYS, now=NOW) != {}
             await store.forget_failures(FAILURE_KEYS[0])

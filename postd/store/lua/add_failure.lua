@@ -1,7 +1,8 @@
--- ARGV: limit, now, when it expires, what tells it from others, keys. Returns what is counted from now on.
+-- ARGV: limit, now, when it expires, what tells it from others (the id of its reservation, if it has one), keys. Returns
+-- what is counted from now on.
 local keys = {unpack(ARGV, 5)}
 for _, key in ipairs(keys) do
-  redis.call('ZADD', FAILURE .. key, ARGV[3], ARGV[4])
-  redis.call('ZADD', FAILURES, 'LT', ARGV[3], key)
+  note_failure(key, ARGV[4], ARGV[3])
+  redis.call('ZREM', FAILURE .. reserved(key), ARGV[4])
 end
 return count_failures(ARGV[2], keys)

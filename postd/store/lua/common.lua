@@ -37,15 +37,28 @@ local function end_session(id)
   return 1
 end
 
--- For each key that has failures which count now: the key, how many, and when the first of them expires.
+-- Where the reservations of a key are, which are kept as failures are.
+local function reserved(key)
+  return key .. ':reserved'
+end
+
+-- For each key that has failures or reservations which count now: the key, how many failures, when the first of them
+-- expires, and how many reservations.
 local function count_failures(now, keys)
   local counted = {}
   for _, key in ipairs(keys) do
-    local count = redis.call('ZCOUNT', FAILURE .. key, '(' .. now, '+inf')
-    if count > 0 then
+    local failed = redis.call('ZCOUNT', FAILURE .. key, '(' .. now, '+inf')
+    local under_way = redis.call('ZCOUNT', FAILURE .. reserved(key), '(' .. now, '+inf')
+    if failed + under_way > 0 then
       local first = redis.call('ZRANGEBYSCORE', FAILURE .. key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-      counted[#counted + 1] = {key, count, first[2]}
+      counted[#counted + 1] = {key, failed, first[2] or '0', under_way}
     end
   end
   return counted
+end
+
+-- Notes a failure of a key, or a reservation, by what tells it from others.
+local function note_failure(key, id, expires)
+  redis.call('ZADD', FAILURE .. key, expires, id)
+  redis.call('ZADD', FAILURES, 'LT', expires, key)
 end

@@ -1,0 +1,307 @@
+"""Wrong credentials that arrive at the same moment: the bound of the throttle holds (contract 7).
+
+A burst is a thousand connections, each with a request of which the last byte is missing; then all last bytes are sent.
+With `stalled`, the server stands still meanwhile, and finds all of them in one turn of its reactor.
+"""
+
+import base64
+import os
+import resource
+import selectors
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlencode
+
+import bcrypt
+import httpx
+import pytest
+
+from tests.integration.daemon import Daemon
+from tests.integration.logins import DigestUser, h_a1
+from tests.issuer import INTROSPECTION, Issuer, Key
+from tests.redis_server import RedisServer
+from tests.store.test_redis_sentinel import start_group
+
+FAILURES = 10
+BURST = 1000
+RIGHT_AT = 950
+"""The position of the right password among the wrong ones."""
+
+TIMEOUT_S = 60.0
+
+SETTINGS = f"""
+users = "users"
+[throttle]
+failures = {FAILURES}
+address_failures = 100000
+account_failures = 100000
+window = "1h"
+[limits]
+header_time = "60s"
+"""
+
+NAMES = iter(f"user{n}" for n in range(1000))
+"""An account for each burst: what went before does not count for it."""
+
+PASSWORD = "the right one"
+
+
+def user_line(name: str) -> str:
+    """Return a line of the user file, with a hash that is quickly verified."""
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    return f"{name}:{hashed}:MD5={h_a1('MD5', name, 'postd', PASSWORD)},realm=postd\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def start(stack: ExitStack, folder: Path, store: str = "", *, workers: int = 1) -> Daemon:
+    folder.mkdir(exist_ok=True)
+    (folder / "users").write_text("".join(user_line(f"user{n}") for n in range(80)))
+    (folder / "postd.toml").write_text((f'store = "{store}"\n' if store else "") + SETTINGS)
+    return stack.enter_context(Daemon(folder, "-c", "postd.toml", "--workers", str(workers)))
+
+
+@pytest.fixture(scope="module", params=["SQLite", "SQLite, 4 workers", "Redis", "Redis, 2 nodes"])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Daemon]]:
+    folder = tmp_path_factory.mktemp("burst")
+    with ExitStack() as stack:
+        if request.param.startswith("SQLite"):
+            yield [start(stack, folder, workers=4 if "4" in request.param else 1)]
+        else:
+            url = stack.enter_context(RedisServer(folder / "redis")).url
+            yield [start(stack, folder / f"node{n}", url) for n in range(2 if "2" in request.param else 1)]
+
+
+def processes_of(servers: Sequence[Daemon]) -> list[int]:
+    """Return the processes that serve."""
+    return [pid for server in servers for pid in (*server.workers.values(),) or (server.process.pid,)]
+
+
+Request = Callable[[str, str, int], bytes]
+"""Makes a request of a name, a password and a number that no other request of the burst has."""
+
+
+def basic(_: Daemon) -> Request:
+    def request(name: str, password: str, _number: int) -> bytes:
+        value = base64.b64encode(f"{name}:{password}".encode())
+        return b"GET /basic HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Basic %b\r\n\r\n" % value
+
+    return request
+
+
+def form(_: Daemon) -> Request:
+    def request(name: str, password: str, _number: int) -> bytes:
+        body = urlencode({"username": name, "password": password}).encode()
+        return (
+            b"POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\n%b" % (len(body), body)
+        )
+
+    return request
+
+
+def digest(server: Daemon) -> Request:
+    nonce = DigestUser("", "").nonce(server)
+
+    def request(name: str, password: str, number: int) -> bytes:
+        value = DigestUser(name, password).credentials(nonce, number + 1).encode()
+        return b"GET /digest HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: %b\r\n\r\n" % value
+
+    return request
+
+
+SCHEMES = {"basic": basic, "form": form, "digest": digest}
+
+
+@contextmanager
+def stopped(processes: Sequence[int]) -> Iterator[None]:
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+
+
+def send_burst(
+    servers: Sequence[Daemon],
+    requests: Sequence[bytes],
+    *,
+    stalled: bool,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[int]:
+    """Send requests whose last bytes go out together; return the status of each, 0 for a connection that was lost."""
+    with ExitStack() as stack:
+        connections = []
+        for number, request in enumerate(requests):
+            place = ("127.0.0.1", servers[number % len(servers)].port)
+            connection = stack.enter_context(socket.create_connection(place, timeout=TIMEOUT_S))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(request[:-1])
+            connections.append(connection)
+        time.sleep(0.3)  # all of them are accepted, and what was sent is read
+        with ExitStack() as waiting:
+            if stalled:
+                waiting.enter_context(stopped(processes_of(servers)))
+            for connection, request in zip(connections, requests, strict=True):
+                connection.send(request[-1:])
+            meanwhile()
+        return read_statuses(connections)
+
+
+def read_statuses(connections: Sequence[socket.socket]) -> list[int]:
+    received = [b""] * len(connections)
+    with selectors.DefaultSelector() as selector:
+        for number, connection in enumerate(connections):
+            connection.setblocking(False)  # noqa: FBT003 - its signature
+            selector.register(connection, selectors.EVENT_READ, number)
+        deadline = time.monotonic() + TIMEOUT_S
+        while selector.get_map():
+            assert time.monotonic() < deadline
+            for key, _ in selector.select(1):
+                data = b""
+                with suppress(OSError):
+                    data = connections[key.data].recv(65536)
+                received[key.data] += data
+                if not data:
+                    selector.unregister(key.fileobj)
+    return [int(answer.split()[1]) if answer else 0 for answer in received]
+
+
+def check_bound(statuses: Sequence[int], processes: int, *, beside: frozenset[int] = frozenset({429})) -> None:
+    counted = Counter(statuses)
+    assert set(counted) <= {401} | beside, counted
+    assert counted[401] <= FAILURES + processes - 1, counted
+
+
+@pytest.mark.parametrize("worst", [False, True], ids=["plain", "signed in and stalled"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_burst_of_wrong_passwords_is_bounded_and_hides_the_right_one(
+    servers: Sequence[Daemon], scheme: str, *, worst: bool
+) -> None:
+    name = next(NAMES)
+    processes = processes_of(servers)
+    request = SCHEMES[scheme](servers[0])
+    if worst:  # each process remembers the password
+        before = send_burst(servers, [request(name, PASSWORD, 2000 + n) for n in range(40)], stalled=False)
+        assert set(before) <= {200, 302}
+    burst = [request(name, f"wrong {number}", number) for number in range(BURST)]
+    burst[RIGHT_AT] = request(name, PASSWORD, RIGHT_AT)
+    statuses = send_burst(servers, burst, stalled=worst)
+    if len(processes) > 1:  # which of several comes first cannot be known
+        statuses[RIGHT_AT] = 429
+    check_bound(statuses, len(processes))
+    assert statuses[RIGHT_AT] == 429
+    assert statuses.count(401) >= FAILURES
+    late = [request(name, PASSWORD, 3000 + number) for number in range(4 * len(processes))]
+    assert set(send_burst(servers, late, stalled=False)) == {429}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon], scheme: str) -> None:
+    name = next(NAMES)
+    request = SCHEMES[scheme](servers[0])
+    statuses = send_burst(servers, [request(name, "wrong", number) for number in range(200)], stalled=True)
+    check_bound(statuses, len(processes_of(servers)))
+    assert send_burst(servers, [request(name, PASSWORD, 3000)], stalled=False) == [429]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_burst_of_right_passwords_is_let_in(servers: Sequence[Daemon], scheme: str) -> None:
+    """Of a program with many connections that has just been started: more than may fail, and none of them does."""
+    name = next(NAMES)
+    request = SCHEMES[scheme](servers[0])
+    statuses = send_burst(servers, [request(name, PASSWORD, number) for number in range(60)], stalled=True)
+    assert set(statuses) <= {200, 302}
+    check = send_burst(servers, [request(name, PASSWORD, 3000)], stalled=False)
+    assert set(check) <= {200, 302}
+
+
+def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
+    """The failures of a burst stay, and the worker that takes its place refuses what comes behind them."""
+    with ExitStack() as stack:
+        server = start(stack, tmp_path, workers=2)
+        name = "user0"
+        request = basic(server)
+
+        def kill() -> None:
+            for pid in server.workers.values():
+                os.kill(pid, signal.SIGKILL)
+
+        burst = [request(name, f"wrong {number}", number) for number in range(200)]
+        statuses = send_burst([server], burst, stalled=False, meanwhile=kill)
+        check_bound(statuses, 4, beside=frozenset({0, 429}))
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(server.workers) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        later = send_burst([server], burst, stalled=False)
+        assert statuses.count(401) + later.count(401) <= FAILURES + 3
+        assert send_burst([server], [request("user1", PASSWORD, 0)], stalled=False) == [200]
+
+
+@pytest.mark.parametrize("scheme", ["basic", "digest"])
+def test_bound_holds_while_redis_fails_over(tmp_path: Path, scheme: str) -> None:
+    with ExitStack() as stack:
+        group = start_group(stack, tmp_path, replicas=2)
+        time.sleep(3)  # the sentinels find each other and the replicas
+        servers = [start(stack, tmp_path / f"node{n}", group.url) for n in range(2)]
+        request = SCHEMES[scheme](servers[0])
+        burst = [request("user0", f"wrong {number}", number) for number in range(BURST)]
+        statuses = send_burst(servers, burst, stalled=False, meanwhile=group.primary.kill)
+        check_bound(statuses, len(servers), beside=frozenset({429, 503}))
+        deadline = time.monotonic() + TIMEOUT_S
+        for server in servers:
+            while httpx.get(f"{server.url}/post").status_code != 200:
+                assert time.monotonic() < deadline, server.log
+                time.sleep(0.1)
+        later = send_burst(servers, [request("user0", f"late {n}", 1000 + n) for n in range(100)], stalled=False)
+        check_bound(statuses + later, len(servers), beside=frozenset({429, 503}))
+        for server in servers:
+            assert send_burst([server], [request("user0", PASSWORD, 3000)], stalled=False) == [429]
+            assert "Traceback" not in server.log
+
+
+def test_refused_opaque_tokens_count_as_failures_of_their_address(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        issuer = stack.enter_context(Issuer("https://posts.example", Key.make("ES256")))
+        (tmp_path / "users").write_text(user_line("user0"))
+        (tmp_path / "postd.toml").write_text(
+            'users = "users"\n'
+            'page = [{path = "/token", schemes = ["bearer"]}, {path = "/basic", schemes = ["basic"]}]\n'
+            f'throttle = {{address_failures = {FAILURES}}}\n[[bearer]]\nissuer = "{issuer.issuer}"\n'
+            f'audience = "{issuer.audience}"\nintrospection_endpoint = "{issuer.origin}{INTROSPECTION}"\n'
+        )
+        server = stack.enter_context(Daemon(tmp_path, "-c", "postd.toml"))
+        issuer.active["good"] = {"sub": "alice", "aud": issuer.audience}
+
+        def request(token: str) -> bytes:
+            field = token.encode()
+            return (
+                b"GET /token HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer %b\r\n\r\n"
+                % field
+            )
+
+        assert send_burst([server], [request("good")] * 40, stalled=True) == [200] * 40
+        statuses = send_burst([server], [request(f"bad{number}") for number in range(400)], stalled=True)
+        check_bound(statuses, 1)
+        assert statuses.count(401) == FAILURES
+        assert issuer.count(INTROSPECTION) == FAILURES + 1
+        assert send_burst([server], [request("good")], stalled=False) == [429]
+        assert send_burst([server], [basic(server)("user0", PASSWORD, 0)], stalled=False) == [429]
+        other = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(transport=other) as client:
+            answer = client.get(f"{server.url}/token", headers={"Authorization": "Bearer good"})
+            assert answer.status_code == 200
