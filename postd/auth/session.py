@@ -11,6 +11,9 @@ from postd.model import Session
 from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
 from postd.store.interface import LoginStore
 
+_CANDIDATES_MAX = 8
+"""Session identifiers that one request may present: a browser has one, unless a neighboring site has set others."""
+
 
 class Sessions:
     """Begins, checks and ends sessions.
@@ -95,9 +98,13 @@ class SessionChecker(Checker):
         """Return the user's name.
 
         Raises:
-            Refused: there is no live session among them, or more than one: somebody has planted a cookie.
+            Refused: there is no live session among them, or more than one, or there are too many to look up: another
+                site of the domain has set some of them.
             StoreUnavailableError: nobody knows.
         """
+        # With some of them looked up and others not, the second live session could be among the others.
+        if len(credentials.id_hashes) > _CANDIDATES_MAX:
+            raise Refused("too many session cookies")
         live = []
         for id_hash in credentials.id_hashes:
             user = await self._sessions.user_of(id_hash)

@@ -5,9 +5,6 @@ from typing import Any
 from postd.auth.credentials import SessionCredentials
 from postd.protocol.session import hash_session_id
 
-_COOKIES_MAX = 8
-"""Cookies of our name that are looked at: a browser has one, unless another site of the domain has planted more."""
-
 
 def make_challenge(realm: str) -> bytes:
     """Return a challenge that names the form: a 401 must have one (RFC 9110 §15.5.2).
@@ -18,7 +15,11 @@ def make_challenge(realm: str) -> bytes:
 
 
 def decode_session_cookies(request: Any) -> SessionCredentials | None:
-    """Return what may be sessions among the cookies of our name, None if there is none of that name."""
+    """Return the distinct well-formed session identifiers among the cookies of our name, as hashes.
+
+    Returns:
+        Credentials, which have no hash if no value is well-formed; None if there is no cookie of that name.
+    """
     field_lines = request.fields.get(b"Cookie")
     if field_lines is None:
         return None
@@ -29,12 +30,8 @@ def decode_session_cookies(request: Any) -> SessionCredentials | None:
             values.add(value)
     if not values:
         return None
-    hashes = []
-    for value in sorted(values)[:_COOKIES_MAX]:
-        id_hash = hash_session_id(value.decode("latin-1"))
-        if id_hash is not None:
-            hashes.append(id_hash)
-    return SessionCredentials(tuple(hashes))
+    hashes = (hash_session_id(value.decode("latin-1")) for value in values)
+    return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None))
 
 
 def set_session_cookie(request: Any, session_id: str, *, secure: bool) -> None:

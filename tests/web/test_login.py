@@ -533,11 +533,31 @@ class CookieTests:
             assert not is_signed_in(api, "a" * 43)
         assert lookups.count == 1  # what could be one is
 
-    def test_a_heap_of_cookies_costs_few_lookups(self, api: InMemoryApi) -> None:
-        values = [f"{n:043}" for n in range(100)]
+    def test_malformed_cookies_do_not_hide_a_session(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        malformed = [f"!{n}" for n in range(100)]
+        assert is_signed_in(api, *malformed, session_id)
+        assert is_signed_in(api, session_id, *malformed)
+
+    def test_seven_unknown_identifiers_do_not_hide_a_session(self, api: InMemoryApi) -> None:
+        assert is_signed_in(api, *[f"{n:043}" for n in range(7)] * 2, sign_in(api))
+
+    def test_unknown_identifiers_do_not_hide_the_second_of_two_sessions(self, api: InMemoryApi) -> None:
+        """A neighboring site could have a browser work under the site's own account."""
+        mine, planted = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
+        for count in (0, 6, 7, 20):
+            assert not is_signed_in(api, planted, *[f"{n:043}" for n in range(count)], mine)
+
+    def test_a_cookie_field_of_the_greatest_length_costs_no_lookup(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
         with Lookups(api) as lookups:
-            assert not is_signed_in(api, *values)
-        assert lookups.count <= 8
+            assert not is_signed_in(api, *[f"{n:043}" for n in range(300)], session_id)
+        assert lookups.count == 0
+
+    def test_sign_out_ends_a_session_among_many_identifiers(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        ask(api, "POST", "/logout", None, with_cookie(*[f"{n:043}" for n in range(300)], session_id))
+        assert not is_signed_in(api, session_id)
 
     @given(value=st.binary(max_size=80).filter(lambda value: set(value) <= set(FIELD_TEXT)))
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
