@@ -2,25 +2,40 @@
 
 Departures from stock Twisted, whose parsers are used:
 
+- A line of version 1 is at most 107 bytes, with its end. `PROXY UNKNOWN` may end there, and what follows it is ignored
+  (§2.1): the connection's own addresses count, as for LOCAL and UNSPEC of version 2 (§2.2).
 - What they cannot read ends the connection; of some of it they know no better than to raise `ValueError`.
 - An address that is none ends it, too: it would go into the log, and count failed logins, as it is. So does one of a
   UNIX socket, which stands for a trusted peer: connections through proxies come over networks.
-- A header may come in pieces from its first byte on.
+- A header may come in pieces from its first byte on, which are put together once.
 """
 
 import ipaddress
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IStreamServerEndpoint,
+)
 from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
+from twisted.protocols.haproxy._info import ProxyInfo
 from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
+from twisted.protocols.policies import WrappingFactory
 from zope.interface import implementer
 
+_V1_MAX_BYTES = 107
+"""Of a header of version 1, with its CRLF."""
+
+_V1_UNKNOWN = b"PROXY UNKNOWN"
+
 _V2_BYTES = 16
-"""What there is at least of a header of version 2; its parser asks for them at once."""
+"""Of a header of version 2, before its addresses; the last two are the length of what follows."""
 
 
 @implementer(IStreamServerEndpoint)
@@ -38,28 +53,61 @@ class ProxiedEndpoint:
 class _Proxied(HAProxyProtocolWrapper):
     """A connection that takes its addresses from its header."""
 
-    _begun = b""
+    def __init__(self, factory: WrappingFactory, wrapped: IProtocol) -> None:
+        super().__init__(factory, wrapped)
+        self._begun = bytearray()
 
     def dataReceived(self, data: bytes) -> None:
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
-        if self._parser is None:
-            data = self._begun = self._begun + data
-            if len(data) < _V2_BYTES and data[: len(V2Parser.PREFIX)] == V2Parser.PREFIX[: len(data)]:
-                return
-            self._parser = V2Parser() if data.startswith(V2Parser.PREFIX) else V1Parser()
+        self._begun += data
         try:
-            info, rest = self._parser.feed(data)
+            size = _header_bytes(self._begun)
+            if size is None:
+                return
+            info = _decode(bytes(self._begun[:size]))
         except (InvalidProxyHeader, ValueError):
             self.loseConnection()
             return
-        if info and not (_is_network(info.source) and _is_network(info.destination)):
-            self.loseConnection()
-            return
+        rest, self._begun = bytes(self._begun[size:]), bytearray()
         self._proxyInfo = info
-        if info and rest:
+        if rest:
             self.wrappedProtocol.dataReceived(rest)
+
+
+def _header_bytes(begun: bytearray) -> int | None:
+    """Return how long the header is, None if not enough of it has come.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if begun.startswith(V2Parser.PREFIX[: len(begun)]):
+        size = _V2_BYTES + int.from_bytes(begun[14:16], "big")
+        return size if len(begun) >= size else None
+    end = begun.find(b"\r\n", 0, _V1_MAX_BYTES)
+    if end >= 0:
+        return end + 2
+    if len(begun) >= _V1_MAX_BYTES:
+        raise ValueError("no line of version 1 is so long")
+    return None
+
+
+def _decode(header: bytes) -> ProxyInfo:
+    """Return the addresses in a whole header.
+
+    Raises:
+        InvalidProxyHeader, ValueError: it is none, or has addresses that are not accepted.
+    """
+    if header.startswith(V2Parser.PREFIX):
+        info = V2Parser.parse(header)
+    elif header.removesuffix(b"\r\n") == _V1_UNKNOWN or header.startswith(_V1_UNKNOWN + b" "):
+        info = ProxyInfo(header, None, None)
+    else:
+        info = V1Parser.parse(header.removesuffix(b"\r\n"))
+    if not (_is_network(info.source) and _is_network(info.destination)):
+        raise ValueError("no address of a network")
+    return info
 
 
 def _is_network(address: IAddress | None) -> bool:

@@ -13,6 +13,8 @@ V2 = b"\r\n\r\n\0\r\nQUIT\n"
 V2_TCP4 = V2 + b"\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 192, 0, 2, 1]) + b"\x13\x88\0\x50"
 V2_UNIX = V2 + b"\x21\x31\0\xd8" + b"/a".ljust(108, b"\0") + b"/b".ljust(108, b"\0")
 V2_LOCAL = V2 + b"\x20\0\0\0"
+V2_LOCAL_TLV = V2 + b"\x20\x11\xff\xff" + b"x" * 65_535
+V2_UNSPEC = V2 + b"\x21\0\0\x04abcd"
 
 
 class Heard(Protocol):
@@ -55,9 +57,13 @@ class Connection:
         (b"PROXY TCP6 2001:db8::7 2001:db8::1 5000 80\r\n", "2001:db8::7"),
         (V2_TCP4, "192.0.2.7"),
         (b"PROXY UNKNOWN ::1 ::2 1 2\r\n", "192.168.1.1"),
+        (b"PROXY UNKNOWN\r\n", "192.168.1.1"),
+        (b"PROXY UNKNOWN \xff".ljust(105, b"x") + b"\r\n", "192.168.1.1"),
         (V2_LOCAL, "192.168.1.1"),
+        (V2_UNSPEC, "192.168.1.1"),
+        (V2_LOCAL_TLV, "192.168.1.1"),
     ],
-    ids=["tcp4", "tcp6", "v2", "unknown", "local"],
+    ids=["tcp4", "tcp6", "v2", "unknown", "unknown alone", "unknown of 107 bytes", "local", "unspec", "local with TLV"],
 )
 def test_it_tells_whose_the_connection_is(header: bytes, host: str, piece: int) -> None:
     connection = Connection()
@@ -81,6 +87,10 @@ def test_it_tells_whose_the_connection_is(header: bytes, host: str, piece: int) 
         b"PROXY TCP4 999.1.1.1 a b c\r\n",
         b"PROXY TCP4 \xff\xff 1.2.3.4 1 2\r\n",
         b"PROXY " + b"x" * 200,
+        b"PROXY UNKNOWN ".ljust(106, b"x") + b"\r\n",
+        b"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 ".ljust(106, b"x") + b"\r\n",
+        b"PROXY UNKNOWNS\r\n",
+        b"PROXY\r\n",
         V2_UNIX,
         V2 + b"\x2f\x11\0\x0c" + b"\0" * 12,
         b"GET / \n",
@@ -97,6 +107,10 @@ def test_it_tells_whose_the_connection_is(header: bytes, host: str, piece: int) 
         "more",
         "bytes",
         "long",
+        "unknown of 108 bytes",
+        "tcp4 of 108 bytes",
+        "unknowns",
+        "no protocol",
         "unix",
         "v2",
         "lf",

@@ -121,6 +121,12 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
             client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("192.0.2.7")
+        with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+            client.sendall(b"PROXY UNKNOWN\r\nGET /post?unknown HTTP/1.0\r\nHost: x\r\n\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        daemon.wait_for("unknown")
+    (line,) = [line for line in daemon.log.splitlines() if "unknown" in line]
+    assert "127.0.0.1" in line
 
 
 def test_in_the_background(tmp_path: Path) -> None:
