@@ -232,19 +232,19 @@ def _encode_account(account: Account) -> bytes:
     return line.encode()
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int, *, folder: int | None = None) -> int:
     """Open a FIFO without waiting for its other end, and a terminal without its becoming ours."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
 
 
-def read_user_file(path: Path) -> bytes | None:
-    """Return what is in the user file, None if there is no such file.
+def read_user_file(path: Path, opener: Callable[[str, int], int] = open_at_once) -> bytes | None:
+    """Return what is in the user file, None if there is no such file. `opener` is as for `open`.
 
     Raises:
         ConfigError: it cannot be read, is no regular file, or has more than `USER_FILE_MAX_BYTES`.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as opened:
+        with open(path, "rb", opener=opener) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise ConfigError(str(path), "is not a regular file")
             content = opened.read(USER_FILE_MAX_BYTES + 1)

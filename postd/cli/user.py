@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from postd.auth.useredit import edit_user_file
+from postd.auth.useredit import edit_user_file, load_user_file
 from postd.auth.userfile import (
     Account,
     check_name,
     decode_users,
     make_account,
-    read_user_file,
     remove_account,
     set_account,
 )
@@ -73,7 +72,7 @@ def list_users(*, loaded: LoadedSettings) -> None:
     """List the accounts: the kind of each one's hash, and the realm that Digest works in."""
     settings = loaded.settings
     file = _user_file(settings)
-    content = read_user_file(file)
+    content = load_user_file(file)
     accounts = decode_users(content or b"", str(file)).values()
     rows = [(printable(account.name), _hash_words(account), _digest_words(account, settings)) for account in accounts]
     missing = "" if content is not None else f"; {printable(str(file))} is not there yet"
@@ -110,7 +109,7 @@ def _set_password(
     file = _user_file(settings)
     name = checked("the name", check_name, name)
     # Nobody is asked for a password in vain; what counts is the look under the lock.
-    check(name, decode_users(read_user_file(file) or b"", str(file)))
+    check(name, decode_users(load_user_file(file) or b"", str(file)))
     password = read_password() if password_stdin else ask_password(name, twice=True)
     try:
         account = make_account(name, password, settings.realm)
