@@ -7,6 +7,8 @@ Departures from stock Twisted, for sockets that are shared or somebody else's:
 
 - A worker accepts one connection and leaves the next to others for a moment. Stock Twisted accepts a hundred at once:
   one worker would have a burst of clients almost for itself, and for as long as they stay.
+- A UNIX socket that is made has mode 0660 unless its endpoint says otherwise (contract 7); stock Twisted gives it 0666.
+  In both, it has it before it listens: there is no moment in which others could connect.
 - A UNIX socket keeps its name and its mode, which are the parent's or systemd's to care for, and is not shut down when
   a process ends. A port of stock Twisted that adopts one sees to all that as if it were alone.
 - What is shown to clients of TLS can be replaced (`postd.certificates`).
@@ -16,6 +18,7 @@ import ipaddress
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +31,7 @@ from OpenSSL import SSL, crypto
 from twisted.internet import tcp, unix
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import gatherResults, maybeDeferred
-from twisted.internet.endpoints import _SystemdParser, serverFromString
+from twisted.internet.endpoints import _parse, _SystemdParser, serverFromString
 from twisted.internet.error import CannotListenError, ConnectionDone, VerifyError
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
@@ -57,6 +60,9 @@ clients most would wait for a second, until they try again."""
 ENDS_SOON_S = 7 * 86_400
 """When the log begins to say that a certificate ends."""
 
+UNIX_MODE = "660"
+"""The permissions of a UNIX socket whose endpoint gives no `mode=`, octal: the daemon's user and its group."""
+
 UNSENT_MAX_BYTES = 128 * 1024
 """How much of an answer the kernel takes before the network has. What a client does not read it would keep: 3 MB."""
 
@@ -82,6 +88,20 @@ class Listener(Struct, frozen=True):
         host = ipaddress.ip_address(_host(address))
         mapped = getattr(host, "ipv4_mapped", None)
         return not (mapped or host).is_loopback
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether it is a UNIX socket that every user of this machine may connect to."""
+        address = self.port.getHost()
+        if not isinstance(address, UNIXAddress):
+            return False
+        name = _unix_name(address)
+        if name.startswith("\0"):  # an abstract one has no permissions
+            return True
+        try:
+            return bool(Path(name).stat().st_mode & stat.S_IWOTH)
+        except OSError:  # it has been removed
+            return False
 
     @property
     def url(self) -> str:
@@ -417,6 +437,17 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
     return kind in {"tcp", "tcp6"} and not loopback
 
 
+def will_be_open_to_all(description: str) -> bool:
+    """Tell whether an endpoint makes a UNIX socket that every user of this machine may connect to.
+
+    Args:
+        description: one that `check_endpoint` has found good.
+    """
+    kinds = _kinds(description)
+    mode = _unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
+    return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)
+
+
 def let_go(listeners: Sequence[Listener]) -> None:
     """Close ports before the reactor runs. It would take the names of UNIX sockets away in its next turn."""
     for listener in listeners:
@@ -469,6 +500,8 @@ def _endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoi
     kind, _, rest = description.partition(":")
     if kind == "haproxy":
         return ProxiedEndpoint(_endpoint(rest, where, reactor))
+    if kind == "unix" and _unix_mode(description) is None:
+        description += f":mode={UNIX_MODE}"
     try:
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
     except OSError as error:
@@ -482,6 +515,12 @@ def _endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoi
             raise ConfigError(where, f"{description}: its key or its certificate is not one, in PEM form") from None
         raise ConfigError(where, f"{description!r} is not {_WANTED}") from None
     return endpoint
+
+
+def _unix_mode(description: str) -> str | None:
+    """Return the `mode=` of a `unix:` endpoint, None if it has none."""
+    mode: str | None = _parse(description)[1].get("mode")
+    return mode
 
 
 def _listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> IListeningPort:

@@ -34,6 +34,25 @@ def exposure_problem(settings: Settings) -> str | None:
     return None
 
 
+def forgery_problem(settings: Settings, endpoint: str) -> str | None:
+    """Return why not every user of this machine may connect to a UNIX socket, None if they may.
+
+    Args:
+        settings: those in force.
+        endpoint: what the socket is of.
+    """
+    if endpoint.startswith("haproxy:"):
+        header = "a PROXY header"
+    elif "unix" in settings.trusted_proxies:
+        header = 'X-Forwarded-For, as trusted_proxies has "unix"'
+    else:
+        return None
+    return (
+        f"every user of this machine may connect to this socket, and pass for any client by {header}; leave out mode= "
+        "(0660 then) or give a stricter one"
+    )
+
+
 def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
     """Return a sentence for each thing that cannot work.
 

@@ -23,6 +23,7 @@ from postd.listeners import Listener, certificate_problems, close
 from postd.notify import Notifier
 from postd.reactor import IReactor
 from postd.report import Report
+from postd.review import forgery_problem
 from postd.web.front.site import PostdSite
 
 LOOK_EVERY_S = 1.0
@@ -206,8 +207,12 @@ class Supervisor(Service):
         self._warn()
 
     def _warn(self) -> None:
-        for problem in certificate_problems(self._listeners.values(), self._reactor.seconds()):
-            self._log.warn("{problem}", problem=problem)
+        for ending in certificate_problems(self._listeners.values(), self._reactor.seconds()):
+            self._log.warn("{problem}", problem=ending)
+        for listener in self._listeners.values():
+            problem = forgery_problem(self._loaded.settings, listener.description) if listener.open_to_all else None
+            if problem is not None:
+                self._log.warn("{endpoint}: {problem}", endpoint=listener.description, problem=problem)
 
     def _look(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._tell_status()).addErrback(self._log_failure)

@@ -43,7 +43,7 @@ MAY_IMPORT = {
         "web",
         "workers",
     },
-    "supervisor": {"__init__", "config", "errors", "listeners", "notify", "reactor", "report", "web"},
+    "supervisor": {"__init__", "config", "errors", "listeners", "notify", "reactor", "report", "review", "web"},
     "service": {
         "config",
         "errors",

@@ -20,7 +20,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.systemd import ListenFDs
 
 from postd.errors import ConfigError
-from postd.listeners import Inherited, Listener, adopt, bind, hold, unheard
+from postd.listeners import Inherited, Listener, adopt, bind, hold, unheard, will_be_open_to_all
 from postd.reactor import IReactor
 
 reactor = cast(IReactor, global_reactor)
@@ -110,6 +110,51 @@ def test_what_strangers_can_reach_unencrypted(
 ) -> None:
     (listener,) = listen(description.format(tmp_path=tmp_path, key=certificate[0], cert=certificate[1]))
     assert listener.exposed is exposed
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"), [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)]
+)
+@pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
+def test_unix_socket_has_mode_0660_unless_another_is_given(
+    listen: Bind, tmp_path: Path, kind: str, options: str, mode: int
+) -> None:
+    for umask in (0, 0o022, 0o077):
+        path = tmp_path / f"{umask}.sock"
+        description = f"{kind}:address={path}{options}"
+        before = os.umask(umask)
+        try:
+            (listener,) = listen(description)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert listener.open_to_all is (mode == 0o666)
+        assert will_be_open_to_all(description) is (mode == 0o666)
+
+
+def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
+    listen: Bind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def chmod(path: str, mode: int) -> None:
+        with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+            client.connect(path)
+        attempts.append(mode)
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    listen(f"unix:{tmp_path}/a.sock")
+    assert attempts == [0o660]
+
+
+def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as passed_on:
+        passed_on.bind(f"\0postd-test-{os.getpid()}")
+        passed_on.listen()
+        inherited = ListenFDs([passed_on.detach()], ["http"])
+    monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)
+    (listener,) = listen("systemd:domain=UNIX:name=http")
+    assert listener.open_to_all
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ from postd.errors import (
     printable,
 )
 from postd.issuers import make_issuer
-from postd.listeners import check_endpoint
+from postd.listeners import check_endpoint, will_be_open_to_all
 from postd.log import file_problem
 from postd.protocol.password import weakness
-from postd.review import account_problems, exposure_problem, rule_problems
+from postd.review import account_problems, exposure_problem, forgery_problem, rule_problems
 
 
 @click.command()
@@ -77,21 +77,26 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
     problem = file_problem(file) if file else ""
     if problem:
         yield f"{loaded.where['log']}.file: {file}: {problem}"
-    where = loaded.where["listen"]
     for description in loaded.settings.admin.listen:
         try:
             check_endpoint(description, where=f"{loaded.where['admin']}.listen", now=time.time())
         except ConfigError as error:
             yield str(error)
-    for description in loaded.settings.listen:
+    yield from _listener_problems(loaded.settings, loaded.where["listen"])
+
+
+def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
+    for description in settings.listen:
         try:
             exposed = check_endpoint(description, where=where, now=time.time())
         except ConfigError as error:
             yield str(error)
-        else:
-            why = exposure_problem(loaded.settings) if exposed else None
-            if why is not None:
-                yield f"{where}: {description}: {why}"
+            continue
+        why = exposure_problem(settings) if exposed else None
+        if will_be_open_to_all(description):
+            why = forgery_problem(settings, description)
+        if why is not None:
+            yield f"{where}: {description}: {why}"
 
 
 def _check_users(settings: Settings) -> _Lines:

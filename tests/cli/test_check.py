@@ -134,6 +134,12 @@ def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
         ("tcp:8080", "", "tcp:8080: anyone who reaches this address could write"),
         ("tcp6:8080:interface=\\\\:\\\\:", "", "anyone who reaches this address could write"),
         ("haproxy:tcp:80", 'users = "u"\ninsecure = ["open-writes"]\n', "passwords would travel in plain text"),
+        (
+            "unix:a.sock:mode=666",
+            'trusted_proxies = ["unix"]\n',
+            "a.sock:mode=666: every user of this machine may connect",
+        ),
+        ("haproxy:unix:a.sock:mode=606", "", "every user of this machine may connect to this socket"),
     ):
         (folder / "postd.toml").write_text(f'listen = ["{listen}"]\n{more}')
         status, lines, _ = check("-c", "postd.toml")
@@ -149,6 +155,7 @@ def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
         "tcp:8080:interface=127.0.0.1",
         "tcp6:1:interface=\\\\:\\\\:1",
         "unix:a.sock",
+        "unix:a.sock:mode=666",
         "systemd:domain=INET:index=0",
     ):
         (folder / "postd.toml").write_text(f'listen = ["{listen}"]')

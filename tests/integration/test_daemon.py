@@ -129,6 +129,20 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
     assert "127.0.0.1" in line
 
 
+def test_unix_socket_that_is_open_to_all_is_warned_of_where_its_peers_are_trusted(tmp_path: Path) -> None:
+    listen = ["unix:closed.sock", "unix:open.sock:mode=666"]
+    settings = tmp_path / "postd.toml"
+    settings.write_text(f"listen = {listen}")
+    warned = f"unix:address={tmp_path}/open.sock:mode=666: every user of this machine may connect to this socket"
+    with Daemon(tmp_path, "-c", "postd.toml", listen=None) as daemon:
+        assert "every user" not in daemon.log
+        for times in (1, 2):
+            settings.write_text(f'listen = {listen}\ntrusted_proxies = ["unix", "192.0.2.{times}"]')
+            daemon.process.send_signal(signal.SIGHUP)
+            daemon.wait_for(warned, times)
+    assert daemon.log.count("every user") == 2
+
+
 def test_in_the_background(tmp_path: Path) -> None:
     """Twistd forks after the port is bound and before the store is opened."""
     assert run_postd(tmp_path, "-l", FREE_PORT, before=()).returncode == 0
