@@ -40,7 +40,11 @@ _V2_BYTES = 16
 
 @implementer(IStreamServerEndpoint)
 class ProxiedEndpoint:
-    """An endpoint whose connections begin with a PROXY header."""
+    """An endpoint whose connections begin with a PROXY header.
+
+    A protocol's `peer_changed()`, if it has one, is called when the header has named another peer than that which has
+    connected; it returns whether the connection goes on.
+    """
 
     def __init__(self, endpoint: IStreamServerEndpoint) -> None:
         self._endpoint = endpoint
@@ -53,7 +57,7 @@ class ProxiedEndpoint:
 class _Proxied(HAProxyProtocolWrapper):
     """A connection that takes its addresses from its header."""
 
-    def __init__(self, factory: WrappingFactory, wrapped: IProtocol) -> None:
+    def __init__(self, factory: "WrappingFactory[_Proxied]", wrapped: IProtocol) -> None:
         super().__init__(factory, wrapped)
         self._begun = bytearray()
 
@@ -72,6 +76,9 @@ class _Proxied(HAProxyProtocolWrapper):
             return
         rest, self._begun = bytes(self._begun[size:]), bytearray()
         self._proxyInfo = info
+        peer_changed = getattr(self.wrappedProtocol, "peer_changed", None)
+        if info.source is not None and peer_changed is not None and not peer_changed():
+            return
         if rest:
             self.wrappedProtocol.dataReceived(rest)
 

@@ -63,6 +63,7 @@ class Parts:
             access_log=self._make_access_log(settings, self.logins),
             tally=self.tally,
             secure_fields=_secure_fields(settings, self.logins),
+            group_of=self.logins.access.clients.connection_group,
             reactor=reactor,
         )
 
@@ -97,6 +98,7 @@ class Parts:
                 limits=settings.limits,
                 access_log=self._make_access_log(settings, logins),
                 secure_fields=_secure_fields(settings, logins),
+                group_of=logins.access.clients.connection_group,
             )
             if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _OF_LISTENERS):
                 self.events.end_earlier()  # whoever may still listen comes back

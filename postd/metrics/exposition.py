@@ -57,7 +57,10 @@ FAMILIES = {
     ),
     "connections": Family("postd_connections", "Connections of clients that are open."),
     "connections_refused": Family(
-        "postd_connections_refused_total", "Connections over [limits] connections.", (), "counter"
+        "postd_connections_refused_total",
+        "Connections refused: over [limits] connections, or half of it from an address.",
+        (),
+        "counter",
     ),
     "listeners": Family("postd_event_listeners", "Clients that listen to /post/events."),
     "keys": Family("postd_bearer_keys", "Keys held of an issuer of tokens.", ("issuer",)),

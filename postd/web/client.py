@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from twisted.internet.address import UNIXAddress
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
+from postd.auth.throttle import bucket
 from postd.web.answers import encode_header
 from postd.web.errors import Problem
 
@@ -36,6 +38,7 @@ class Clients:
         self._trusts_unix = UNIX in trusted_proxies
         self._public_url = public_url
         self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
+        self._group = lru_cache(maxsize=1024)(self._group_of)
         self._told = False
 
     def address(self, request: Any) -> str:
@@ -55,6 +58,18 @@ class Clients:
             if not self._trusts(peer):
                 break
         return peer
+
+    def connection_group(self, peer: IAddress | None) -> str | None:
+        """Return what a peer's connections are counted as (contract: `[limits] connections`), IPv6 by its /64.
+
+        None if their number has no limit of its own: those of trusted proxies and of UNIX sockets.
+        """
+        if not isinstance(peer, IPv4Address | IPv6Address):
+            return None
+        return self._group(peer.host)
+
+    def _group_of(self, address: str) -> str | None:
+        return None if self._is_trusted(address) else bucket(address)
 
     def is_secure(self, request: Any) -> bool:
         """Tell whether the client's side of the connection is encrypted."""

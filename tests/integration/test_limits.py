@@ -4,6 +4,7 @@ import re
 import socket
 import sqlite3
 import ssl
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,6 +66,9 @@ header_time = "{HEADER_S:g}s"
 body_time = "{BODY_S:g}s"
 idle_time = "{IDLE_S:g}s"
 """
+
+TRUSTED = 'trusted_proxies = ["127.0.0.0/8", "192.0.2.0/24"]\n'
+"""With it the tests' own addresses may have all connections."""
 
 POST_HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LENGTH_HEAD = POST_HEAD + b"Content-Length: 140\r\n\r\n"
@@ -466,7 +470,7 @@ def bounded(
     tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
 ) -> Iterator[tuple[Daemon, Addresses]]:
     folder = tmp_path_factory.mktemp("bounded")
-    (folder / "postd.toml").write_text(endpoints(certificate) + f"[limits]\nconnections = {CONNECTIONS}\n")
+    (folder / "postd.toml").write_text(endpoints(certificate) + TRUSTED + f"[limits]\nconnections = {CONNECTIONS}\n")
     with Daemon(folder, "-c", "postd.toml", listen=None) as daemon:
         with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
             connection.execute("INSERT INTO post (post) VALUES ('x')")
@@ -506,8 +510,70 @@ def test_the_log_tells_at_most_once_a_minute_that_there_were_too_many(bounded: t
     assert f"{CONNECTIONS}" in lines[0]
 
 
-def test_each_worker_counts_its_own(tmp_path: Path) -> None:
+EVENTS = b"GET /post/events HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def open_streams(port: int, count: int, source: str, before: bytes = b"") -> list[socket.socket]:
+    """Return the event streams that are opened, of so many attempts from an address."""
+    streams = []
+    for _ in range(count):
+        client = socket.socket()
+        client.settimeout(GIVE_UP_S)
+        client.bind((source, 0))
+        try:
+            client.connect(("127.0.0.1", port))
+            client.sendall(before + EVENTS)
+            is_open = client.recv(1000).startswith(b"HTTP/1.1 200 ")
+        except ConnectionError:
+            is_open = False
+        if is_open:
+            streams.append(client)
+        else:
+            client.close()
+    return streams
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_event_streams_of_one_address_leave_room_for_others(tmp_path: Path, workers: str) -> None:
+    most = EACH_WORKERS // 2 * int(workers)
     (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
+    with Daemon(tmp_path, "-c", "postd.toml", "-w", workers) as daemon, ExitStack() as closed:
+        streams = open_streams(daemon.port, 80, "127.0.0.1")
+        for stream in streams:
+            closed.enter_context(stream)
+        assert len(streams) == most
+        others = open_streams(daemon.port, 8, "127.0.0.2")
+        for stream in others:
+            closed.enter_context(stream)
+        assert len(others) == 8
+        streams[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        streams[0].close()  # by a reset: an end alone would show with the next thing that is sent
+        deadline = now() + GIVE_UP_S
+        while not (again := open_streams(daemon.port, 1, "127.0.0.1")):
+            assert now() < deadline
+        closed.enter_context(again[0])
+    refused = [line for line in daemon.log.splitlines() if "127.0.0.1 has 10 connections" in line]
+    assert len(refused) == int(workers)
+
+
+def test_clients_of_a_proxy_that_is_not_trusted_count_by_the_proxy_header(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
+    listen = "haproxy:tcp:0:interface=127.0.0.1"
+    with Daemon(tmp_path, "-c", "postd.toml", listen=listen) as daemon, ExitStack() as closed:
+        counts = []
+        for client in (7, 8, 9):
+            header = b"PROXY TCP4 192.0.2.%d 192.0.2.1 5000 80\r\n" % client
+            streams = open_streams(daemon.port, 12 if client == 7 else 4, "127.0.0.1", header)
+            for stream in streams:
+                closed.enter_context(stream)
+            counts.append(len(streams))
+        assert counts == [10, 4, 4]
+    assert "192.0.2.7 has 10 connections" in daemon.log
+    assert "Traceback" not in daemon.log
+
+
+def test_each_worker_counts_its_own(tmp_path: Path) -> None:
+    (tmp_path / "postd.toml").write_text(f"{TRUSTED}[limits]\nconnections = {EACH_WORKERS}\n")
     clients: list[socket.socket] = []
     with Daemon(tmp_path, "-c", "postd.toml", "--workers", "2") as daemon, closing_all(clients):
         with closing(sqlite3.connect(tmp_path / "postd.db")) as connection, connection:
@@ -526,7 +592,8 @@ def test_each_worker_counts_its_own(tmp_path: Path) -> None:
 def test_where_there_are_too_few_descriptors_it_says_so_and_serves_as_many_as_it_can(tmp_path: Path) -> None:
     shell = ("/bin/sh", "-c", 'ulimit -n 256 && exec "$@"', "sh")
     clients: list[socket.socket] = []
-    with Daemon(tmp_path, through=shell) as daemon, closing_all(clients):
+    (tmp_path / "postd.toml").write_text(TRUSTED)
+    with Daemon(tmp_path, "-c", "postd.toml", through=shell) as daemon, closing_all(clients):
         to = addresses_of(daemon)
         assert re.search(r"descriptors?\b.*\b256\b|\b256\b.*\bdescriptors?\b", daemon.log), daemon.log
         with to.connect() as client:

@@ -88,9 +88,11 @@ class Channel(Protocol):
 
     Attributes:
         deadline_s: when something must have happened, by the reactor's clock.
+        group: what it counts as among the connections of one address, None if that has no limit.
     """
 
     transport: Any
+    group: str | None = None
     request: PostdRequest | None = None
     _state = _State.OPEN
     _persistent = True
@@ -128,6 +130,14 @@ class Channel(Protocol):
         self._input.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         self.site.add(self)
+
+    def peer_changed(self) -> bool:
+        """Called when a PROXY header has named the client; return whether it may have one connection more."""
+        may_stay = self.site.regroup(self, self.getPeer())
+        if not may_stay:
+            self._state = _State.CLOSING
+            self.abort()
+        return may_stay
 
     def dataReceived(self, data: bytes) -> None:
         # Over TLS bytes still come in after the connection was closed for a bad request.

@@ -3,7 +3,8 @@
 Departures from stock Twisted:
 
 - A connection over the limit is closed as soon as it was accepted, and the others go on; stock Twisted takes all it has
-  descriptors for.
+  descriptors for. One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the
+  address is the proxy's until its header has come.
 - The access log goes out in bundles, with what stock Twisted does not tell (`postd.web.front.access_log`).
 - HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of our limits.
 """
@@ -38,9 +39,16 @@ IDLE_GRACE_S = 0.5
 sending one would not know what has become of it."""
 
 FULL_NOTE_S = 60
-"""How often the log tells that there are too many connections."""
+"""How often the log tells that there are too many connections, in all and of one address."""
 
 _log = Logger()
+
+
+GroupOf = Callable[[IAddress | None], str | None]
+
+
+def _no_group(_peer: IAddress | None) -> None:
+    return None
 
 
 class Limits(Protocol):
@@ -85,6 +93,7 @@ class PostdSite(Site):
         access_log: notes the requests, if anybody wants to know.
         tally: counts them, likewise.
         secure_fields: returns what the answer to a request has in its head where it goes over TLS.
+        group_of: returns what a peer's connections are counted as, such as its address; None if it may have all.
         reactor: its clock.
 
     Attributes:
@@ -102,18 +111,21 @@ class PostdSite(Site):
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
         secure_fields: Callable[[PostdRequest], bytes] | None = None,
+        group_of: GroupOf = _no_group,
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
         self.connections_max = limits.connections
         self.secure_fields = secure_fields
+        self._group_of = group_of
+        self._groups: dict[str, int] = {}
         self.channels: set[Channel] = set()
         self.ending = False
         self._access_log = access_log
         self._tally = tally
         self._all_closed: Deferred[None] | None = None
-        self._full_noted_s = -math.inf
+        self._full_noted_s = self._group_noted_s = -math.inf
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = reactor
         self._second = 0
@@ -129,9 +141,13 @@ class PostdSite(Site):
         limits: Limits,
         access_log: AccessLog | None,
         secure_fields: Callable[[PostdRequest], bytes] | None,
+        group_of: GroupOf,
     ) -> None:
-        """Serve the requests from now on with other things; those under way have what they began with."""
-        self.resource, self.limits, self.secure_fields = root, limits, secure_fields
+        """Serve the requests from now on with other things; those under way have what they began with.
+
+        So have connections, which go on to count as they did.
+        """
+        self.resource, self.limits, self.secure_fields, self._group_of = root, limits, secure_fields, group_of
         self.connections_max = limits.connections
         if self._access_log is not None and access_log is not self._access_log:
             self._access_log.close()
@@ -165,18 +181,51 @@ class PostdSite(Site):
             self._date_line = b"Date: %b\r\n" % datetimeToString(second)
         return self._date_line
 
-    def buildProtocol(self, _addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
+    def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
         # Without the proxy that stock Twisted puts around each channel to be ready for h2.
         if len(self.channels) >= self.connections_max:
             self._note_full()
             return _TurnedAway()
-        return Channel(self)
+        group = self._group_of(addr)
+        if self._is_full(group):
+            self._note_full_group(group)
+            return _TurnedAway()
+        channel = Channel(self)
+        channel.group = group
+        return channel
+
+    def _is_full(self, group: str | None) -> bool:
+        return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
 
     def add(self, channel: Channel) -> None:
         """Called when a connection is there."""
         self.channels.add(channel)
+        self._enter(channel.group)
         if not self._sweeping.running:
             self._sweep_on()
+
+    def regroup(self, channel: Channel, peer: IAddress) -> bool:
+        """Called when a connection that is there turns out to be another peer's; tell whether that may have it."""
+        self._leave(channel.group)
+        group = self._group_of(peer)
+        is_full = self._is_full(group)
+        channel.group = None if is_full else group
+        self._enter(channel.group)
+        if is_full:
+            self._note_full_group(group)
+        return not is_full
+
+    def _enter(self, group: str | None) -> None:
+        if group is not None:
+            self._groups[group] = self._groups.get(group, 0) + 1
+
+    def _leave(self, group: str | None) -> None:
+        if group is not None:
+            left = self._groups[group] - 1
+            if left:
+                self._groups[group] = left
+            else:
+                del self._groups[group]
 
     def _sweep_on(self) -> None:
         limits = self.limits
@@ -185,7 +234,9 @@ class PostdSite(Site):
 
     def forget(self, channel: Channel) -> None:
         """Called when a connection is gone."""
-        self.channels.discard(channel)
+        if channel in self.channels:
+            self.channels.remove(channel)
+            self._leave(channel.group)
         if self.channels:
             return
         if self._sweeping.running:
@@ -237,10 +288,24 @@ class PostdSite(Site):
                 _log.failure("could not end a connection whose time has passed")
 
     def _note_full(self) -> None:
-        if self._tally is not None:
-            self._tally.connections_refused += 1
+        self._count_refused()
         now = self.reactor.seconds()
         if now - self._full_noted_s >= FULL_NOTE_S:
             self._full_noted_s = now
             count = self.connections_max
             _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)
+
+    def _note_full_group(self, group: str | None) -> None:
+        self._count_refused()
+        now = self.reactor.seconds()
+        if now - self._group_noted_s >= FULL_NOTE_S:
+            self._group_noted_s = now
+            _log.warn(
+                "{group} has {count} connections, half of [limits] connections: further ones of an address are refused",
+                group=group,
+                count=self._groups.get(group or ""),
+            )
+
+    def _count_refused(self) -> None:
+        if self._tally is not None:
+            self._tally.connections_refused += 1
