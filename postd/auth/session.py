@@ -11,7 +11,7 @@ from postd.model import Session
 from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
 from postd.store.interface import LoginStore
 
-_CANDIDATES_MAX = 8
+_CANDIDATES_MAX = 32
 """Session identifiers that one request may present: a browser has one, unless a neighboring site has set others."""
 
 
