@@ -7,6 +7,8 @@ Departs from stock twistd:
 - Control characters are escaped. Some of what is logged has come from strangers: what a client says must neither look
   like a line of ours nor reach the terminal of who reads it. A line feed in it is followed by a tab, as in tracebacks.
 - `format = "json"` is an object a line, whatever is logged.
+- No line is longer than `LINE_MAX_BYTES`: what is longer is cut, and ends with ` ...`. A JSON line stays an object, of
+  which the longest text is cut.
 - That twistd could not keep its cache of plugins is not told: who runs a daemon should not be able to write to where it
   is installed.
 - A file of our own is only ever appended to. Twistd's is renamed for each megabyte, as are all before it, without end.
@@ -23,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
 from twisted.python.reflect import safe_str
@@ -32,11 +34,21 @@ from zope.interface import implementer
 ACCESS_NAMESPACE = "postd.access"
 """The namespace of the access log; `lines` of its events are whole lines, without the last one's end."""
 
+LINE_MAX_BYTES = 4096
+"""The longest line, with its line feed, in UTF-8."""
+
 MODE = 0o640
 """The permissions of a file that is made, less what the umask takes: logs are for the administrators' group to read."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What no terminal should get, what some programs take for the end of a line, and what UTF-8 cannot say."""
+
+_SHORT_CHARS = LINE_MAX_BYTES // 4
+"""What has fewer characters has no more than `LINE_MAX_BYTES`, in UTF-8."""
+
+_CUT = " ..."
+_CUT_ESCAPE = re.compile(r"(?:\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?|%[0-9A-F]?)\Z")
+"""The beginning of an escape, at the end of what is left of a line."""
 
 Format = Callable[[LogEvent], str | None]
 """Returns the lines of an event, with their ends; None if there is nothing to tell."""
@@ -51,7 +63,7 @@ def format_text(event: LogEvent) -> str | None:
     text = None if _is_about_plugins(event) else formatEventAsClassicLogText(event)
     if not text:
         return None
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _bound(_UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text), _cut)
 
 
 def format_json(event: LogEvent) -> str | None:
@@ -75,8 +87,13 @@ def format_json(event: LogEvent) -> str | None:
         told["worker"], text = event["worker"], event["relayed"]
     # Half a surrogate pair is escaped twice: not every reader of JSON takes it.
     told["text"] = text.encode(errors="backslashreplace").decode()
-    line = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # as the access log's
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
+    return _bound(_dump(told) + "\n", _cut_object)
+
+
+def _dump(members: dict[str, Any]) -> str:
+    """Return an object as the access log has its."""
+    line = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 FORMATS: Mapping[Literal["text", "json"], Format] = {"text": format_text, "json": format_json}
@@ -91,7 +108,38 @@ def _is_about_plugins(event: LogEvent) -> bool:
 
 
 def _access_lines(event: LogEvent) -> str:
-    return f"{event['lines']}\n"
+    lines = f"{event['lines']}\n"
+    return _bound(lines, _cut_object if lines.startswith("{") else _cut)
+
+
+def _bound(lines: str, cut: Callable[[str], str]) -> str:
+    """Return lines with those cut that are longer than `LINE_MAX_BYTES`."""
+    if len(lines) <= _SHORT_CHARS:
+        return lines
+    cut_lines = [
+        one if len(one) < _SHORT_CHARS or _size(one) < LINE_MAX_BYTES else cut(one) for one in lines.split("\n")
+    ]
+    return "\n".join(cut_lines)
+
+
+def _size(line: str) -> int:
+    return len(line.encode(errors="backslashreplace"))
+
+
+def _cut(line: str) -> str:
+    kept = line.encode(errors="backslashreplace")[: LINE_MAX_BYTES - len(_CUT) - 1].decode(errors="ignore")
+    return _CUT_ESCAPE.sub("", kept) + _CUT
+
+
+def _cut_object(line: str) -> str:
+    """Cut the middle out of the longest text of an object: its end may be the cause of a failure."""
+    members = json.loads(line)
+    while _size(line) >= LINE_MAX_BYTES:
+        name = max(members, key=lambda one: len(str(members[one])))
+        quarter = len(members[name]) // 4
+        members[name] = f"{members[name][:quarter]}{_CUT} {members[name][-quarter:]}"
+        line = _dump(members)
+    return line
 
 
 def file_problem(path: str) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import resource
 import stat
 import sys
@@ -16,7 +17,7 @@ from twisted.logger import Logger, LogLevel, LogPublisher, capturedLogs
 from twisted.python import log as legacy
 from twisted.python.failure import Failure
 
-from postd.log import ACCESS_NAMESPACE, AppendedFile, format_json, format_text
+from postd.log import ACCESS_NAMESPACE, LINE_MAX_BYTES, AppendedFile, format_json, format_text
 
 FORMATS = [format_text, format_json]
 
@@ -131,6 +132,64 @@ def test_what_cannot_be_formatted_is_an_object_all_the_same() -> None:
 
     assert "no" in as_json(logged("{odd}", odd=Odd()))["text"]
     assert as_json({"log_format": "x", "log_system": Odd()})["text"] == "x"
+
+
+LONG = ["x", "ü", "🙂", '"', "\\", "\x1b", "\x85", "\u2028", "\udcff", "\U000e0001", "a\n", "\n", "%F0"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("unit", LONG)
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+def test_long_line_is_cut(form: Any, unit: str, before: str) -> None:
+    events = (
+        logged("{a} {b}", a=before, b=unit * LINE_MAX_BYTES),
+        failed(ValueError(before + unit * LINE_MAX_BYTES)),
+        logged("worker {worker}: {relayed}", worker=1, relayed=before + unit * LINE_MAX_BYTES),
+        logged(f"a{before}", namespace=before + unit * LINE_MAX_BYTES),
+    )
+    for event in events:
+        for line in str(form(event)).splitlines():
+            check_cut(line)
+            assert form is format_text or json.loads(line)
+
+
+@pytest.mark.parametrize("unit", ["x", "ü", "\\x1b", '\\"', "%F0"])
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+def test_long_access_line_is_cut(unit: str, before: str) -> None:
+    text = before + unit * LINE_MAX_BYTES
+    short, long, last = str(format_text(logged("", ACCESS_NAMESPACE, lines=f"a\n{text}\nb"))).splitlines()
+    assert (short, last) == ("a", "b")
+    check_cut(long)
+    assert text.startswith(long.removesuffix(" ..."))
+    lines = f'{{"a":"b"}}\n{json.dumps({"user": before, "target": text, "ms": 0.5})}\n{{"c":"d"}}'
+    short, long, last = str(format_json(logged("", ACCESS_NAMESPACE, lines=lines))).splitlines()
+    assert (short, last) == ('{"a":"b"}', '{"c":"d"}')
+    check_cut(long)
+    told = json.loads(long)
+    assert (told["user"], told["ms"]) == (before, 0.5)
+
+
+def check_cut(line: str) -> None:
+    """Check that a line is within the bound, and cut neither in an escape nor more than half away."""
+    assert len(f"{line}\n".encode()) <= LINE_MAX_BYTES
+    if line.endswith(" ..."):
+        assert len(line.encode()) > LINE_MAX_BYTES - 20
+        assert not re.search(r"\\(?:x.?|u.{0,3}|U.{0,7}) \.\.\.$|%.? \.\.\.$", line)
+
+
+def test_line_within_the_bound_is_whole() -> None:
+    for unit in ("x", "🙂"):
+        size = LINE_MAX_BYTES - 1
+        lines = unit * (size // len(unit.encode())) + "x" * (size % len(unit.encode()))
+        assert format_text(logged("", ACCESS_NAMESPACE, lines=lines)) == f"{lines}\n"
+        assert format_text(logged("", ACCESS_NAMESPACE, lines=f"x{lines}")) != f"x{lines}\n"
+
+
+def test_cut_object_has_the_end_of_its_traceback() -> None:
+    told = as_json(failed(ValueError("x" * LINE_MAX_BYTES + "the cause")))
+    assert told["text"].startswith("it failed\nTraceback")
+    assert " ... " in told["text"]
+    assert told["text"].rstrip().endswith("the cause")
 
 
 def test_a_file_is_appended_to(tmp_path: Path) -> None:
