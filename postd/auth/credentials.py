@@ -13,7 +13,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import Attribute, implementer
 
-from postd.errors import without_tokens
 from postd.protocol.digest import DigestResponse
 
 T = TypeVar("T")
@@ -92,21 +91,30 @@ class Refused(UnauthorizedLogin):
 
     Args:
         why: the reason, for the log.
-        username: whose they would have been, as sent.
+        username: the user's name, if there is one in the credentials.
+        known: whether there is such a user. Other names are not kept: people type passwords into the field of the name.
+
+    Attributes:
+        user: the user, for the log: the name in quotes, or its length in bytes; None without a name.
     """
 
-    def __init__(self, why: str, username: str | None = None) -> None:
+    def __init__(self, why: str, username: str | None = None, *, known: bool = False) -> None:
         super().__init__(why)
         self.why = why
-        self.username = username
+        self.user = None if username is None else repr(username) if known else unknown_user(username)
+
+
+def unknown_user(username: str) -> str:
+    """Return what the log shows of a name that is not known to be a user's."""
+    return f"an unknown user of {len(username.encode(errors='replace'))} bytes"
 
 
 def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
     """Tell the log why credentials were not good, which the client is not told; return what is to be raised."""
     _log.info(
-        "login refused: {scheme} {user!r} from {address}: {why}",
+        "login refused: {scheme} {user} from {address}: {why}",
         scheme=scheme,
-        user=None if refusal.username is None else without_tokens(refusal.username),
+        user=refusal.user,
         address=address,
         why=refusal.why,
     )
@@ -145,5 +153,6 @@ class InsufficientScopeError(Refused):
     scheme = b"bearer"
 
     def __init__(self, username: str, scope: str) -> None:
-        super().__init__("the token's scope is not enough", username)
+        super().__init__("the token's scope is not enough", username, known=True)
+        self.username = username
         self.scope = scope

@@ -99,7 +99,7 @@ class DigestChecker(Checker):
         right = sent.response.isascii() and hmac.compare_digest(wanted, sent.response.lower())
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
-            refusal = log_refusal("digest", Refused(why, sent.username), credentials.address)
+            refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
             # Counted even if the client goes away meanwhile. All else that a response waits for may be cancelled.
             await to_the_end(self._throttle.fail(attempt))
             raise refusal
@@ -107,7 +107,7 @@ class DigestChecker(Checker):
         fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
         await self._throttle.release(attempt, forget=fresh)
         if not fresh:
-            stale = StaleNonceError("nonce not ours, expired, or used with this count", sent.username)
+            stale = StaleNonceError("nonce not ours, expired, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)
         credentials.accepted(response_hash(sent, ha1, ""))
         return name.encode()

@@ -179,11 +179,12 @@ class PasswordChecker(Checker):
         shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
         attempt = await self._throttle.admit(attempt_of(name, credentials.address))
         if not await self._is_right(shown, stored, attempt, known=account is not None):
-            raise _refused(credentials, "wrong password" if account else "no such user")
+            why = "wrong password" if account else "no such user"
+            raise _refused(shown, why, known=account is not None)
         # Last: nothing waits between this and the session that it begins.
         now = self._users.get(name)
         if now is None or now.password_hash != stored:
-            raise _refused(credentials, "the password was changed meanwhile")
+            raise _refused(shown, "the password was changed meanwhile", known=True)
         return name.encode()
 
     async def _is_right(self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, known: bool) -> bool:
@@ -212,5 +213,5 @@ class PasswordChecker(Checker):
         return self._users.lasting(avatar_id.decode())
 
 
-def _refused(credentials: PasswordCredentials, why: str) -> Refused:
-    return log_refusal(credentials.scheme, Refused(why, credentials.username), credentials.address)
+def _refused(credentials: PasswordCredentials, why: str, *, known: bool = False) -> Refused:
+    return log_refusal(credentials.scheme, Refused(why, credentials.username, known=known), credentials.address)

@@ -44,7 +44,7 @@ class Sessions:
         """
         fingerprint = self._users.fingerprint(username)
         if fingerprint is None:
-            raise Refused("no such user any more", username)
+            raise Refused("no such user any more", username, known=True)
         times = {"now": self._now(), "idle_s": self._idle_s, "lifetime_s": self._lifetime_s}
         session_id = make_session_id()
         id_hash = hash_session_id(session_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError
+from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
 from postd.auth.digest import NonceBook
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
 from postd.web.client import Clients
@@ -54,8 +54,8 @@ class DigestCredentialFactory:
         uri = sent.uri.encode("utf-8", "surrogateescape")
         if uri != request.uri and _target(uri, request) != _target(request.uri, request):
             self._log.warn(
-                "possible attack: Digest credentials of {user!r} for another URI, from {address}",
-                user=sent.username,
+                "possible attack: Digest credentials of {user} for another URI, from {address}",
+                user=unknown_user(sent.username),
                 address=address,
             )
             raise Problem(400, "The uri of the Digest credentials is not that of the request.")

@@ -447,7 +447,7 @@ class UriTests:
         assert "authentication-info" not in answer.headers
         warning = next(event for event in events if event["log_level"] == LogLevel.warn)
         assert "possible attack" in warning["log_format"]
-        assert (warning["user"], warning["address"]) == ("alice", "127.0.0.1")
+        assert (warning["user"], warning["address"]) == ("an unknown user of 5 bytes", "127.0.0.1")
         check_secret(events, proof.hash("GET"), proof.cnonce)
         # Nothing was used up, and nothing counted.
         right = structs.replace(proof, uri="/digest")
@@ -698,11 +698,11 @@ class LogTests:
         check_secret(events, *secrets)
         refusals = [event for event in events if "login refused" in event["log_format"]]
         assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
-            ("digest", "alice", "127.0.0.1"),
-            ("digest", "alice", "127.0.0.1"),
+            ("digest", "'alice'", "127.0.0.1"),
+            ("digest", "'alice'", "127.0.0.1"),
             ("digest", None, "127.0.0.1"),
-            ("digest", "alice", "127.0.0.1"),
-            ("digest", "nobody", "127.0.0.1"),
+            ("digest", "an unknown user of 5 bytes", "127.0.0.1"),
+            ("digest", "an unknown user of 6 bytes", "127.0.0.1"),
         ]
         reasons = [event["why"] for event in refusals]
         assert len(set(reasons)) == 5
