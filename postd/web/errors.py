@@ -28,6 +28,7 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
+from postd.web.logged import show_method, show_target
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """What the paths of the API begin with."""
@@ -115,10 +116,10 @@ def answer_error(request: Any, error: BaseException) -> Answer:
     problem = problem_of(error)
     if problem is None:
         _log.failure(
-            "unexpected error in {method} {path} (request {id})",
+            "unexpected error in {method} {target} (request {id})",
             failure=Failure(error),
-            method=request.method.decode("ascii", "backslashreplace"),
-            path=request.path.decode("ascii", "backslashreplace"),
+            method=show_method(request.method),
+            target=show_target(request),
             id=request.id,
         )
         problem = Problem(500, "Something went wrong here; the log of the server says what.")

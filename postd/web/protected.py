@@ -80,6 +80,7 @@ class Folder(Resource):
     def _send(self, request: Any) -> Any:
         check_method(request)
         file = self._find(request.postpath)
+        request.file = request.path
         if file is None:
             return ViewResource(_add_slash).render(request)
         _tidy_conditions(request, file.stat())

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, run_postd, wait_for_end
 
-TARGET = re.compile(r"/post\?n=[0-9]+-[0-9]+")
+TARGET = re.compile(r"/post\?after=[0-9]+")
 
 
 def configure(folder: Path, log: str, *, more: str = "") -> tuple[str, str]:
@@ -58,7 +58,7 @@ class Asking:
     def _ask(self, number: int) -> None:
         with httpx.Client(base_url=self._url, timeout=START_MAX_S) as client:
             for n in range(100_000):
-                target = f"/post?n={number}-{n}"
+                target = f"/post?after={number + 1}{n:06}"
                 client.get(target)
                 self.asked.append(target)
                 if self._enough.is_set():
@@ -79,7 +79,7 @@ class Asking:
 
 def rotate(path: Path, pid: int, old: Path) -> None:
     """Do as logrotate does, once there is something to rotate."""
-    wait_for(path, "/post?n=")
+    wait_for(path, "/post?after=")
     path.rename(old)
     os.kill(pid, signal.SIGHUP)
     wait_for(path, "SIGHUP")
@@ -94,7 +94,7 @@ def check_rotation(folder: Path, url: str, pid: int, end: Callable[[], object]) 
             asking.wait_for_more()
             rotate(path, pid, old)
         asking.wait_for_more()
-        wait_for(path, "/post?n=")
+        wait_for(path, "/post?after=")
     finally:
         asking.stop()
     end()

@@ -5,41 +5,40 @@
 | the client's address, or that which a trusted proxy tells | first | `client` |
 | who it was found to come from | third, `-` for nobody | `user` |
 | when the request was answered | in brackets | `time` |
-| its first line | in quotes | `method`, `target`, `protocol` |
+| its first line, as far as it is shown | in quotes | `method`, `target`, `protocol` |
 | the status, and the bytes of the body | after that | `status`, `bytes` |
-| `Referer` and `User-Agent` | in quotes | `referer`, `agent` |
+| `Referer` and `User-Agent`, likewise | in quotes | `referer`, `agent` |
 | the rule that its path fits, as README has it | `route=` | `route` |
 | the scheme of its credentials | `scheme=` | `scheme` |
 | from its head to its answer's end, in milliseconds | `ms=` | `ms` |
 | what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
 
-A password or a token has no place in a target, but programs have put them there; the log is not to keep them.
+`postd.web.logged` chooses what is shown of a request.
 """
 
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, unquote
 
 import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from postd.errors import without_tokens
+from postd.web.logged import (
+    USER_MAX_CHARS,
+    escape,
+    shorten,
+    show_agent,
+    show_method,
+    show_referer,
+    show_target,
+    show_user,
+)
 
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
-SHOWN_MAX_BYTES = 2048
-"""How much of a target, a referrer or an agent is told."""
-
-_PARAMETER = re.compile(r"(?<=[?&;#])([^=&;#]+)=([^&;#\s\"]+)")
-_SECRET = re.compile(r"password|\w*token|client_secret|code|session|assertion", re.IGNORECASE)
-_ODD = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
-_PLAIN = re.compile(rb"[\x20\x21\x23-<>?A-\x5b\x5d-\x7e]*")  # nor has it a parameter or an @
-_USERINFO = re.compile(r"//[^/\s\"]*@")
 _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 
 _log = Logger("postd.access")
@@ -89,11 +88,14 @@ class AccessLog:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
-        first = f"{_show(request.method)} {_show(request.uri)} {_show(request.clientproto)}" if request.uri else "-"
+        first = "-"
+        if request.uri:
+            target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
+            first = f"{show_method(request.method)} {target} {protocol}"
         return (
-            f"{self._address_of(request)} - {'-' if request.username is None else _quoted(request.username)} "
+            f"{self._address_of(request)} - {'-' if request.username is None else show_user(request.username)} "
             f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
-            f'"{_show(referers[0]) if referers else "-"}" "{_show(agents[0]) if agents else "-"}" '
+            f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={request.auth_scheme or '-'} ms={took_ms:.1f} id={request.id}"
         )
 
@@ -101,50 +103,22 @@ class AccessLog:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
+        username = request.username
         members = {
             "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
             "client": self._address_of(request),
-            "user": request.username,
-            "method": _clean(request.method) or None,
-            "target": _clean(request.uri) or None,
-            "protocol": _clean(request.clientproto) if request.uri else None,
+            "user": None if username is None else shorten(username, USER_MAX_CHARS),
+            "method": show_method(request.method) if request.uri else None,
+            "target": show_target(request) if request.uri else None,
+            "protocol": request.clientproto.decode("ascii") if request.uri else None,
             "status": request.code,
             "bytes": request.sentLength,
-            "referer": _clean(referers[0]) if referers else None,
-            "agent": _clean(agents[0]) if agents else None,
+            "referer": show_referer(referers[0]) if referers else None,
+            "agent": show_agent(agents[0]) if agents else None,
             "route": request.route,
             "scheme": request.auth_scheme,
             "ms": round(took_ms, 1),
             "id": request.id,
         }
-        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(members).decode())
-
-
-def _clean(sent: bytes, encoding: str = "utf-8") -> str:
-    """Return what a client has sent, without secrets."""
-    more = "..." if len(sent) > SHOWN_MAX_BYTES else ""
-    text = without_tokens(sent[:SHOWN_MAX_BYTES].decode(encoding, "backslashreplace"))
-    if "@" in text:
-        text = _USERINFO.sub("//[redacted]@", text)
-    return (_PARAMETER.sub(_redact, text) if "=" in text else text) + more
-
-
-def _redact(parameter: re.Match[str]) -> str:
-    secret = _SECRET.fullmatch(unquote(parameter[1]))
-    return f"{parameter[1]}=[redacted]" if secret else parameter[0]
-
-
-def _show(sent: bytes) -> str:
-    """Return it so that it can stand between quotes in one line."""
-    if len(sent) <= SHOWN_MAX_BYTES and _PLAIN.fullmatch(sent) and b"eyJ" not in sent:
-        return sent.decode("ascii")
-    return _ODD.sub(_escape, _clean(sent, "latin-1"))
-
-
-def _escape(odd: re.Match[str]) -> str:
-    return f"\\{odd[0]}" if odd[0] in '"\\' else f"\\x{ord(odd[0]):02x}"
-
-
-@lru_cache(maxsize=1024)
-def _quoted(username: str) -> str:
-    return quote(username, safe="@+:/#")
+        line = orjson.dumps(members).decode()
+        return line if line.isascii() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

@@ -24,7 +24,7 @@ from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
 from zope.interface import implementer
 
-from postd.errors import without_tokens
+from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.web.answers import Answer, Stream, encode_header, make_no_content
 from postd.web.errors import Problem, answer_error, answer_problem
@@ -41,6 +41,9 @@ _CLIENT_GONE = 499
 
 _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 """What is taken for the name of a request: it goes into the log as it is."""
+
+_TOKEN = re.compile(rb"eyJ|(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{43,44}(?![A-Za-z0-9_-])")
+"""What begins a JWT; a session's identifier; a nonce. A W3C `traceparent` is longer, a UUID shorter."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -69,6 +72,7 @@ class PostdRequest(Request):
         auth_scheme: the scheme of the credentials in it, if there are any that count.
         auth_outcome: what became of them (`postd_auth_total`).
         route: the rule that its path fits, for the log.
+        file: its path, if that is the path of a file or a folder that was found, for the log.
         own_fields: lines of the answer's head that are this request's alone.
         answering: what makes the answer, while it waits for something.
     """
@@ -79,6 +83,7 @@ class PostdRequest(Request):
     auth_scheme: str | None = None
     auth_outcome: str | None = None
     route: str | None = None
+    file: bytes | None = None
     answering: "Answering | None" = None
     channel: "Channel"  # type: ignore[assignment]
     site: "PostdSite"
@@ -210,5 +215,12 @@ class PostdRequest(Request):
 def _decode_id(lines: list[bytes]) -> str | None:
     if len(lines) != 1 or not _ID.fullmatch(lines[0]):
         return None
-    name = lines[0].decode("ascii")
-    return name if without_tokens(name) == name else None
+    return None if _TOKEN.search(lines[0]) or _is_user_pass(lines[0]) else lines[0].decode("ascii")
+
+
+def _is_user_pass(text: bytes) -> bool:
+    """Tell whether it is what Basic sends of a name and a password."""
+    try:
+        return bool(decode_user_pass(text))
+    except BasicSyntaxError:
+        return False

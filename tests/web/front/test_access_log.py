@@ -11,8 +11,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.config import Limits
-from postd.web.front.access_log import DELAY_S, SHOWN_MAX_BYTES, AccessLog
+from postd.web.front.access_log import DELAY_S, AccessLog
 from postd.web.front.site import PostdSite
+from postd.web.logged import AGENT_MAX_BYTES, FILE_MAX_BYTES, METHODS, PARAMETERS_MAX, PRODUCTS_MAX, USER_MAX_CHARS
 from tests.helpers import MemoryTransport, connect
 
 LINE = re.compile(
@@ -23,12 +24,16 @@ LINE = re.compile(
 
 
 class Room(Resource):
-    """Answers at once, but for `/later`."""
+    """Answers at once, but for `/later`; with files below `/files`."""
 
     isLeaf = True
+    route: str | None = "/room/<id>"
+    username = "alice b"
 
     def render(self, request: Any) -> Any:
-        request.username, request.auth_scheme, request.route = "alice b", "digest", "/room"
+        request.username, request.auth_scheme, request.route = self.username, "digest", self.route
+        if request.path.startswith(b"/files/"):
+            request.file = request.path
         return NOT_DONE_YET if request.path == b"/later" else b"hello"
 
 
@@ -36,7 +41,8 @@ class Connection:
     def __init__(self, *, as_json: bool) -> None:
         self.clock: Any = Clock()
         access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
-        self.site = PostdSite(Room(), limits=Limits(), access_log=access_log, reactor=self.clock)
+        self.room = Room()
+        self.site = PostdSite(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
         self.transport = MemoryTransport()
         self.channel = connect(self.transport, self.site)
 
@@ -65,26 +71,26 @@ def decode(line: str) -> dict[str, str]:
 
 
 def test_a_line_has_all_that_is_known(connection: Connection) -> None:
-    (line,) = connection.ask(get("/a?b", "Referer: http://x/", "User-Agent: curl/8"))
+    (line,) = connection.ask(get("/room/7?limit=5", "Referer: http://x/", "User-Agent: curl/8"))
     found = decode(line)
     assert found.pop("ms") == "0.0"
     assert found.pop("id")
     assert found == {
         "client": "192.0.2.7",
         "user": "alice%20b",
-        "first": "GET /a?b HTTP/1.1",
+        "first": "GET /room/7?limit=5 HTTP/1.1",
         "status": "200",
         "bytes": "5",
         "referer": "http://x/",
         "agent": "curl/8",
-        "route": "/room",
+        "route": "/room/<id>",
         "scheme": "digest",
     }
 
 
 def test_as_json_it_has_the_same(connection: Connection) -> None:
     connection = Connection(as_json=True)
-    (line,) = connection.ask(get("/a?b", 'User-Agent: a"b\\c\xc3\xa9\xff'))
+    (line,) = connection.ask(get("/room/7?limit=5", 'User-Agent: a"b\\c\xc3\xa9\xff'))
     found = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
     assert found.pop("id")
@@ -92,57 +98,124 @@ def test_as_json_it_has_the_same(connection: Connection) -> None:
         "client": "192.0.2.7",
         "user": "alice b",
         "method": "GET",
-        "target": "/a?b",
+        "target": "/room/7?limit=5",
         "protocol": "HTTP/1.1",
         "status": 200,
         "bytes": 5,
         "referer": None,
-        "agent": 'a"b\\cé\\xff',
-        "route": "/room",
+        "agent": "[8 bytes]",
+        "route": "/room/<id>",
         "scheme": "digest",
         "ms": 0.0,
     }
 
 
-def test_nothing_that_is_sent_ends_its_quotes_or_the_line(connection: Connection) -> None:
-    (line,) = connection.ask(get('/"\\', 'User-Agent: " 200 \\" \t\x85', 'Referer: "'))
-    found = decode(line)
-    assert found["first"] == r"GET /\"\\ HTTP/1.1"
-    assert found["agent"] == r"\" 200 \\\" \x09\x85"
+@pytest.mark.parametrize(
+    ("route", "target", "shown"),
+    [
+        ("/post", "/post", "/post"),
+        ("/", "/", "/"),
+        ("/", "/?", "/?[0 bytes]"),
+        ("/post/<id>", "/post/9007199254740991", "/post/9007199254740991"),
+        ("/post/<id>", "/post/12345678901234567", "/post/[17 bytes]"),
+        ("/board/<id>/delete", "/board/5/delete", "/board/5/delete"),
+        ("/board/<id>/delete", "/board/5x/delete", "/board/[9 bytes]"),
+        ("/board/<id>/delete", "/board/5/delete/hunter2", "/board/5/delete/[7 bytes]"),
+        ("/post", "/post/hunter2", "/post/[7 bytes]"),
+        ("/post", "/post/", "/post/"),
+        ("/post", "/post//", "/post/[1 bytes]"),
+        ("/post", "/p%6Fst", "/[6 bytes]"),
+        ("/post", "/posts", "/[5 bytes]"),
+        ("/.well-known/x", "/.well-known/x", "/.well-known/x"),
+        ("/.well-known/x", "/qwell-known/x", "/[13 bytes]"),
+        (None, "/wp-login.php?a", "/[12 bytes]?[1 bytes]"),
+        (None, "/eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "/[29 bytes]"),
+        ("/post", "http://u.example:80/post?limit=1", "/post?limit=1"),
+        ("/post", "http://u.example", "/"),
+        ("/post", "/post?limit=20&after=5", "/post?limit=20&after=5"),
+        ("/post", "/post?limit=20&password=hunter2", "/post?limit=20&[16 bytes]"),
+        ("/post", "/post?a=b&limit=20&c=d", "/post?limit=20&[7 bytes]"),
+        ("/post", "/post?limit=hunter2", "/post?[13 bytes]"),
+        ("/post", "/post?limit=12345678901234567", "/post?[23 bytes]"),
+        ("/post", "/post?next=/x?limit=1", "/post?[15 bytes]"),
+        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * PARAMETERS_MAX + "[736 bytes]"),
+        ("/room", '/files/a%20"\\.txt', '/files/a%20\\"\\\\.txt'),
+        ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/[{FILE_MAX_BYTES + 6} bytes]"),
+    ],
+)  # fmt: skip
+def test_a_target_is_shown_as_far_as_it_is_known(
+    connection: Connection, route: str | None, target: str, shown: str
+) -> None:
+    connection.room.route = route
+    (line,) = connection.ask(get(target))
+    assert decode(line)["first"] == f"GET {shown} HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("referer", "shown"),
+    [
+        ("https://posts.example", "https://posts.example"),
+        ("https://posts.example/", "https://posts.example/"),
+        ("http://[::1]:8080/x", "http://[::1]:8080/[1 bytes]"),
+        ("http://127.0.0.1:8080/?next=/login?password=hunter2", "http://127.0.0.1:8080/[29 bytes]"),
+        ("https://alice:hunter2@posts.example/", "[36 bytes]"),
+        ("https://alice:12345@posts.example/", "[34 bytes]"),
+        ("https://posts.example?a", "[23 bytes]"),
+        ("https://Posts.example/", "[22 bytes]"),
+        ("https://" + "a" * 43 + "/", "[52 bytes]"),
+        ("android-app://x/", "[16 bytes]"),
+        ("/x", "[2 bytes]"),
+        ("", "[0 bytes]"),
+        ("http://x/" + "\xff" * 8000, "http://x/[8000 bytes]"),
+    ],
+)
+def test_a_referer_is_shown_as_its_origin(connection: Connection, referer: str, shown: str) -> None:
+    (line,) = connection.ask(get("/room/1", f"Referer: {referer}"))
+    assert decode(line)["referer"] == shown
+
+
+CHROMIUM = (
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0.0.0 Safari/537.36",
+    "Mozilla/5.0 AppleWebKit/537.36 Chrome/126.0.0.0 Safari/537.36 [39 bytes]",
+)
+
+
+@pytest.mark.parametrize(
+    ("agent", "shown"),
+    [
+        ("curl/7.88.1", "curl/7.88.1"),
+        ("python-httpx/0.27.0", "python-httpx/0.27.0"),
+        CHROMIUM,
+        ("agent/hunter2", "[13 bytes]"),
+        ('" 200 \\" \t\x85', "[11 bytes]"),
+        ("", "[0 bytes]"),
+        ("a/1 " * 100 + "b", "a/1 " * PRODUCTS_MAX + "[369 bytes]"),
+        ("x" * (AGENT_MAX_BYTES - 5) + " curl/8", f"[{AGENT_MAX_BYTES + 2} bytes]"),
+        ("\xff" * 8000, "[8000 bytes]"),
+    ],
+)
+def test_an_agent_is_shown_as_its_products(connection: Connection, agent: str, shown: str) -> None:
+    (line,) = connection.ask(get("/room/1", f"User-Agent: {agent}"))
+    assert decode(line)["agent"] == shown
     assert line.isascii()
     assert line.isprintable()
 
 
-def test_json_has_no_control_characters_either() -> None:
-    (line,) = Connection(as_json=True).ask(get("/a", "User-Agent: \xc2\x85\xc2\x9b31m\t"))
-    assert line.isprintable()
-    assert json.loads(line)["agent"] == "\x85\x9b31m"
+def test_a_method_is_shown_if_it_is_registered(connection: Connection) -> None:
+    for method, shown in (("PROPFIND", "PROPFIND"), ("hunter2", "[7 bytes]"), ("get", "[3 bytes]")):
+        (line,) = connection.ask(f"{method} /room/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert decode(line)["first"] == f"{shown} /room/1 HTTP/1.1"
+    assert len(METHODS) >= 39
 
 
-@pytest.mark.parametrize(
-    ("target", "shown"),
-    [
-        ("/a?refresh_token=x&client_secret=y", "/a?refresh_token=[redacted]&client_secret=[redacted]"),
-        ("/a?code=x&Session=y", "/a?code=[redacted]&Session=[redacted]"),
-        ("/a?%70assword=x;api%5Ftoken=y", "/a?%70assword=[redacted];api%5Ftoken=[redacted]"),
-        ("/a?barcode=1&tokens=2&passwords=3&=4", "/a?barcode=1&tokens=2&passwords=3&=4"),
-    ],
-    ids=["oauth", "logins", "encoded", "others"],
-)
-def test_parameters_that_are_secrets_are_not_told(connection: Connection, target: str, shown: str) -> None:
-    (line,) = connection.ask(get(target, f"Referer: http://x{target}"))
-    found = decode(line)
-    assert found["first"] == f"GET {shown} HTTP/1.1"
-    assert found["referer"] == f"http://x{shown}"
-    (line,) = connection.ask(get("/a", "Referer: http://u:p@x/a@b"))
-    assert decode(line)["referer"] == "http://[redacted]@x/a@b"
-
-
-def test_what_is_long_is_not_told_whole(connection: Connection) -> None:
-    (line,) = connection.ask(get("/" + "a" * 8000, "User-Agent: " + "\xff" * 8000))
-    found = decode(line)
-    assert found["first"] == f"GET /{'a' * (SHOWN_MAX_BYTES - 1)}... HTTP/1.1"
-    assert found["agent"] == r"\xff" * SHOWN_MAX_BYTES + "..."
+def test_a_name_of_a_user_has_a_bound() -> None:
+    for as_json in (False, True):
+        connection = Connection(as_json=as_json)
+        connection.room.username = "\x85" + "ü" * 1000
+        (line,) = connection.ask(get("/room/1"))
+        shown = json.loads(line)["user"] if as_json else decode(line)["user"]
+        assert len(shown) == USER_MAX_CHARS + len("...")
+        assert line.isprintable()
 
 
 def test_the_time_of_a_body_counts(connection: Connection) -> None:
@@ -180,8 +253,8 @@ def test_a_client_that_went_before_its_answer_has_a_line(connection: Connection)
 @pytest.mark.parametrize(
     ("sent", "first", "status"),
     [
-        ("GET /a HTTP/2.0\r\nHost: x\r\n\r\n", "GET /a HTTP/1.1", "505"),
-        ("GET /a HTTP/1.1\r\n\r\n", "GET /a HTTP/1.1", "400"),
+        ("GET /a HTTP/2.0\r\nHost: x\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "505"),
+        ("GET /a HTTP/1.1\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "400"),
         ("\x16\x03\x01", "-", "400"),
     ],
     ids=["version", "host", "tls"],

@@ -268,35 +268,8 @@ def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
         connection.clock.advance(DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     first, second = event["lines"].splitlines()
-    assert '"GET /post?a HTTP/1.1" 200 4 ' in first
-    assert r'"GET /b\"\\ HTTP/1.1" 200 4 ' in second
-
-
-JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
-
-
-@pytest.mark.parametrize(
-    ("target", "shown"),
-    [
-        ("/a?password=x%20y&b=1", "/a?password=[redacted]&b=1"),
-        ("/a?b=1&Access_Token=x", "/a?b=1&Access_Token=[redacted]"),
-        ("/a?token=x;id_token=y", "/a?token=[redacted];id_token=[redacted]"),
-        (f"/a?access%5ftoken={JWT}", "/a?access%5ftoken=[redacted]"),
-        (f"/a/{JWT}/b", "/a/[redacted]/b"),
-        ("/a?my_token=x&tokens=y", "/a?my_token=[redacted]&tokens=y"),
-        ("/eyJ.", "/eyJ."),
-        ("/" + "eyJ" * 600, "/" + "eyJ" * 600),
-    ],
-)
-def test_the_log_has_no_secrets_that_do_not_belong_into_a_target(
-    connection: Connection, target: str, shown: str
-) -> None:
-    """Programs put them there all the same, and into a referrer."""
-    with capturedLogs() as events:
-        connection.send(f"GET {target} HTTP/1.1\r\nHost: x\r\nReferer: http://x{target}\r\n\r\n".encode())
-        connection.clock.advance(DELAY_S)
-    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
-    assert f'"GET {shown} HTTP/1.1" 200 4 "http://x{shown}"' in event["lines"]
+    assert '"GET /[4 bytes]?[1 bytes] HTTP/1.1" 200 4 ' in first
+    assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
 
 
 def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection) -> None:
