@@ -25,9 +25,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
+from twisted.python.logfile import LogFile
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
@@ -49,6 +50,8 @@ _SHORT_CHARS = LINE_MAX_BYTES // 4
 _CUT = " ..."
 _CUT_ESCAPE = re.compile(r"(?:\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?|%[0-9A-F]?)\Z")
 """The beginning of an escape, at the end of what is left of a line."""
+
+_NOT_REOPENED = "{path}: {why}; the log goes on where it was"
 
 Format = Callable[[LogEvent], str | None]
 """Returns the lines of an event, with their ends; None if there is nothing to tell."""
@@ -154,6 +157,23 @@ def file_problem(path: str) -> str:
     return "" if os.access(place.parent, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
 
 
+def reopen_rotated(file: LogFile) -> None:
+    """Let twistd's own file go on in the file that has its path now, as `AppendedFile.reopen`.
+
+    Its own `reopen` closes it first: what other threads log meanwhile is lost, and all else if it cannot be opened.
+    """
+    before = cast("Any", file)._file  # noqa: SLF001 - what it writes to, with no buffer
+    mode = None if Path(file.path).exists() else stat.S_IMODE(os.fstat(before.fileno()).st_mode)
+    try:
+        made: Any = LogFile.fromFullPath(file.path, defaultMode=mode)
+    except OSError as error:
+        _log.error(_NOT_REOPENED, path=file.path, why=error.strerror)
+        return
+    os.dup2(made._file.fileno(), before.fileno(), inheritable=False)  # noqa: SLF001 - likewise
+    file.size = made.size
+    made.close()
+
+
 @implementer(ILogObserver)
 class AppendedFile:
     """Writes events to the end of a file, each with one write.
@@ -213,7 +233,7 @@ class AppendedFile:
         try:
             fd = self._open(stat.S_IMODE(os.fstat(self._fd).st_mode), whatever_the_umask=True)
         except OSError as error:
-            _log.error("{path}: {why}; the log goes on where it was", path=self._path, why=error.strerror)
+            _log.error(_NOT_REOPENED, path=self._path, why=error.strerror)
             return
         # In one step: other threads may be writing.
         os.dup2(fd, self._fd, inheritable=False)

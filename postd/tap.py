@@ -11,12 +11,13 @@ from twisted.application.service import IService, MultiService
 from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
+from twisted.python.logfile import LogFile
 from twisted.scripts._twistd_unix import UnixAppLogger
 
 import postd
 from postd.config import LoadedSettings, load_settings
 from postd.errors import ConfigError
-from postd.log import FORMATS, AppendedFile
+from postd.log import FORMATS, AppendedFile, reopen_rotated
 from postd.reactor import IReactor
 
 _log = Logger()
@@ -104,6 +105,7 @@ class _Logged(MultiService):
         self._twistd = twistd
         self._format = FORMATS[log.format]
         self._file: AppendedFile | None = None
+        self._rotated: LogFile | None = None
         if log.file:
             try:
                 self._file = AppendedFile(log.file, self._format)
@@ -119,9 +121,11 @@ class _Logged(MultiService):
         service.setServiceParent(self)
 
     def reopen(self) -> None:
-        """Let the log go on in a file of the same name that may be another one."""
-        if self._file:
+        """Let the log go on in a file of the same name that may be another one: `[log] file`, or twistd's."""
+        if self._file is not None:
             self._file.reopen()
+        elif self._rotated is not None:
+            reopen_rotated(self._rotated)
 
     def setServiceParent(self, parent: Any) -> None:
         if isinstance(parent, Componentized):
@@ -134,15 +138,18 @@ class _Logged(MultiService):
         """Return what twistd would log to, with our lines; None where it is to do that by itself."""
         if self._twistd.get("logger") or self._twistd.get("syslog"):
             return None
-        path = Path(self._twistd.get("logfile") or "-")
+        path = Path(self._twistd.get("logfile") or "-").absolute()  # twistd may go to another folder
         try:
             if path.exists() and not path.is_file():
                 # Stock twistd, if it may, gives /dev/null another name at each megabyte, and makes a file in its place.
-                return AppendedFile(str(path), self._format)
+                self._file = AppendedFile(str(path), self._format)
+                return self._file
             observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - whatever it is
         except OSError as error:
             raise _refusal(f"--logfile: {error.filename or path}: {error.strerror}") from None
         observer.formatEvent = self._format
+        out: object = observer._outFile  # noqa: SLF001 - twistd's rotated file, or standard output
+        self._rotated = out if isinstance(out, LogFile) else None
         return observer
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import stat
 import subprocess
@@ -119,6 +120,48 @@ def test_a_file_is_reopened_on_sighup_and_no_line_is_lost(tmp_path: Path, worker
     assert lines[-1].endswith("Server Shut Down.")
     for line in lines:
         assert re.match(r"[0-9T:+-]{24} \[\S+\] ", line) or re.match(r'"?127\.0\.0\.1"? - - \[.*\] "GET /post', line)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_file_of_twistd_is_reopened_on_sighup(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "posts.log").touch()
+    (tmp_path / "posts.log").chmod(0o640)
+    options = configure(tmp_path, "")
+    # In the background, where twistd sets a stricter umask.
+    before = ("--logfile=posts.log",)
+    assert run_postd(tmp_path, *options, "-w", workers, before=before).returncode == 0
+    pid = int((tmp_path / "twistd.pid").read_text())
+
+    def end() -> None:
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(pid)
+
+    try:
+        ready = wait_for(tmp_path / "posts.log", "postd ready")
+        url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
+        lines = check_rotation(tmp_path, url, pid, end)
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            end()
+    assert lines[-1].endswith("Server Shut Down.")
+
+
+def test_file_of_twistd_that_cannot_be_reopened_stays_open(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    command = [TWISTD, "--nodaemon", "--pidfile=", "--logfile=logs/posts.log", "postd", "--store=memory:"]
+    process = subprocess.Popen([*command, f"--listen={FREE_PORT}"], cwd=tmp_path)
+    try:
+        wait_for(folder / "posts.log", "postd ready")
+        folder.rename(tmp_path / "away")
+        process.send_signal(signal.SIGHUP)
+        text = wait_for(tmp_path / "away/posts.log", "SIGHUP: ")
+    finally:
+        process.terminate()
+        process.wait(STOP_MAX_S)
+    assert f"{folder}/posts.log: No such file or directory; the log goes on where it was" in text
+    assert (tmp_path / "away/posts.log").read_text().endswith("Server Shut Down.\n")
+    assert "Traceback" not in text
 
 
 def test_a_file_in_the_background_is_an_object_a_line(tmp_path: Path) -> None:
@@ -243,7 +286,13 @@ def test_what_is_no_file_is_written_to_and_not_renamed(tmp_path: Path) -> None:
         process = subprocess.Popen([*command, f"--listen={FREE_PORT}"], cwd=tmp_path)
         try:
             assert any(b"postd ready: " in line for line in reader)
+            pipe.rename(tmp_path / "old")
+            os.mkfifo(pipe)
+            with os.fdopen(os.open(pipe, os.O_RDWR), "rb", 0) as new:
+                process.send_signal(signal.SIGHUP)
+                assert select.select([new], [], [], START_MAX_S)[0]
+                assert b"SIGHUP: " in new.read(10_000)
         finally:
             process.terminate()
             process.wait(STOP_MAX_S)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "pipe"]
