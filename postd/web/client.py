@@ -29,6 +29,9 @@ class Clients:
     Args:
         trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
         public_url: our origin as clients see it, empty for the one that they say they see.
+
+    Attributes:
+        public_url: as given.
     """
 
     _log = Logger()
@@ -36,7 +39,7 @@ class Clients:
     def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
         self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
         self._trusts_unix = UNIX in trusted_proxies
-        self._public_url = public_url
+        self.public_url = public_url
         self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
         self._group = lru_cache(maxsize=1024)(self._group_of)
         self._told = False
@@ -73,7 +76,7 @@ class Clients:
 
     def is_secure(self, request: Any) -> bool:
         """Tell whether the client's side of the connection is encrypted."""
-        return self._public_url.startswith("https:") or self._comes_over_tls(request)
+        return self.public_url.startswith("https:") or self._comes_over_tls(request)
 
     def _comes_over_tls(self, request: Any) -> bool:
         """Tell whether it is known to be, whatever the settings say of the origin."""
@@ -98,8 +101,8 @@ class Clients:
 
     def origin(self, request: Any) -> str:
         """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""
-        if self._public_url:
-            return self._public_url
+        if self.public_url:
+            return self.public_url
         hosts = request.fields.get(b"Host", [])
         if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
             authority = hosts[0].decode("ascii").lower()
@@ -129,8 +132,8 @@ class Clients:
             self.refuse_cross_site(request)
 
     def _is_ours(self, origin: list[bytes], host: bytes) -> bool:
-        if self._public_url:
-            return origin == [self._public_url.encode()]
+        if self.public_url:
+            return origin == [self.public_url.encode()]
         # Without the scheme: behind a proxy that does not tell, ours is not the one that the client sees.
         authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
         return len(origin) == 1 and authority != b"" and authority == host.lower()

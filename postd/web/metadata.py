@@ -41,4 +41,6 @@ class ResourceMetadata:
             {name: value for name, value in members.items() if value},
             option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
         )
-        return make_answer(HTTPStatus.OK, JSON, body, {b"Cache-Control": b"max-age=3600"})
+        # A cache must not give one client's Host to another (contract 7).
+        cached = b"max-age=3600" if self._clients.public_url else b"no-store"
+        return make_answer(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})

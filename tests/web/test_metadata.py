@@ -50,11 +50,11 @@ def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
     return make(RULES + ISSUERS)
 
 
-def read(answer: Answer) -> dict[str, Any]:
-    """Check that an answer is the document; return what it says."""
+def read(answer: Answer, cached: str = "no-store") -> dict[str, Any]:
+    """Check that an answer is the document, with such a `Cache-Control`; return what it says."""
     assert answer.status == 200
     assert answer.header("Content-Type") == "application/json"
-    assert answer.header("Cache-Control") == "max-age=3600"
+    assert answer.header("Cache-Control") == cached
     assert answer.header("X-Content-Type-Options") == "nosniff"
     document: dict[str, Any] = json.loads(answer.body)
     return document
@@ -240,6 +240,7 @@ class OriginTests:
     def test_where_it_is_set_nothing_else_counts(self, make: Callable[[str], InMemoryApi], url: str) -> None:
         api = make(f"public_url = '{url}'\ntrusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
         for headers in ({}, {"Host": "evil.example"}, {"X-Forwarded-Proto": "http"}):
-            assert self.origin(api, **headers) == url
+            answer = ask(api, "GET", METADATA_PATH, headers=headers)
+            assert read(answer, "max-age=3600")["resource"] == url
         answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
-        assert read(answer)["resource"] == url
+        assert read(answer, "max-age=3600")["resource"] == url
