@@ -39,10 +39,10 @@ THROTTLE_FAILURES = 10
 _WRITER = basic_field(USERS[0], PASSWORD)
 _HIDDEN_BODY = f'{{"post": "{HIDDEN_TEXT}"}}'
 _HIDDEN = (
-    f"POST /post HTTP/1.1\r\nHost: a\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
+    f"POST /post HTTP/1.1\r\nHost: localhost\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
     f"Content-Length: {len(_HIDDEN_BODY)}\r\n\r\n{_HIDDEN_BODY}"
 )
-_POST = f"POST /post HTTP/1.1\r\nHost: a\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
+_POST = f"POST /post HTTP/1.1\r\nHost: localhost\r\n{_WRITER}\r\nContent-Type: application/json\r\n"
 
 SMUGGLING: Mapping[str, str] = {
     "two lengths": f"{_POST}Content-Length: 3\r\nContent-Length: {len(_HIDDEN)}\r\n\r\n{_HIDDEN}",
@@ -59,11 +59,11 @@ SMUGGLING: Mapping[str, str] = {
     "a chunk that ends early": f"{_POST}Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n{_HIDDEN}",
     "a request as a trailer": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n{_HIDDEN}",
     "an end that is not one": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n\n{_HIDDEN}",
-    "two hosts": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n{_HIDDEN}",
-    "a NUL": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n{_HIDDEN}",
+    "two hosts": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n{_HIDDEN}",
+    "a NUL": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n{_HIDDEN}",
     "no version": f"GET /post/1\r\n\r\n{_HIDDEN}",
-    "another version": f"GET /post/1 HTTP/2.0\r\nHost: a\r\n\r\n{_HIDDEN}",
-    "after the last request": f"GET /post/1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n{_HIDDEN}",
+    "another version": f"GET /post/1 HTTP/2.0\r\nHost: localhost\r\n\r\n{_HIDDEN}",
+    "after the last request": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n{_HIDDEN}",
 }
 """Requests with another one in them, which would be executed if it were taken for one."""
 

@@ -20,7 +20,7 @@ from tests.integration.daemon import Daemon
 GIVE_UP_S = 20.0
 """How long a client waits for the server to do something; far longer than any limit in these tests."""
 
-GET = b"GET /post/1 HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /post/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROXY = b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\n"
 """What HAProxy tells of the connection that it passes on."""
 

@@ -349,7 +349,7 @@ def test_an_issuer_that_hangs_delays_nobody_else(served: Served) -> None:
 def go_away(daemon: Daemon, token: str) -> None:
     """Be a client that does not wait for the answer."""
     with socket.create_connection(("127.0.0.1", daemon.port)) as client:
-        client.sendall(f"GET /token HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        client.sendall(f"GET /token HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
 
 
 def test_nobody_waits_for_ever(served: Served) -> None:

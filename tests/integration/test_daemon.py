@@ -90,7 +90,7 @@ def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
             socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
-            tls.sendall(b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000)
+            tls.sendall(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000)
             answer = b""
             while not answer.endswith(b"}\n"):
                 answer += tls.recv(65536)
@@ -106,7 +106,7 @@ def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate:
             socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
-            lines = [b"POST /post HTTP/1.1", b"Bad Name: x", b"Host: x", b"Content-Type: application/json"]
+            lines = [b"POST /post HTTP/1.1", b"Bad Name: x", b"Host: localhost", b"Content-Type: application/json"]
             for line in (*lines, b"Content-Length: 12", b"", b'{"post":"x"}'):
                 with suppress(OSError):  # it may have been closed by now
                     tls.sendall(line + b"\r\n")
@@ -118,7 +118,7 @@ def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate:
 def test_the_proxy_protocol(tmp_path: Path) -> None:
     with Daemon(tmp_path, listen="haproxy:tcp:0:interface=127.0.0.1") as daemon:
         with socket.create_connection(("127.0.0.1", daemon.port)) as client:
-            client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
+            client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: localhost\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("192.0.2.7")
         with socket.create_connection(("127.0.0.1", daemon.port)) as client:

@@ -181,7 +181,7 @@ def test_over_tls_it_is_the_same(daemon: Daemon, certificate: tuple[Path, Path],
 
 
 def test_what_is_right_is_answered_before_what_is_wrong(daemon: Daemon) -> None:
-    received = talk(daemon, b"GET /post/9007 HTTP/1.1\r\nHost: x\r\n\r\nGET  / HTTP/1.1\r\n\r\n" + HIDDEN)
+    received = talk(daemon, b"GET /post/9007 HTTP/1.1\r\nHost: localhost\r\n\r\nGET  / HTTP/1.1\r\n\r\n" + HIDDEN)
     assert re.findall(rb"^HTTP/1\.1 ([0-9]{3}) ", received, re.MULTILINE) == [b"404", b"400"]
 
 
@@ -190,10 +190,10 @@ def test_what_is_right_is_answered_before_what_is_wrong(daemon: Daemon) -> None:
     [
         b"GET /post HTTP/1.0\r\n\r\n",
         b"GET /post HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-        b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: TE, close\r\n\r\n",
-        b"GET http://x/post HTTP/1.7\r\nHost: y\r\nConnection: close\r\n\r\n",
-        b"\r\nGET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /post HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /post HTTP/1.1\r\nHost: localhost\r\nConnection: TE, close\r\n\r\n",
+        b"GET http://localhost/post HTTP/1.7\r\nHost: y\r\nConnection: close\r\n\r\n",
+        b"\r\nGET /post HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
 )
 def test_the_last_request_of_a_connection(daemon: Daemon, sent: bytes) -> None:

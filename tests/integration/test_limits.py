@@ -70,7 +70,7 @@ idle_time = "{IDLE_S:g}s"
 TRUSTED = 'trusted_proxies = ["127.0.0.0/8", "192.0.2.0/24"]\n'
 """With it the tests' own addresses may have all connections."""
 
-POST_HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST_HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 LENGTH_HEAD = POST_HEAD + b"Content-Length: 140\r\n\r\n"
 CHUNKED_HEAD = POST_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 GET_LAST = GET.replace(b"/1 ", b"/%d " % POSTS)

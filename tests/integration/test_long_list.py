@@ -44,7 +44,7 @@ def test_it_is_whole_and_costs_bounded_memory(daemon: Daemon) -> None:
     before = peak_memory_kib(daemon)
     slow = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(3)]
     for client, coding in zip(slow, ("identity", "gzip", "gzip"), strict=True):
-        client.sendall(f"GET /post HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n".encode())
+        client.sendall(f"GET /post HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {coding}\r\n\r\n".encode())
     posts = httpx.get(f"{daemon.url}/post", timeout=60).json()
     assert [posts[0]["id"], posts[-1]["id"], len(posts)] == [1, POSTS, POSTS]
     for client in slow:

@@ -286,7 +286,7 @@ def test_a_request_that_is_refused_has_the_name_that_it_came_with(service: Opera
     for n, line in enumerate((b"X-Bad : x", b"Transfer-Encoding: gzip", b"Host: again", b"X-Long: " + b"x" * 20_000)):
         name = b"refused-%d-%d" % (n, time.monotonic_ns())
         with socket.create_connection(("127.0.0.1", service.port), timeout=START_MAX_S) as client:
-            client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\nx-request-id: %b\r\n%b\r\n\r\n" % (name, line))
+            client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\nx-request-id: %b\r\n%b\r\n\r\n" % (name, line))
             answer = client.recv(65536)
         assert answer.split(b" ")[1] in {b"400", b"431", b"501"}
         assert b"\r\nX-Request-Id: %b\r\n" % name in answer
@@ -556,7 +556,9 @@ def test_streams_end_in_order_when_rules_have_changed(service: Operated) -> None
 # How it ends
 
 BODY = b'{"post": "sent in two parts"}'
-HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+    BODY
+)
 
 
 class Keeper(threading.Thread):
@@ -647,7 +649,7 @@ def test_a_stop_sends_what_slow_readers_have_not_read_yet(tmp_path: Path) -> Non
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
             one.settimeout(STOP_MAX_S)
             one.connect(("127.0.0.1", daemon.port))
-            one.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n" * requests)
+            one.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * requests)
         time.sleep(0.5)  # what can be sent has been
         daemon.process.send_signal(signal.SIGTERM)
         time.sleep(0.8)  # more than what those have who wait

@@ -159,7 +159,7 @@ def ask_many(node: Daemon, count: int) -> None:
     """Ask for the list again and again, a hundred times at once, on one connection."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=10) as client:
         for _ in range(count // 100):
-            client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+            client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
             answers = b""
             while answers.count(b"does not answer now") < 100:
                 answers += client.recv(65536)

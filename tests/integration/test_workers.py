@@ -223,7 +223,9 @@ def test_a_stop_under_load_loses_nothing_and_leaves_nobody(tmp_path: Path) -> No
 
 
 BODY = b'{"post": "sent in two parts"}'
-HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+    BODY
+)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -237,7 +239,7 @@ def test_a_stop_lets_requests_finish_and_closes_connections_without_one(tmp_path
         for client in slow:
             client.sendall(HEAD + BODY[:10])
         for client in idle:
-            client.sendall(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"Connection: close" not in client.recv(10_000)
         for pid in (*daemon.workers.values(), daemon.process.pid):
             os.kill(pid, signal.SIGTERM)  # to each of them, as systemd does
@@ -371,7 +373,7 @@ def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) 
 
 
 def check_proxied(client: socket.socket) -> None:
-    client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: x\r\n\r\n")
+    client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: localhost\r\n\r\n")
     assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 

@@ -13,7 +13,7 @@ from tests.integration.daemon import Daemon
 LISTENERS = 5000
 MOST_KIB_EACH = 16
 WAIT_MAX_S = 60.0
-REQUEST = b"GET /post/events HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /post/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def resident_kib(pid: int) -> int:

@@ -30,7 +30,7 @@ SECURITY_MAX = 2.0
 
 NAME = "http"
 BY_NAME = {"INET": f"systemd:domain=INET:name={NAME}", "UNIX": f"systemd:domain=UNIX:name={NAME}"}
-REQUEST = b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+REQUEST = b"GET /post HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def analyze(*command: str) -> str:
