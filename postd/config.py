@@ -23,6 +23,7 @@ from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
+from postd.protocol.host import check_host
 from postd.protocol.jwt import Algorithm, Scalar
 from postd.protocol.password import normalize
 
@@ -127,6 +128,16 @@ class CorsOrigin(Origin):
         if not value:
             raise ValueError("'' is not an origin, such as https://app.example")
         return cls(value) if value == "*" else super().decode(value)
+
+
+class HostName(str):
+    """A host name or an address, normalized (`postd.protocol.host`), or `"*"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(value if value == "*" else check_host(value))
 
 
 class PagePath(str):
@@ -305,6 +316,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     insecure: frozenset[Literal["open-writes", "plaintext-passwords"]] = frozenset()
     trusted_proxies: tuple[TrustedProxy, ...] = ()
     public_url: Origin = Origin("")
+    hosts: tuple[HostName, ...] = ()
     hsts_s: MaxAge = field(default=MaxAge(""), name="hsts")
     shutdown_grace_s: Seconds = field(default=Seconds(10), name="shutdown_grace")
     api: Api = field(default_factory=Api)
@@ -463,8 +475,7 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         key = at.rstrip("`")
         wanted = _WANTED.get(re.sub(r"\[[0-9.]*\]", "", key))
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
-    if "*" in settings.api.cors_origins and len(settings.api.cors_origins) > 1:
-        raise ConfigError(f"{name}: api.cors_origins", f'"*" is all of them; allowed: {_WANTED["api.cors_origins"]}')
+    _refuse_beside_any(settings, name)
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
@@ -480,6 +491,12 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
+
+
+def _refuse_beside_any(settings: Settings, name: str) -> None:
+    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
+        if "*" in listed and len(listed) > 1:
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_WANTED[key]}')
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
@@ -514,6 +531,7 @@ _WANTED = {
     "workers": f"a whole number from 0 to {WORKERS_MAX}; 0 is one a core",
     "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
     "trusted_proxies": 'a list of addresses and networks, and "unix"',
+    "hosts": 'a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
     "api": "a table, [api]",
     "api.read": f'a list of one or more of "open", {_SCHEMES}',
     "api.write": f'a list of one or more of "open", {_SCHEMES}',

@@ -83,11 +83,16 @@ class Listener(Struct, frozen=True):
     def exposed(self) -> bool:
         """Whether strangers can reach it and read along: neither loopback, nor a UNIX socket, nor TLS."""
         address = self.port.getHost()
-        if self.tls or isinstance(address, UNIXAddress):
-            return False
-        host = ipaddress.ip_address(_host(address))
-        mapped = getattr(host, "ipv4_mapped", None)
-        return not (mapped or host).is_loopback
+        return not (self.tls or isinstance(address, UNIXAddress) or _is_loopback(address))
+
+    @property
+    def for_this_machine(self) -> bool:
+        """Whether a browser on this machine, and on no other, can reach it: bound to a loopback address.
+
+        A `haproxy:` endpoint is not: it takes connections only from a proxy, which no browser can pose as.
+        """
+        address = self.port.getHost()
+        return not (isinstance(address, UNIXAddress) or _is_proxied(self.description)) and _is_loopback(address)
 
     @property
     def open_to_all(self) -> bool:
@@ -147,6 +152,16 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
         let_go(listeners)
         raise
     return listeners
+
+
+def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]:
+    """Return host and port of those that are for this machine.
+
+    A connection has the same ones on its side of it only if it came through such a listener: what listens on all
+    addresses of the machine cannot have a port that is bound to one of them.
+    """
+    addresses: list[Any] = [one.port.getHost() for one in listeners if one.for_this_machine]
+    return frozenset((address.host, address.port) for address in addresses)
 
 
 def keep_waiting(listeners: Sequence[Listener]) -> None:
@@ -428,13 +443,23 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
     _, certificate = _bind(description, nobody(), _Looking(), where)
     if certificate is not None and certificate.not_after <= now:
         raise ConfigError(where, f"{description}: {_end_problem(certificate, now)}")
+    return kind in {"tcp", "tcp6"} and not _names_loopback(description)
+
+
+def is_for_this_machine(description: str) -> bool | None:
+    """Tell of an endpoint what `Listener.for_this_machine` is once it is bound, None if only its socket tells."""
+    if _is_proxied(description) or _kinds(description)[-1] == "unix":
+        return False
+    return None if _is_passed_on(description) else _names_loopback(description)
+
+
+def _names_loopback(description: str) -> bool:
     named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
     interface = re.sub(r"\\(.)", r"\1", named[1]) if named else ""
     try:
-        loopback = ipaddress.ip_address(interface).is_loopback
+        return ipaddress.ip_address(interface).is_loopback
     except ValueError:
-        loopback = interface == "localhost"
-    return kind in {"tcp", "tcp6"} and not loopback
+        return interface == "localhost"
 
 
 def will_be_open_to_all(description: str) -> bool:
@@ -478,6 +503,11 @@ def _listens(fd: int) -> bool:
             return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
+
+
+def _is_proxied(description: str) -> bool:
+    """Tell whether its connections begin with a PROXY header."""
+    return _kinds(description)[0] == "haproxy"
 
 
 def _kinds(description: str) -> list[str]:
@@ -556,6 +586,12 @@ def _host(address: IAddress) -> str:
     if isinstance(address, IPv4Address | IPv6Address):
         return str(address.host).partition("%")[0]
     return "0.0.0.0"  # noqa: S104 - an address family that we don't know is taken for an exposed one
+
+
+def _is_loopback(address: IAddress) -> bool:
+    host = ipaddress.ip_address(_host(address))
+    mapped = getattr(host, "ipv4_mapped", None)
+    return bool((mapped or host).is_loopback)
 
 
 def _unix_name(address: UNIXAddress) -> str:

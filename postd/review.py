@@ -6,6 +6,7 @@ from pathlib import Path
 from postd.auth.userfile import Account
 from postd.config import Page, Settings
 from postd.model import is_owner
+from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
 
 _NAMES_MAX = 10
@@ -16,6 +17,24 @@ def rules_of(settings: Settings) -> dict[str, tuple[str, ...]]:
     """Return the schemes that let a client in, by what they let it into: "read", "write", and each page's path."""
     pages = {str(page.path): page.schemes for page in settings.pages}
     return {"read": settings.api.read, "write": settings.api.write, **pages}
+
+
+def hosts_of(settings: Settings, *, local: bool, admin: bool = False) -> str:
+    """Return the hosts that a listener answers requests for, in words (`postd.web.front.hosts`).
+
+    Args:
+        settings: have them.
+        local: whether only this machine can reach the listener.
+        admin: whether it is an admin listener.
+    """
+    own = [normalize_host(settings.public_url.partition("://")[2])] if settings.public_url else []
+    names = list(dict.fromkeys([*settings.hosts, *own]))
+    if "*" not in settings.hosts and settings.hosts and not admin:
+        return _listed(names)
+    if "*" in settings.hosts or not local:
+        return "any host"
+    proxied = "; for any host from trusted proxies" if set(settings.trusted_proxies) - {"unix"} else ""
+    return _listed(["localhost", "*.localhost", "loopback addresses", *names]) + proxied
 
 
 def exposure_problem(settings: Settings) -> str | None:

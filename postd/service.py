@@ -9,7 +9,18 @@ from twisted.logger import Logger
 
 from postd.config import LoadedSettings, Settings, count_workers
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Inherited, Listener, adopt, bind, check_endpoint, let_go, nobody, own_locks, unheard
+from postd.listeners import (
+    Inherited,
+    Listener,
+    adopt,
+    bind,
+    check_endpoint,
+    let_go,
+    local_addresses,
+    nobody,
+    own_locks,
+    unheard,
+)
 from postd.log import file_problem
 from postd.notify import Notifier
 from postd.reactor import IReactor
@@ -17,7 +28,7 @@ from postd.report import Report
 from postd.review import rules_of
 from postd.serving import Parts, PostdService, refuse_exposure
 from postd.store import Store, open_store
-from postd.supervisor import Place, Supervisor
+from postd.supervisor import Place, Supervisor, admin_hosts
 from postd.web.front.site import PostdSite
 from postd.workers import Started, WorkerPool
 
@@ -82,6 +93,7 @@ def make_service(
             workers=f"; {count} workers" if count > 1 else "",
             admin=f"; admin {_urls(admin.listeners)}" if admin else "",
         )
+        supervisor.log_hosts()
 
     def refused(why: str) -> None:
         _end(why, reactor)
@@ -119,8 +131,11 @@ def _reread(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor:
 def _bind_admin(settings: Settings, where: str, report: Callable[[], Awaitable[Report]], reactor: IReactor) -> Place:
     from postd.web.admin import make_admin_root  # noqa: PLC0415 - who has no use for it need not wait for its import
 
-    site = PostdSite(make_admin_root(report), limits=settings.limits, reactor=reactor)
-    return Place(bind(settings.admin.listen, site, where=where, reactor=reactor), site)
+    root = make_admin_root(report)
+    site = PostdSite(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
+    site.local_addresses = local_addresses(listeners)
+    return Place(listeners, site)
 
 
 def _urls(listeners: Sequence[Listener]) -> str:

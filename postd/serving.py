@@ -12,7 +12,7 @@ from twisted.web.resource import IResource
 
 from postd.config import LoadedSettings, Settings, check_folders
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.listeners import Listener, accept_last, keep_waiting, let_in, reread
+from postd.listeners import Listener, accept_last, keep_waiting, let_in, local_addresses, reread
 from postd.logins import Logins
 from postd.metrics.tally import Numbers, Tally
 from postd.process import TRIM_EVERY_S, fit_descriptors, settle_memory, trim_memory
@@ -20,8 +20,10 @@ from postd.reactor import IReactor
 from postd.report import OK, Report
 from postd.review import exposure_problem
 from postd.store import Store, open_store
+from postd.web.client import Clients
 from postd.web.events import Events
 from postd.web.front.access_log import AccessLog
+from postd.web.front.hosts import Hosts
 from postd.web.front.request import PostdRequest
 from postd.web.front.site import PostdSite
 from postd.web.site import ProtectedPage, make_root
@@ -60,6 +62,7 @@ class Parts:
         self.site = PostdSite(
             make_tree(settings, self.store, self.events, self.logins),
             limits=settings.limits,
+            hosts=_make_hosts(settings, self.logins.access.clients),
             access_log=self._make_access_log(settings, self.logins),
             tally=self.tally,
             secure_fields=_secure_fields(settings, self.logins),
@@ -96,6 +99,7 @@ class Parts:
             self.site.renew(
                 root,
                 limits=settings.limits,
+                hosts=_make_hosts(settings, logins.access.clients),
                 access_log=self._make_access_log(settings, logins),
                 secure_fields=_secure_fields(settings, logins),
                 group_of=logins.access.clients.connection_group,
@@ -123,6 +127,11 @@ _OF_LISTENERS = ("api", "users", "realm", "session", "bearer", "trusted_proxies"
 are asked with, too."""
 
 
+def _make_hosts(settings: Settings, clients: Clients) -> Hosts | None:
+    """Return the rule for the hosts of requests, None for any host."""
+    return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
+
+
 def _secure_fields(settings: Settings, logins: Logins) -> Callable[[PostdRequest], bytes] | None:
     return logins.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
 
@@ -140,6 +149,7 @@ class PostdService(Service):
     _log = Logger()
 
     def __init__(self, parts: Parts, listeners: Sequence[Listener], *, started: Started, reactor: IReactor) -> None:
+        parts.site.local_addresses = local_addresses(listeners)
         self._parts = parts
         self._store = parts.store
         self._listeners = listeners

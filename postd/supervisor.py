@@ -17,13 +17,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 import postd
-from postd.config import LoadedSettings, keep_fixed
+from postd.config import LoadedSettings, Settings, keep_fixed
 from postd.errors import ConfigError
 from postd.listeners import Listener, certificate_problems, close
 from postd.notify import Notifier
 from postd.reactor import IReactor
 from postd.report import Report
-from postd.review import forgery_problem
+from postd.review import forgery_problem, hosts_of
+from postd.web.client import Clients
+from postd.web.front.hosts import Hosts
 from postd.web.front.site import PostdSite
 
 LOOK_EVERY_S = 1.0
@@ -34,6 +36,10 @@ END_S = 15.0
 
 ADMIN_END_S = 0.2
 """How long those who ask on the admin listeners have for the rest of their answers when the service ends."""
+
+
+_OF_HOSTS = frozenset({"hosts", "public_url", "trusted_proxies"})
+"""The settings on which it depends which hosts are answered for."""
 
 
 class Server(Protocol):
@@ -197,11 +203,14 @@ class Supervisor(Service):
         self._loaded = loaded
         if self.admin is not None:
             self.admin.site.limits = loaded.settings.limits
+            self.admin.site.hosts = admin_hosts(loaded.settings)
         names = loaded.settings.__struct_fields__
         encoded = dict(zip(names, loaded.settings.__struct_encode_fields__, strict=True))
         changed = [encoded[name] for name in names if getattr(loaded.settings, name) != getattr(before.settings, name)]
         if changed:
             self._log.info("settings reloaded: {changed}", changed=", ".join(changed))
+        if _OF_HOSTS & set(changed):
+            self.log_hosts()
         for key in left:
             self._log.warn("{key} has changed in the settings: that takes a restart", key=key)
         self._warn()
@@ -214,6 +223,15 @@ class Supervisor(Service):
             if problem is not None:
                 self._log.warn("{endpoint}: {problem}", endpoint=listener.description, problem=problem)
 
+    def log_hosts(self) -> None:
+        """Log which hosts each listener answers requests for."""
+        settings = self._loaded.settings
+        places = [(self._listeners.values(), False), (self.admin.listeners if self.admin else (), True)]
+        for listeners, is_admin in places:
+            for listener in listeners:
+                hosts = hosts_of(settings, local=listener.for_this_machine, admin=is_admin)
+                self._log.info("{url} answers requests for {hosts}", url=listener.url, hosts=hosts)
+
     def _look(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._tell_status()).addErrback(self._log_failure)
 
@@ -222,6 +240,12 @@ class Supervisor(Service):
         if self.running:
             how = report.troubles or f"ready: {', '.join(self._listeners)}; store {self._store}"
             self._notifier.status(how + self._refused)
+
+
+def admin_hosts(settings: Settings) -> Hosts | None:
+    """Return the rule for the hosts of requests to the admin listeners, None for any host."""
+    clients = Clients(settings.trusted_proxies, settings.public_url)
+    return None if "*" in settings.hosts else Hosts(settings.hosts, clients, exclusive=False)
 
 
 def _deafen() -> None:

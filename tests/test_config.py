@@ -17,6 +17,7 @@ from postd.config import (
     ByteCount,
     CorsOrigin,
     DigestSettings,
+    HostName,
     IssuerUrl,
     Leeway,
     Limits,
@@ -53,6 +54,7 @@ KEYS = (
         "insecure",
         "trusted_proxies",
         "public_url",
+        "hosts",
         "hsts",
         "shutdown_grace",
     ),
@@ -94,6 +96,7 @@ def test_the_defaults(folder: Path) -> None:
         insecure=frozenset(),
         trusted_proxies=(),
         public_url=Origin(""),
+        hosts=(),
         hsts_s=MaxAge(""),
         shutdown_grace_s=Seconds(10),
         api=Api(read=("open",), write=("open",), cors_origins=()),
@@ -124,6 +127,7 @@ def test_every_key(folder: Path) -> None:
         insecure = ["open-writes", "plaintext-passwords"]
         trusted_proxies = ["10.0.0.0/8", "::1", "unix"]
         public_url = "https://Posts.example:443/"
+        hosts = ["Posts.Example.", "[2001:DB8::0:1]", "192.0.2.1"]
         hsts = "365d"
         shutdown_grace = "1m"
         [api]
@@ -187,6 +191,7 @@ def test_every_key(folder: Path) -> None:
         insecure=frozenset({"open-writes", "plaintext-passwords"}),
         trusted_proxies=(TrustedProxy("10.0.0.0/8"), TrustedProxy("::1/128"), TrustedProxy("unix")),
         public_url=Origin("https://posts.example"),
+        hosts=(HostName("posts.example"), HostName("2001:db8::1"), HostName("192.0.2.1")),
         hsts_s=MaxAge("31536000"),
         shutdown_grace_s=Seconds(60),
         api=Api(
@@ -365,6 +370,26 @@ def test_what_is_no_size(folder: Path, written: str) -> None:
             'trusted_proxies = ["proxy"]',
             "postd.toml: trusted_proxies[0]: 'proxy' is neither an address or a network, such as 10.0.0.0/8, nor unix; "  # noqa: ISC004
             'allowed: a list of addresses and networks, and "unix"',
+        ),
+        (
+            'hosts = ["posts.example", "posts.example:443"]',
+            "postd.toml: hosts[1]: 'posts.example:443' has a port; hosts are compared without ports; "  # noqa: ISC004
+            'allowed: a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
+        ),
+        (
+            'hosts = ["*.example"]',
+            "postd.toml: hosts[0]: '*.example' is neither a host name, such as posts.example, nor an IP address; "  # noqa: ISC004
+            'allowed: a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
+        ),
+        (
+            'hosts = ["posts.example", "*"]',
+            'postd.toml: hosts: "*" is all of them; allowed: a list of host names and IP addresses, '  # noqa: ISC004
+            'such as ["posts.example"], or ["*"] alone',
+        ),
+        (
+            'hosts = "posts.example"',
+            "postd.toml: hosts: Expected `array`, got `str`; allowed: a list of host names and IP addresses, "  # noqa: ISC004
+            'such as ["posts.example"], or ["*"] alone',
         ),
         (
             'public_url = "posts.example"',

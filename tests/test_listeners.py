@@ -20,7 +20,17 @@ from twisted.internet.threads import deferToThread
 from twisted.python.systemd import ListenFDs
 
 from postd.errors import ConfigError
-from postd.listeners import Inherited, Listener, adopt, bind, hold, unheard, will_be_open_to_all
+from postd.listeners import (
+    Inherited,
+    Listener,
+    adopt,
+    bind,
+    hold,
+    is_for_this_machine,
+    local_addresses,
+    unheard,
+    will_be_open_to_all,
+)
 from postd.reactor import IReactor
 
 reactor = cast(IReactor, global_reactor)
@@ -155,6 +165,39 @@ def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.M
     monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)
     (listener,) = listen("systemd:domain=UNIX:name=http")
     assert listener.open_to_all
+
+
+@pytest.mark.parametrize(
+    ("description", "local"),
+    [
+        ("tcp:0:interface=127.0.0.1", True),
+        ("tcp:0:interface=127.0.0.2", True),
+        ("tcp6:0:interface=\\:\\:1", True),
+        ("ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", True),
+        ("tcp:0", False),
+        ("tcp:0:interface=0.0.0.0", False),
+        ("tcp6:0", False),
+        ("ssl:0:privateKey={key}:certKey={cert}", False),
+        ("unix:{tmp_path}/a.sock", False),
+        ("haproxy:tcp:0:interface=127.0.0.1", False),
+    ],
+)
+def test_browser_of_this_machine_alone_reaches_loopback(
+    listen: Bind, tmp_path: Path, certificate: tuple[Path, Path], description: str, *, local: bool
+) -> None:
+    written = description.format(tmp_path=tmp_path, key=certificate[0], cert=certificate[1])
+    (listener,) = listen(written)
+    assert listener.for_this_machine is is_for_this_machine(written) is local
+    address = listener.port.getHost()
+    assert local_addresses([listener]) == ({(address.host, address.port)} if local else set())  # type: ignore[attr-defined]
+    (again,) = adopted = adopt(hold([listener]), Factory(), where="", reactor=reactor)
+    listen.bound += adopted
+    assert again.for_this_machine is local
+
+
+def test_socket_of_systemd_is_judged_when_it_is_there() -> None:
+    assert is_for_this_machine("systemd:domain=INET:index=0") is None
+    assert is_for_this_machine("haproxy:systemd:domain=INET:index=0") is False
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -28,10 +29,10 @@ from postd.errors import (
     printable,
 )
 from postd.issuers import make_issuer
-from postd.listeners import check_endpoint, will_be_open_to_all
+from postd.listeners import check_endpoint, is_for_this_machine, will_be_open_to_all
 from postd.log import file_problem
 from postd.protocol.password import weakness
-from postd.review import account_problems, exposure_problem, forgery_problem, rule_problems
+from postd.review import account_problems, exposure_problem, forgery_problem, hosts_of, rule_problems
 
 
 @click.command()
@@ -39,7 +40,12 @@ from postd.review import account_problems, exposure_problem, forgery_problem, ru
 def check(*, loaded: LoadedSettings) -> None:
     """Check settings, user file, store and issuers of tokens: a line each, "ok" or what is wrong."""
     found = 0
-    parts = {"settings": _check_settings(loaded), "users": _check_users(loaded.settings), "store": _check_store(loaded)}
+    parts = {
+        "settings": _check_settings(loaded),
+        "users": _check_users(loaded.settings),
+        "store": _check_store(loaded),
+        "hosts": _check_hosts(loaded),
+    }
     # Issuers last: what is known without them need not wait for them.
     for what, lines in chain(parts.items(), _check_issuers(loaded)):
         for good, words in lines:
@@ -97,6 +103,20 @@ def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
             why = forgery_problem(settings, description)
         if why is not None:
             yield f"{where}: {description}: {why}"
+
+
+def _check_hosts(loaded: LoadedSettings) -> _Lines:
+    """Say which hosts each listener answers requests for; what is wrong with a listener is said of the settings."""
+    settings = loaded.settings
+    for descriptions, admin in ((settings.listen, False), (settings.admin.listen, True)):
+        for description in descriptions:
+            with suppress(ConfigError):
+                check_endpoint(description, where=loaded.where["listen"])
+                local = is_for_this_machine(description)
+                hosts = hosts_of(settings, local=bool(local), admin=admin)
+                if local is None and hosts != (on_loopback := hosts_of(settings, local=True, admin=admin)):
+                    hosts = f"{hosts}, or if the socket is on loopback for {on_loopback}"
+                yield True, f"{description} answers requests for {hosts}"
 
 
 def _check_users(settings: Settings) -> _Lines:

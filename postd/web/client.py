@@ -74,6 +74,10 @@ class Clients:
     def _group_of(self, address: str) -> str | None:
         return None if self._is_trusted(address) else bucket(address)
 
+    def trusts(self, peer: IAddress) -> bool:
+        """Tell whether the other end of a connection is a trusted proxy."""
+        return self._trusts(_host(peer))
+
     def is_secure(self, request: Any) -> bool:
         """Tell whether the client's side of the connection is encrypted."""
         return self.public_url.startswith("https:") or self._comes_over_tls(request)
@@ -155,7 +159,10 @@ class Clients:
 
 
 def _peer(request: Any) -> str:
-    address = request.getClientAddress()
+    return _host(request.getClientAddress())
+
+
+def _host(address: Any) -> str:
     host: str = UNIX if isinstance(address, UNIXAddress) else address.host
     return host
 

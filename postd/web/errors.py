@@ -1,6 +1,7 @@
 """The one table from what went wrong to what the client is told.
 
-The API answers problem details (RFC 9457), everything else plain text (contract 2). No answer carries more than is
+The API answers problem details (RFC 9457), everything else plain text (contract 2); 421 is problem details at every
+address. No answer carries more than is
 written here or was the client's own input at fault: no traceback, no path, no version.
 """
 
@@ -132,7 +133,8 @@ def answer_problem(path: bytes, problem: Problem) -> Answer:
     """Return the answer that tells a problem at an address."""
     # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    if not is_api(path):
+    # A request for another server's host has no page of ours to answer it (contract 7).
+    if not is_api(path) and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         body = f"{phrase(problem.status)}\n".encode()
         return make_answer(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
     members: dict[str, Any] = {

@@ -54,6 +54,7 @@ def show_target(request: Any) -> str:
     `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
     """
     target, path, file = request.uri, request.path, request.file
+    shown: str
     if file is not None and len(file) <= FILE_MAX_BYTES:
         shown = file.decode("ascii")
     else:

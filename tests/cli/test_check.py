@@ -36,6 +36,9 @@ def alice(realm: str = "postd") -> bytes:
     return set_account(b"", make_account("alice", "secret", realm))
 
 
+HOSTS = "hosts: ok, tcp:8080:interface=127.0.0.1 answers requests for localhost, *.localhost, loopback addresses"
+
+
 def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
     assert check() == (
         0,
@@ -43,6 +46,7 @@ def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
             "settings: ok",
             "users: ok, none are set",
             f"store: ok, sqlite:{folder}/postd.db is not there yet; the server makes it",
+            HOSTS,
         ],
         "",
     )
@@ -61,7 +65,7 @@ def test_what_is_there_and_good(folder: Path) -> None:
     write_users(folder, alice())
     assert check("--users", "users") == (
         0,
-        ["settings: ok", "users: ok, 1 user", f"store: ok, sqlite:{folder}/postd.db"],
+        ["settings: ok", "users: ok, 1 user", f"store: ok, sqlite:{folder}/postd.db", HOSTS],
         "",
     )
 
@@ -160,6 +164,27 @@ def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
     ):
         (folder / "postd.toml").write_text(f'listen = ["{listen}"]')
         assert check("-c", "postd.toml")[1][0] == "settings: ok"
+
+
+def test_hosts_of_each_listener_are_shown(folder: Path) -> None:
+    local = "localhost, *.localhost, loopback addresses"
+    loopback = "tcp:1:interface=127.0.0.1"
+    endpoints = [loopback, "unix:a.sock", "haproxy:tcp:2:interface=127.0.0.1", "systemd:domain=INET:index=0"]
+    listen = f'listen = {endpoints}\n[admin]\nlisten = ["tcp:3:interface=127.0.0.1"]\n'
+
+    def hosts_lines(settings: str) -> list[str]:
+        (folder / "postd.toml").write_text(settings + listen)
+        status, lines, _ = check("-c", "postd.toml")
+        assert status == 0
+        return [line.partition(" answers requests for ")[2] for line in lines if line.startswith("hosts: ok, ")]
+
+    on_loopback = f"or if the socket is on loopback for {local}"
+    assert hosts_lines("") == [local, "any host", "any host", f"any host, {on_loopback}", local]
+    assert hosts_lines('hosts = ["*"]\n') == ["any host"] * 5
+    listed = hosts_lines('hosts = ["Posts.Example", "::1"]\npublic_url = "https://public.example:8443"\n')
+    assert listed == [*["posts.example, ::1, public.example"] * 4, f"{local}, posts.example, ::1, public.example"]
+    proxied = hosts_lines('trusted_proxies = ["127.0.0.1"]\npublic_url = "https://posts.example"\n')
+    assert proxied[0] == f"{local}, posts.example; for any host from trusted proxies"
 
 
 def test_a_store_that_cannot_be_used(folder: Path) -> None:

@@ -8,6 +8,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
   it would be reset, and the client could lose the answer.
 - A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
   goes out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
+- A request for a host that is not allowed is refused by its head, before its body is read (`postd.web.front.hosts`).
 - A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes no byte of its
   answer (`Limits`). One look a moment at all connections sees to that, not a timer for each request.
 - Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
@@ -111,6 +112,7 @@ class Channel(Protocol):
     _producer: Any = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
+    _for_this_machine: bool | None = None
 
     def __init__(self, site: "PostdSite") -> None:
         self.site = self.factory = site
@@ -207,6 +209,15 @@ class Channel(Protocol):
         if self._addresses is None:
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses
+
+    @property
+    def for_this_machine(self) -> bool:
+        """Whether it came through a listener that only this machine can reach."""
+        if self._for_this_machine is None:
+            ours: Any = self.addresses()[1]
+            local = self.site.local_addresses
+            self._for_this_machine = bool(local) and (getattr(ours, "host", ""), getattr(ours, "port", 0)) in local
+        return self._for_this_machine
 
     def getPeer(self) -> IAddress:
         peer: IAddress = self.transport.getPeer()
@@ -350,20 +361,27 @@ class Channel(Protocol):
         self._begun = self._passed_empty_line = False
         self._lines_end = -1
         self._buffer = buffer[end + len(END) :]
-        if head.length is None:
-            self._chunks = ChunkedBody(self.site.limits.max_body_bytes, _canonical_name)
-        elif head.length:
-            self._body_left = head.length
-        else:
-            return head
+        hosts = self.site.hosts
+        if hosts is not None and not hosts.allow(head, self):
+            self._head = head
+            hosts.refuse(head, self)
+        if head.length != 0:
+            self._begin_body(head)
+        return head
+
+    def _begin_body(self, head: Head) -> None:
         # Also before the first look at the body: what is refused there is this request.
         self._head = head
         self.deadline_s = self._started_s + self.site.limits.body_s
-        if head.length is not None and head.length > self.site.limits.max_body_bytes:
-            refuse_body(self.site.limits.max_body_bytes)
+        max_body_bytes = self.site.limits.max_body_bytes
+        if head.length is None:
+            self._chunks = ChunkedBody(max_body_bytes, _canonical_name)
+        else:
+            self._body_left = head.length
+            if head.length > max_body_bytes:
+                refuse_body(max_body_bytes)
         if head.expects_continue and not self._buffer:
             self.transport.write(_CONTINUE)
-        return head
 
     def _await_head(self, buffer: bytes) -> None:
         if not self._begun:

@@ -12,7 +12,7 @@ Departures from stock Twisted:
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -28,6 +28,7 @@ from twisted.web.server import Site
 from postd.metrics.tally import Tally
 from postd.web.front.access_log import AccessLog
 from postd.web.front.channel import Channel
+from postd.web.front.hosts import Hosts
 from postd.web.front.request import PostdRequest
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -90,6 +91,7 @@ class PostdSite(Site):
     Args:
         root: the resource tree.
         limits: what a client may ask for.
+        hosts: the hosts that requests may be for, None for any.
         access_log: notes the requests, if anybody wants to know.
         tally: counts them, likewise.
         secure_fields: returns what the answer to a request has in its head where it goes over TLS.
@@ -97,6 +99,7 @@ class PostdSite(Site):
         reactor: its clock.
 
     Attributes:
+        local_addresses: host and port of the listeners that only this machine can reach.
         connections_max: how many connections there may be; fewer than the limit where descriptors are short.
     """
 
@@ -108,6 +111,7 @@ class PostdSite(Site):
         root: IResource,
         *,
         limits: Limits,
+        hosts: Hosts | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
         secure_fields: Callable[[PostdRequest], bytes] | None = None,
@@ -116,6 +120,8 @@ class PostdSite(Site):
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
+        self.hosts = hosts
+        self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
         self.secure_fields = secure_fields
         self._group_of = group_of
@@ -134,11 +140,12 @@ class PostdSite(Site):
         self._id_start = os.urandom(5).hex()
         self._ids = 0
 
-    def renew(
+    def renew(  # noqa: PLR0913 - what a reload changes
         self,
         root: IResource,
         *,
         limits: Limits,
+        hosts: Hosts | None,
         access_log: AccessLog | None,
         secure_fields: Callable[[PostdRequest], bytes] | None,
         group_of: GroupOf,
@@ -147,7 +154,8 @@ class PostdSite(Site):
 
         So have connections, which go on to count as they did.
         """
-        self.resource, self.limits, self.secure_fields, self._group_of = root, limits, secure_fields, group_of
+        self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
+        self._group_of = group_of
         self.connections_max = limits.connections
         if self._access_log is not None and access_log is not self._access_log:
             self._access_log.close()

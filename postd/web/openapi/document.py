@@ -39,7 +39,8 @@ A service that keeps short texts, each under a number.
 `HEAD` works wherever `GET` does, and `OPTIONS` tells in `Allow` what else does. Neither is listed here.
 
 Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text. Some can come whatever \
-is asked for: 400, 408, 417, 501 or 505 where a request is no HTTP that this server speaks, 404 where there is \
+is asked for: 400, 408, 417, 501 or 505 where a request is no HTTP that this server speaks, 421 \
+(problem details on pages, too) where the server does not answer for that host, 404 where there is \
 nothing, and 405 with `Allow` where there is no such method.
 
 Long answers come with gzip to who accepts it. Pages of other origins may use the API where the settings name these \

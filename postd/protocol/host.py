@@ -1,0 +1,64 @@
+"""Hosts in one spelling, as they are compared: of `Host` fields (RFC 9110 §7.2), of URLs and of settings."""
+
+import ipaddress
+import re
+
+HOST_MAX_BYTES = 253 + len(".:65535")
+"""The longest `Host` field with a DNS name (RFC 1035 §2.3.4), its final dot and a port."""
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+# A name whose last label is a number is an address to browsers (https://url.spec.whatwg.org/#ends-in-a-number-checker).
+_NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*(?!(?:[0-9]+|0x[0-9a-f]*)\Z){_LABEL}")
+_WITH_PORT = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]+):[0-9]*")
+
+
+def normalize_host(authority: str) -> str:
+    """Return the host of an authority: without port and brackets, in lower case, without a final dot.
+
+    Addresses are in their canonical form, IPv4-mapped ones in that of IPv4. `127.1` and `0x7f.1` are names here: a
+    browser sends `127.0.0.1` in their place.
+    """
+    bracketed = authority.startswith("[")
+    host = authority[1:].partition("]")[0] if bracketed else authority.partition(":")[0].lower().removesuffix(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def is_local_host(host: str) -> bool:
+    """Tell whether a normalized host is `localhost`, below it (RFC 6761 §6.3), or a loopback address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_host(value: str) -> str:
+    """Return a DNS name or an IP address, with or without brackets, as `normalize_host` has it.
+
+    Raises:
+        ValueError: it is neither, or has a port.
+    """
+    bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    if ":" in bare and _is_address(bare):
+        return normalize_host(f"[{bare}]")
+    if not value.isascii():
+        raise ValueError(f"{value!r} is not ASCII; write an internationalized name in its A-labels (xn--...)")
+    if _WITH_PORT.fullmatch(value):
+        raise ValueError(f"{value!r} has a port; hosts are compared without ports")
+    host = value.lower().removesuffix(".")
+    if not (_is_address(value) or _NAME.fullmatch(host)):
+        raise ValueError(f"{value!r} is neither a host name, such as posts.example, nor an IP address")
+    return host
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
