@@ -158,11 +158,14 @@ def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @contextmanager
-def open_browser(url: str, profile: Path, *, font_size: int = 16) -> Iterator[Browser]:
-    """Yield a browser for the daemon at `url`, its files in `profile`; `font_size` in CSS pixels is the reader's."""
+def open_browser(url: str, profile: Path, *flags: str, font_size: int = 16) -> Iterator[Browser]:
+    """Yield a browser for the daemon at `url`, its files in `profile`, with further `flags` of the command line.
+
+    `font_size` in CSS pixels is the reader's.
+    """
     options = ChromeOptions()
     options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+    for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
         options.add_argument(flag)
     options.add_experimental_option("prefs", {"webkit.webprefs.default_font_size": font_size})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
