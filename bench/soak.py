@@ -93,6 +93,7 @@ class Soak:
             ended = f"killed after {STOP_MAX_S:.0f} s" if status is None else f"exit status {status}"
             self.findings.broke("the server ends when it is told to, and not before", ended)
         self._log.read()
+        self._log.check_whole()
         check_figures(self.samples, before, after, self.findings, workers=self._server.workers)
         return before, after
 

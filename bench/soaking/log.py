@@ -5,7 +5,11 @@ from pathlib import Path
 
 from bench.soaking.findings import Findings
 from bench.soaking.ledger import HIDDEN_TEXT
+from bench.soaking.secrets_used import USED
 from bench.soaking.server import PASSWORD
+
+LINE_MAX_BYTES = 4096
+"""With its line feed."""
 
 _EXPECTED = (
     r"\[postd\.access#info\]",
@@ -55,6 +59,16 @@ class LogReader:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._look_at(line.decode(errors="replace"))
+
+    def check_whole(self) -> None:
+        """Look at all lines once more, when all secrets are known. Takes some seconds for 100 MB."""
+        with self._file.open("rb") as log:
+            for line in log:
+                if len(line) > LINE_MAX_BYTES:
+                    example = f"{len(line)} bytes: {line[:200]!r}"
+                    self._findings.broke(f"no line of the log has more than {LINE_MAX_BYTES:,} bytes", example)
+                if USED.found_in(line):
+                    self._findings.broke("no secret is logged", repr(line[:300]))
 
     def _look_at(self, line: str) -> None:
         self.lines += 1

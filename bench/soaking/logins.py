@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from bench.soaking.findings import Findings
 from bench.soaking.server import AUDIENCE, PASSWORD, REALM
+from bench.soaking.secrets_used import USED
 from bench.soaking.wire import Answer, Connection
 from tests.issuer import JWKS, Issuer, Key, Reply
 
@@ -46,7 +47,8 @@ class Basic:
 
 
 def basic_field(user: str, password: str) -> str:
-    return f"Authorization: Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+    user_pass = base64.b64encode(f"{user}:{USED.add(password)}".encode()).decode()
+    return f"Authorization: Basic {USED.add(user_pass)}"
 
 
 class Digest:
@@ -100,7 +102,7 @@ def digest_field(who: tuple[str, str], method: str, uri: str, nonce: str, number
     response, proof = (_md5(f"{ha1}:{middle}:{_md5(f'{said}:{uri}')}") for said in (method, ""))
     field = (
         f'Authorization: Digest username="{user}", realm="{REALM}", nonce="{nonce}", uri="{uri}", algorithm=MD5, '
-        f'qop=auth, nc={nc}, cnonce="{cnonce}", response="{response}"'
+        f'qop=auth, nc={nc}, cnonce="{cnonce}", response="{USED.add(response)}"'
     )
     return field, proof
 
@@ -148,7 +150,7 @@ async def sign_in(connection: Connection, user: str, password: str, findings: Fi
     answer = await connection.ask("POST", "/login", [FORM], form)
     findings.note_good("sign in", answer)
     findings.expect("POST /login", answer, 302)
-    return answer.field("set-cookie").partition(";")[0]
+    return USED.add(answer.field("set-cookie").partition(";")[0])
 
 
 async def expect_signed_out(connection: Connection, cookie: str, findings: Findings) -> None:
@@ -209,4 +211,4 @@ class Bearer:
 
 
 def bearer_field(token: str) -> str:
-    return f"Authorization: Bearer {token}"
+    return f"Authorization: Bearer {USED.add(token)}"

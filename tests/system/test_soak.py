@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.soaking.secrets_used import Secrets
+
 SOAK = Path(__file__).parent.parent.parent / "bench" / "soak.py"
 
 
@@ -21,3 +23,16 @@ def test_a_short_soak_breaks_no_promise_and_draws_what_it_saw(tmp_path: Path) ->
     for words in ("trickled head", "smuggling", "SIGHUP", "MiB/h", "descriptors:", "p99"):
         assert words in result.stdout
     assert drawing.read_text().startswith("<svg ")
+
+
+def test_secret_is_found_in_a_longer_word_and_beside_escapes() -> None:
+    used = Secrets()
+    used.add("session=4fzyGhXnRVQWqUNi1YzTMk9d")
+    for text in (
+        b"GET /x?next=%2Fa%3Fp%3D4fzyGhXnRVQWqUNi1YzTMk9d",
+        b'"x4fzyGhXnRVQWqUNi1Yz..."',
+        b"\\x224fzyGhXnRVQW\\x22",
+    ):
+        assert used.found_in(text)
+    for text in (b"session=", b"4fzyGhXnRVQ", b"id=754a116996-356"):
+        assert not used.found_in(text)
