@@ -4,20 +4,23 @@ A bad client runs once and returns. It raises `BrokenPromiseError` where the ser
 """
 
 import asyncio
-import ipaddress
 import os
 import random
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from itertools import cycle
 
 from msgspec import Struct
 
-from bench.soaking.findings import Findings
+from bench.hostile import LOGGED, patterns
+from bench.soaking.bursts import Bursts
+from bench.soaking.findings import BrokenPromiseError, Findings
 from bench.soaking.ledger import HIDDEN_TEXT
-from bench.soaking.logins import Tokens, basic_field, bearer_field, digest_field
+from bench.soaking.logins import Tokens, basic_field, bearer_field, digest_field, elsewhere
+from bench.soaking.secrets_used import USED
 from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS
 from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection, encode_request
 
@@ -81,23 +84,37 @@ OVERSIZED: Mapping[str, tuple[bytes, int]] = {
 }
 """What is too large, and how it is refused."""
 
+STREAMS, FOREIGN, NAMES, HOSTILE = (f"127.0.0.{number}" for number in range(2, 6))
+"""Addresses of attackers, none of them a trusted proxy. Good clients have another one, and so their own limits."""
+
+STREAMS_HELD_S = 2.0
+LEFT_S = 1.0
+"""How long the server may take to notice that many connections have gone."""
+
+HOSTILE_BYTES = 2000
+"""In each field; the log shows no more."""
+HOSTILE_TEXTS = tuple(text for _, text in patterns(3 * HOSTILE_BYTES))
+WORST_TEXT = "=" + "?" * (3 * HOSTILE_BYTES - 1)
+ENDLESS_NAME = "\xff" * 7800
+
+MISPLACED_SECRETS = (
+    ("/x?next=/login?password={}", "X: x"),
+    ("/x?next=%2Flogin%3Fpassword%3D{}", "X: x"),
+    ("/x?next=%252Flogin%253Fpassword%253D{}", "X: x"),
+    ("/post?access_token={}", "X: x"),
+    ("/reset/{}", "X: x"),
+    ("/home", "Referer: https://user:{}@client.example/"),
+    ("/home", "Referer: https://client.example/?next=%2Fx%3Ftoken%3D{}"),
+    ("/home", "User-Agent: {}"),
+    ("/home", "Cookie: other={}"),
+)
+"""Targets and fields with a secret where none belongs."""
+
+FOREIGN_HOSTS = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example")
+"""Names that a page of somebody else may give to 127.0.0.1."""
+
 # A ClientHello as OpenSSL sends it, cut to what a server on a plain port sees of it.
 _TLS_HELLO = bytes.fromhex("16030100c4010000c00303") + os.urandom(32) + b"\x20" + os.urandom(32) + bytes(120)
-
-
-class BrokenPromiseError(Exception):
-    """The server has not done what it has to; `str()` of it says what it has done.
-
-    Args:
-        what: for `str()`.
-        about: which of several things that the bad client does it is about.
-        crowded: whether this may be because there were too many others.
-    """
-
-    def __init__(self, what: str, about: str = "", *, crowded: bool = False) -> None:
-        super().__init__(what)
-        self.about = about
-        self.crowded = crowded
 
 
 class BadClients:
@@ -115,9 +132,13 @@ class BadClients:
         self._workers = workers
         self._findings = findings
         self._tokens = tokens
+        self._bursts = Bursts(port, workers, findings, tokens)
+        self._many = asyncio.Lock()
+        """Held by each that takes many connections: several of them would leave none to good clients."""
         self._guesses = 0
         self._smuggling = cycle(SMUGGLING.items())
         self._oversized = cycle(OVERSIZED.items())
+        self._misplaced = cycle(MISPLACED_SECRETS)
         self.kinds: tuple[Kind, ...] = (
             Kind("trickled head", self._trickle_head, 10, 1),
             Kind("trickled body", self._trickle_body, 6, 1),
@@ -134,6 +155,13 @@ class BadClients:
             Kind("bad tokens", self._show_bad_tokens, 1, 0.5),
             Kind("come and go", self._come_and_go, 1, 0.5),
             Kind("flood of connections", self._flood, 1, 20),
+            Kind("idle event streams", self._listen_idly, 1, 20),
+            Kind("burst of wrong passwords", self._burst_of_passwords, 1, 8),
+            Kind("burst of refused tokens", self._burst_of_tokens, 1, 20),
+            Kind("hostile text in the log", self._send_hostile, 4, 0.25),
+            Kind("endless user name", self._name_endlessly, 1, 1),
+            Kind("misplaced secret", self._misplace_secret, 1, 1),
+            Kind("foreign host", self._ask_foreign_host, 1, 1),
         )
 
     async def run(self, kind: "Kind") -> None:
@@ -289,55 +317,87 @@ class BadClients:
 
     async def _flood(self) -> None:
         """Open more connections than there may be: some are refused at once, the others stay."""
-        flood = (CONNECTIONS + 50) * self._workers
-        began = time.monotonic()
-        self._findings.begin_crowd()
+        async with self._taking_many():
+            began = time.monotonic()
+            self._findings.begin_crowd()
+            try:
+                stayed = await self._open_too_many(FLOOD_HELD_S)
+            finally:
+                self._findings.end_crowd()
+        # The first have been silent for too long where it took so long to open the last.
+        least = CONNECTIONS / 2 if time.monotonic() < began + LEFT_S + IDLE_S else 0
+        if not least <= stayed <= CONNECTIONS * self._workers:
+            told = f"{stayed} stayed of a flood of {self._flood_size}, where each worker may have {CONNECTIONS}"
+            self._findings.broke("there are as many connections as the limit says", told)
+
+    async def _listen_idly(self) -> None:
+        """Open as many event streams from one address; good clients must not notice, so that this is no crowd."""
+        async with self._taking_many():
+            stayed = await self._open_too_many(STREAMS_HELD_S, encode_request("GET", "/post/events"), STREAMS)
+        most = CONNECTIONS // 2 * self._workers
+        if not 0 < stayed <= most:
+            raise BrokenPromiseError(f"{stayed} streams stayed, where one address may have {most} connections")
+
+    @asynccontextmanager
+    async def _taking_many(self) -> AsyncIterator[None]:
+        async with self._many:
+            yield
+            await asyncio.sleep(LEFT_S)
+
+    @property
+    def _flood_size(self) -> int:
+        return (CONNECTIONS + 50) * self._workers
+
+    async def _open_too_many(self, held_s: float, request: bytes = b"", source: str = "") -> int:
+        """Open more connections than there may be and send a request on each; return how many stay open."""
         opened: list[Connection] = []
         try:
-            for _ in range(0, flood, FLOOD_AT_ONCE):
-                opening = (Connection.open(self._port) for _ in range(FLOOD_AT_ONCE))
+            for _ in range(0, self._flood_size, FLOOD_AT_ONCE):
+                opening = (Connection.open(self._port, source=source) for _ in range(FLOOD_AT_ONCE))
                 tried = await asyncio.gather(*opening, return_exceptions=True)
                 # One that is turned away is seen now if it was quick, else when it is read from.
-                opened += (connection for connection in tried if isinstance(connection, Connection))
+                new = [connection for connection in tried if isinstance(connection, Connection)]
+                for connection in new:
+                    connection.send(request)
+                opened += new
                 # What the kernel has no room for it lets wait for a second, whoever it is.
                 await asyncio.sleep(FLOOD_PAUSE_S)
-            endings = await asyncio.gather(*(connection.read_to_end(FLOOD_HELD_S) for connection in opened))
+            endings = await asyncio.gather(*(connection.read_to_end(held_s) for connection in opened))
         finally:
             for connection in opened:
                 connection.close()
-            self._findings.end_crowd()
-        stayed = sum(ending is None for ending in endings)
-        # The first have been silent for too long where it took so long to open the last.
-        least = CONNECTIONS / 2 if time.monotonic() < began + IDLE_S else 0
-        if not least <= stayed <= CONNECTIONS * self._workers:
-            told = f"{stayed} stayed of a flood of {flood}, where each worker may have {CONNECTIONS}"
-            self._findings.broke("there are as many connections as the limit says", told)
+        return sum(ending is None for ending in endings)
 
     # --- Those that guess
+
+    async def _burst_of_passwords(self) -> None:
+        async with self._taking_many():
+            await self._bursts.guess()
+
+    async def _burst_of_tokens(self) -> None:
+        async with self._taking_many():
+            await self._bursts.show_tokens()
 
     async def _guess(self) -> None:
         """Guess until the throttle stops it, from an address that nobody has."""
         self._guesses += 1
-        address = random.choice(
-            (ipaddress.IPv4Address(random.getrandbits(32)), ipaddress.IPv6Address(random.getrandbits(128)))
-        )
-        fields, user = [f"X-Forwarded-For: {address}"], f"nobody{self._guesses}"
+        address, user = elsewhere(), f"nobody{self._guesses}"
         with await Connection.open(self._port) as connection:
             statuses = []
             for number in range(THROTTLE_FAILURES + 2):
                 wrong = basic_field(user, secrets.token_hex(4))
                 if number % 3 == 2:
                     wrong = digest_field((user, "wrong"), "GET", "/any", await self._nonce(connection), 1)[0]
-                answer = await connection.ask("GET", "/any", [*fields, wrong])
+                answer = await connection.ask("GET", "/any", [address, wrong])
                 self._findings.note_bad("a wrong password", answer.status)
                 statuses.append(answer.status)
         if statuses != [401] * THROTTLE_FAILURES + [429] * 2:
-            raise BrokenPromiseError(f"{user} from {address} was answered with {statuses}")
+            raise BrokenPromiseError(f"{user}, {address}, was answered with {statuses}")
 
     async def _nonce(self, connection: Connection) -> str:
         answer = await connection.ask("GET", "/digest")
         self._findings.note_bad("a page without credentials", answer.status)
-        return answer.field("www-authenticate").partition('nonce="')[2].partition('"')[0]
+        return answer.nonce
 
     async def _show_bad_tokens(self) -> None:
         issuer, good = self._tokens.issuer, self._tokens.any()
@@ -352,12 +412,59 @@ class BadClients:
             "unsigned": f"{good.rpartition('.')[0]}.",
             "that is none": secrets.token_urlsafe(100),
         }
+        address = elsewhere()
         with await Connection.open(self._port) as connection:
             for what, token in bad.items():
-                answer = await connection.ask("GET", "/bearer", [bearer_field(token)])
+                answer = await connection.ask("GET", "/bearer", [address, bearer_field(token)])
                 self._findings.note_bad("a bad token", answer.status)
                 if answer.status != 401:
                     raise BrokenPromiseError(f"answered with {answer.status}", f"a token {what}")
+
+    # --- Those that aim at the log, or at another name of this host
+
+    async def _ask(self, what: str, request: bytes, source: str = "") -> int:
+        """Send a request over a connection of its own; return the status of its answer."""
+        with await Connection.open(self._port, source=source) as connection:
+            connection.send(request)
+            answer = await connection.read_answer()
+        self._findings.note_bad(what, answer.status)
+        return answer.status
+
+    async def _send_hostile(self) -> None:
+        text = random.choice(HOSTILE_TEXTS)
+        everywhere, somewhere = LOGGED["all that is logged"], random.choice(list(LOGGED.values()))
+        requests = (everywhere(WORST_TEXT), everywhere(text), somewhere(text[:HOSTILE_BYTES]))
+        await self._ask("hostile text", random.choice(requests), HOSTILE)
+
+    async def _name_endlessly(self) -> None:
+        for uri in ("/digest", "/elsewhere"):
+            field = digest_field((ENDLESS_NAME, "wrong"), "GET", uri, "0", 1)[0]
+            status = await self._ask("an endless user name", encode_request("GET", "/digest", [field]), NAMES)
+            if status not in {400, 401}:
+                raise BrokenPromiseError(f"answered with {status}")
+
+    async def _misplace_secret(self) -> None:
+        secret = USED.add(secrets.token_urlsafe(24))
+        target, field = next(self._misplaced)
+        await self._ask("a misplaced secret", encode_request("GET", target.format(secret), [field.format(secret)]))
+        as_user = basic_field(secret, "x"), elsewhere()
+        await self._ask("a password as user name", encode_request("GET", "/any", as_user))
+        as_digest_user = digest_field((secret, "x"), "GET", "/elsewhere", "0", 1)[0]
+        await self._ask("a password as user name", encode_request("GET", "/any", [as_digest_user]))
+
+    async def _ask_foreign_host(self) -> None:
+        host = f"Host: {random.choice(FOREIGN_HOSTS)}"
+        fields = [host, _WRITER, "Content-Type: application/json"]
+        requests = {
+            "GET /post": encode_request("GET", "/post", [host]),
+            "OPTIONS /post": encode_request("OPTIONS", "/post", [host]),
+            "GET /home": encode_request("GET", "/home", [host]),
+            "POST /post": encode_request("POST", "/post", fields, _HIDDEN_BODY.encode()),
+        }
+        for what, request in requests.items():
+            status = await self._ask(f"{what} for another host", request, FOREIGN)
+            if status != 421:
+                raise BrokenPromiseError(f"answered with {status}", what)
 
 
 class Kind(Struct, frozen=True):

@@ -16,6 +16,21 @@ CROWD_OVER_S = 3.0
 """For how long after a flood of connections a new one may still be refused."""
 
 
+class BrokenPromiseError(Exception):
+    """The server has not done what it has to; `str()` of it says what it has done.
+
+    Args:
+        what: for `str()`.
+        about: which of several things that the bad client does it is about.
+        crowded: whether this may be because there were too many others.
+    """
+
+    def __init__(self, what: str, about: str = "", *, crowded: bool = False) -> None:
+        super().__init__(what)
+        self.about = about
+        self.crowded = crowded
+
+
 class Findings:
     """What was found so far."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import ipaddress
 import random
 import re
 import secrets
@@ -12,8 +13,8 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from bench.soaking.findings import Findings
-from bench.soaking.server import AUDIENCE, PASSWORD, REALM
 from bench.soaking.secrets_used import USED
+from bench.soaking.server import AUDIENCE, PASSWORD, REALM
 from bench.soaking.wire import Answer, Connection
 from tests.issuer import JWKS, Issuer, Key, Reply
 
@@ -24,6 +25,9 @@ KEYS_FRESH_S = 60
 
 SIGNED_IN_FOR = (20, 60)
 """How many requests a session is good for before its owner signs out, at least and at most."""
+
+JUNK_COOKIES, JUNK_SHARE = "".join(f"session=junk{number}; " for number in range(10)), 0.1
+"""Cookies that another application of the host has set, and the share of a session's requests that carry them."""
 
 
 class Login(Protocol):
@@ -107,6 +111,12 @@ def digest_field(who: tuple[str, str], method: str, uri: str, nonce: str, number
     return field, proof
 
 
+def elsewhere() -> str:
+    """Return the field by which a request comes from an address that no other client has."""
+    kind, bits = random.choice(((ipaddress.IPv4Address, 32), (ipaddress.IPv6Address, 128)))
+    return f"X-Forwarded-For: {kind(random.getrandbits(bits))}"
+
+
 def _md5(text: str) -> str:
     return hashlib.md5(text.encode()).hexdigest()
 
@@ -129,7 +139,8 @@ class Session:
             await self._sign_out(connection)
             await self._sign_in(connection)
         self._left -= 1
-        return await connection.ask(method, target, [*fields, f"Cookie: {self._cookie}"], body)
+        junk = JUNK_COOKIES if random.random() < JUNK_SHARE else ""
+        return await connection.ask(method, target, [*fields, f"Cookie: {junk}{self._cookie}"], body)
 
     async def _sign_in(self, connection: Connection) -> None:
         self._cookie = await sign_in(connection, self._user, PASSWORD, self._findings)
@@ -186,6 +197,12 @@ class Tokens:
             key = self.issuer.keys[1]
             self._kept.append((key.kid, self.issuer.token(key, jti=secrets.token_hex(8))))
         return random.choice(self._kept)[1]
+
+    def opaque(self) -> str:
+        """Return another good token, one that the issuer has to be asked about."""
+        token = secrets.token_urlsafe(30)
+        self.issuer.active = {token: self.issuer.claims()}
+        return token
 
     def rotate(self) -> None:
         """Show another key; the oldest is not shown any more, and no token of it is either."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from postd.auth.userfile import make_account, set_account
+from tests.issuer import INTROSPECTION
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 POSTD = str(Path(sys.executable).parent / "postd")
@@ -20,6 +21,8 @@ START_MAX_S, STOP_MAX_S = 30.0, 20.0
 REALM, PASSWORD = "postd", "correct horse battery staple"
 USERS = tuple(f"user{number}" for number in range(4))
 """They keep their password; `GUEST` gets another one each time that the user file is replaced."""
+TARGETS = tuple(f"target{number}" for number in range(8))
+"""Their passwords are guessed at: failed logins of one count for no other account."""
 GUEST = "guest"
 AUDIENCE = "https://posts.example"
 
@@ -59,6 +62,7 @@ nonce_lifetime = "30s"
 [[bearer]]
 issuer = "{issuer}"
 audience = "{audience}"
+introspection_endpoint = "{issuer}{introspection}"
 
 [limits]
 body = "{body_kib}KiB"
@@ -117,6 +121,7 @@ class Server:
             workers=workers,
             issuer=issuer,
             audience=AUDIENCE,
+            introspection=INTROSPECTION,
             body_kib=BODY_MAX_BYTES // 1024,
             header_s=HEADER_S,
             body_s=BODY_S,
@@ -129,7 +134,7 @@ class Server:
     def replace_users(self, guests_password: str) -> None:
         """Put another user file in the place of the one that is there, as `postd user` does."""
         old = self.users.read_bytes() if self.users.exists() else b""
-        for name in () if old else USERS:
+        for name in () if old else (*USERS, *TARGETS):
             old = set_account(old, make_account(name, PASSWORD, REALM))
         new = self.folder / "users.new"
         new.touch(0o600)

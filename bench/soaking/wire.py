@@ -20,6 +20,8 @@ ANSWER_MAX_S = 30.0
 
 LINE_MAX_BYTES = 64 * 1024
 
+_OWN_FIELDS = (("Host", "127.0.0.1"), ("User-Agent", "soak"))
+
 
 class BrokenAnswerError(Exception):
     """What came is no answer, or not a whole one; `str()` of it says what is wrong."""
@@ -45,11 +47,19 @@ class Answer(Struct, frozen=True):
         """Return the first field of a name, or nothing."""
         return self.fields.get(name, [""])[0]
 
+    @property
+    def nonce(self) -> str:
+        """The nonce of its first Digest challenge, or nothing."""
+        return self.field("www-authenticate").partition('nonce="')[2].partition('"')[0]
+
 
 def encode_request(
     method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None, *, close: bool = False
 ) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", "User-Agent: soak", *fields]
+    """Return a request; `Host` and `User-Agent` are ours unless they are among the fields."""
+    given = {field.partition(":")[0].lower() for field in fields}
+    own = (f"{name}: {value}" for name, value in _OWN_FIELDS if name.lower() not in given)
+    lines = [f"{method} {target} HTTP/1.1", *own, *fields]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     if close:
@@ -67,15 +77,22 @@ class Connection:
         self.closed = False
 
     @classmethod
-    async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> Self:
+    async def open(cls, port: int, tls: ssl.SSLContext | None = None, *, source: str = "") -> Self:
         """Connect.
+
+        Args:
+            port: of the server.
+            tls: how to encrypt, if at all.
+            source: the address of loopback to connect from; that of the server if it is empty.
 
         Raises:
             NoConnectionError: nobody answers.
         """
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
-                return cls(*await asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls))
+                own = (source, 0) if source else None
+                opening = asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls, local_addr=own)
+                return cls(*await opening)
         except OSError as error:  # a time-out is one, too
             raise NoConnectionError(f"no connection: {error!r}") from None
 

@@ -1,0 +1,122 @@
+"""Bursts: requests that are complete at the same moment, so that none has failed yet when the next one is looked at.
+
+All of a burst come from one address that no other client has (`X-Forwarded-For`), for one account.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import cycle
+from urllib.parse import urlencode
+
+from bench.soaking.findings import BrokenPromiseError, Findings
+from bench.soaking.logins import FORM, Tokens, basic_field, bearer_field, digest_field, elsewhere
+from bench.soaking.secrets_used import USED
+from bench.soaking.server import PASSWORD, TARGETS
+from bench.soaking.wire import Answer, Connection, encode_request
+
+FAILURES, ADDRESS_FAILURES = 10, 50
+"""Those of `[throttle]` by default."""
+
+PASSWORDS, TOKENS = 150, 100
+"""Requests of a burst. With the other clients they are fewer than `[limits] connections`."""
+
+HELD_S = 0.3
+"""How long the last bytes are held back: until the server has read all others."""
+
+
+async def release(port: int, requests: Sequence[bytes]) -> list[Answer]:
+    """Send requests over as many connections, the last bytes together and in order; return the answers."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(await Connection.open(port)) for _ in requests]
+        for connection, request in zip(opened, requests, strict=True):
+            connection.send(request[:-1])
+        await asyncio.sleep(HELD_S)
+        for connection, request in zip(opened, requests, strict=True):
+            connection.send(request[-1:])
+        return await asyncio.gather(*(connection.read_answer() for connection in opened))
+
+
+class Bursts:
+    """Wrong passwords and refused tokens.
+
+    Args:
+        port: of the server.
+        workers: how many processes it has.
+        findings: where answers are counted.
+        tokens: those that the issuer gives out.
+    """
+
+    def __init__(self, port: int, workers: int, findings: Findings, tokens: Tokens) -> None:
+        self._port = port
+        self._workers = workers
+        self._findings = findings
+        self._tokens = tokens
+        self._turns = cycle([(scheme, account) for account in TARGETS for scheme in ("Basic", "Digest", "form")])
+
+    async def guess(self) -> None:
+        """Guess the password of an account whose owner has just signed in.
+
+        Raises:
+            BrokenPromiseError: more of them were verified than the throttle allows, or the right one behind them.
+        """
+        scheme, account = next(self._turns)
+        address, owners_address = elsewhere(), elsewhere()
+        right, wrong = PASSWORD, [secrets.token_urlsafe(12) for _ in range(PASSWORDS)]
+        with await Connection.open(self._port) as connection:
+            field = basic_field(account, right)
+            owner = await connection.ask("GET", "/basic", [owners_address, field])
+            self._findings.expect(f"GET /basic of {account}", owner, 200)
+            nonce = (await connection.ask("GET", "/digest")).nonce
+        requests = [
+            _attempt(scheme, address, (account, password), nonce, number)
+            for number, password in enumerate([*wrong, right], 1)
+        ]
+        # Several workers take connections in no order: the right one could be among the first.
+        behind = 1 if self._workers == 1 else 0
+        verified = self._check(
+            f"wrong passwords, {scheme}", await release(self._port, requests[: PASSWORDS + behind]), FAILURES
+        )
+        if verified >= FAILURES:
+            self._check(f"the right password behind them, {scheme}", await release(self._port, requests[PASSWORDS:]), 0)
+
+    async def show_tokens(self) -> None:
+        """Show opaque tokens that the issuer does not know.
+
+        Raises:
+            BrokenPromiseError: more of them were refused as such than the throttle allows.
+        """
+        address = elsewhere()
+        fields = [bearer_field(secrets.token_urlsafe(30)) for _ in range(TOKENS)]
+        requests = [encode_request("GET", "/bearer", [address, field]) for field in fields]
+        self._check("opaque tokens", await release(self._port, requests), ADDRESS_FAILURES)
+        with await Connection.open(self._port) as connection:
+            answer = await connection.ask("GET", "/bearer", [elsewhere(), bearer_field(self._tokens.opaque())])
+            self._findings.expect("GET /bearer with an opaque token", answer, 200)
+
+    def _check(self, what: str, answers: Sequence[Answer], most: int) -> int:
+        """Return how many of the answers are 401.
+
+        Raises:
+            BrokenPromiseError: these are more than `most`, and one for each further worker, or others are not 429.
+        """
+        for answer in answers:
+            self._findings.note_bad(what, answer.status)
+        statuses = Counter(answer.status for answer in answers)
+        allowed = most + self._workers - 1 if most else 0
+        if statuses[401] > allowed or statuses[401] + statuses[429] < len(answers):
+            raise BrokenPromiseError(f"{dict(statuses)}, where at most {allowed} may be 401 and all others 429", what)
+        return statuses[401]
+
+
+def _attempt(scheme: str, address: str, who: tuple[str, str], nonce: str, number: int) -> bytes:
+    user, password = who
+    if scheme == "form":
+        form = urlencode({"username": user, "password": USED.add(password)}).encode()
+        return encode_request("POST", "/login", [FORM, address], form)
+    if scheme == "Digest":
+        field = digest_field(who, "GET", "/digest", nonce, number)[0]
+        return encode_request("GET", "/digest", [address, field])
+    return encode_request("GET", "/basic", [address, basic_field(user, password)])
