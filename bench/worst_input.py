@@ -1,0 +1,326 @@
+"""Measures what other clients wait for while some send the input that costs the server most.
+
+First each request of `hostile` is sent once, and the costliest again, to measure their processor time. Then the worst
+of each of the worst fields is sent at a constant rate of bytes, each to a new server, while an open loop reads posts.
+It ends with 1 if others' p99 is too long, else with 0. README.md says how to read the result.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import platform
+import shlex
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+from msgspec import Struct
+
+from bench.hostile import FIELDS, harmless, patterns
+from bench.open_loop import Latencies, OpenLoop, random_moments
+from bench.report import processor, table
+from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, ask
+from bench.soaking.findings import percentile_99
+from bench.soaking.logins import Tokens
+from bench.soaking.server import Server, SoakError
+
+RESULTS = Path(__file__).resolve().parent / "WORST.md"
+
+CLIENTS = 50
+"""Half of them keep their connection and send without waiting for answers; the others open one for each request."""
+BYTES_PER_S = 200_000
+SIZE = 6000
+"""Bytes of hostile text in a request."""
+VARIANTS = 50
+"""Requests of a kind, each a byte shorter than the one before: no cache of the server makes them cheap."""
+
+OTHERS_PER_S = 200
+POSTS = 20
+RATIO_MAX = 3.0
+"""Others' p99 stays under so many times that beside letters."""
+
+AGAIN, AGAIN_TIMES = 60, 5
+"""How many of the requests are measured again, and how often each."""
+LISTED = 12
+ANSWER_MAX_S = 60.0
+_LETTERS = "letters"
+
+
+class Cost(Struct, frozen=True):
+    """The processor time of a request, and that of one with letters in the same field, in milliseconds."""
+
+    field: str
+    pattern: str
+    ms: float
+    letters_ms: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.field}: {self.pattern}"
+
+
+class Row(Struct, frozen=True):
+    """A load: requests sent and answered, the cores that the server used, and the latencies of other clients."""
+
+    name: str
+    sent: int
+    answered: int
+    cores: float
+    others: Latencies
+
+    @property
+    def p99_ms(self) -> float:
+        return percentile_99(self.others.latency_s) * 1000
+
+
+@contextmanager
+def serving(issuer: str) -> Iterator[Server]:
+    """Start a server on the first core, with a few posts and the soak's settings but its limits; kill it at the end."""
+    with tempfile.TemporaryDirectory(prefix="postd-worst-") as folder:
+        server = Server(Path(folder), store="sqlite:postd.db", issuer=issuer, workers=1, cores={SERVER_CORE})
+        server.fill(
+            "".join(json.dumps({"id": number, "post": f"Post {number}"}) + "\n" for number in range(1, POSTS + 1))
+        )
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def cpu_s(server: Server) -> float:
+    """Return the processor time of all threads of the server (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~server.process.pid << 3 | 2)
+
+
+def variants(field: str, text: str, count: int) -> list[bytes]:
+    return [FIELDS[field](text[: len(text) - number]) for number in range(count)]
+
+
+# --- The cost of a request
+
+
+def scan(server: Server, fields: Sequence[str]) -> list[Cost]:
+    """Return the costliest pattern of each field, the costliest field first."""
+    texts = dict(patterns(SIZE))
+    first = [(cost_ms(server, variants(field, texts[name], 1)), field, name) for field in fields for name in texts]
+    worst: dict[str, Cost] = {}
+    for _, field, name in sorted(first, reverse=True)[:AGAIN]:
+        ms = cost_ms(server, variants(field, texts[name], AGAIN_TIMES))
+        if field not in worst or worst[field].ms < ms:
+            letters_ms = cost_ms(server, variants(field, harmless(SIZE), AGAIN_TIMES))
+            worst[field] = Cost(field, name, ms, letters_ms)
+    return sorted(worst.values(), key=lambda cost: -cost.ms)
+
+
+def cost_ms(server: Server, requests: Sequence[bytes]) -> float:
+    """Return the median processor time of requests that are sent one after the other, in milliseconds."""
+    costs = []
+    for request in requests:
+        before = cpu_s(server)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_MAX_S) as connection:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):  # closed before all was read
+                while connection.recv(64 * 1024):
+                    pass
+        costs.append((cpu_s(server) - before) * 1000)
+    return median(costs)
+
+
+# --- The load
+
+
+class _Kept:
+    """A client that keeps its connection, and opens another one when the server has closed it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: list[asyncio.Task[bytes]] = []
+
+    async def send(self, request: bytes) -> None:
+        if self._writer is None or self._reading[-1].done():
+            reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            self._reading.append(asyncio.create_task(_read_to_end(reader)))
+        self._writer.write(request)
+
+    async def finish(self) -> int:
+        """End all requests; return the number of answers."""
+        if self._writer is not None and not self._reading[-1].done():
+            self._writer.write_eof()
+        return sum(map(_count_answers, await asyncio.gather(*self._reading)))
+
+
+async def _send_alone(port: int, request: bytes) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    writer.write_eof()
+    received = await _read_to_end(reader)
+    writer.close()
+    return _count_answers(received)
+
+
+async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
+    received = bytearray()
+    with suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(ANSWER_MAX_S):
+            while piece := await reader.read(64 * 1024):
+                received += piece
+    return bytes(received)
+
+
+def _count_answers(received: bytes) -> int:
+    return received.count(b"HTTP/1.1 ")
+
+
+async def _attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
+    loop = asyncio.get_running_loop()
+    kept = [_Kept(port) for _ in range(CLIENTS // 2)]
+    alone = []
+    start, sent = loop.time(), 0
+    for at in random_moments(BYTES_PER_S / len(requests[0]), seconds):
+        await asyncio.sleep(start + at - loop.time())
+        request, client = requests[sent % len(requests)], sent % CLIENTS
+        if client < len(kept):
+            await kept[client].send(request)
+        else:
+            alone.append(asyncio.create_task(_send_alone(port, request)))
+        sent += 1
+    answered = await asyncio.gather(*alone, *(client.finish() for client in kept))
+    return sent, sum(answered)
+
+
+def attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
+    """Send requests at the rate of the load; return the numbers of requests and answers."""
+    return asyncio.run(_attack(port, requests, seconds))
+
+
+def measure(name: str, issuer: str, requests: Sequence[bytes], seconds: float) -> Row:
+    """Read posts beside a load; a latency is infinite if others were cut off, or had no answer within a minute.
+
+    The load has a process of its own: the open loop spins.
+    """
+    with serving(issuer) as server, get_context("spawn").Pool(1) as pool:
+        body = ask(server.port, "GET", "/post").body
+        others = OpenLoop("postd", server.port, "/post", body)
+        others.ask(OTHERS_PER_S, 1.0)
+        pool.apply(os.getpid)  # the process is there
+        before, start = cpu_s(server), time.monotonic()
+        attacking = pool.apply_async(attack, (server.port, requests, seconds))
+        try:
+            latencies = others.ask(OTHERS_PER_S, seconds)
+        except BenchError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            latencies = Latencies([math.inf], [0.0])
+        cores = (cpu_s(server) - before) / (time.monotonic() - start)
+        sent, answered = attacking.get(ANSWER_MAX_S * 2)
+    row = Row(name, sent, answered, cores, latencies)
+    print(f"{name}: {sent} sent, {answered} answered, others' p99 {row.p99_ms:.1f} ms", file=sys.stderr, flush=True)
+    return row
+
+
+def measure_all(fields: Sequence[str], kinds: int, seconds: float) -> tuple[list[Cost], list[Row]]:
+    """Return the costs of the worst requests, and rows: letters, each of the first `kinds` of these, letters."""
+    with Tokens.make_issuer() as issuer:
+        with serving(issuer.issuer) as server:
+            costs = scan(server, fields)
+        texts = dict(patterns(SIZE))
+        loads = [(cost.name, variants(cost.field, texts[cost.pattern], VARIANTS)) for cost in costs[:kinds]]
+        letters = (_LETTERS, variants("all that is logged", harmless(SIZE), VARIANTS))
+        rows = [measure(name, issuer.issuer, requests, seconds) for name, requests in (letters, *loads, letters)]
+        return costs, rows
+
+
+def ratios(rows: Sequence[Row]) -> list[float]:
+    """Return the p99 of each row by that of the first or the last one, whichever the machine disturbed less."""
+    letters_ms = min(rows[0].p99_ms, rows[-1].p99_ms)
+    return [row.p99_ms / letters_ms for row in rows]
+
+
+# --- The result
+
+
+def make_page(costs: Sequence[Cost], rows: Sequence[Row], how: str) -> str:
+    """Return the result as Markdown."""
+    where = [
+        f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"{CLIENTS} clients send {BYTES_PER_S // 1000} KB/s; others GET a list of posts {OTHERS_PER_S} times a second",
+    ]
+    loads = [
+        ("load", "sent", "answered", "server, cores", "others' p50 ms", "others' p99 ms", "ratio", "client late ms")
+    ]
+    loads += [
+        (
+            row.name,
+            f"{row.sent:,}",
+            f"{row.answered:,}",
+            f"{row.cores:.2f}",
+            f"{median(row.others.latency_s) * 1000:.1f}",
+            f"{row.p99_ms:.1f}",
+            f"{ratio:.1f}",
+            f"{percentile_99(row.others.own_s) * 1000:.1f}",
+        )
+        for row, ratio in zip(rows, ratios(rows), strict=True)
+    ]
+    cheap = [("request", "ms", "with letters", "ratio")]
+    cheap += [
+        (cost.name, f"{cost.ms:.2f}", f"{cost.letters_ms:.2f}", f"{cost.ms / cost.letters_ms:.1f}")
+        for cost in costs[:LISTED]
+    ]
+    broken = [row.name for row, ratio in zip(rows, ratios(rows), strict=True) if ratio >= RATIO_MAX]
+    parts = [
+        "# The worst input",
+        "[README.md](README.md#worst-input) says how to read it.",
+        how,
+        "\n".join(f"- {fact}" for fact in where),
+        "## Other clients' latency",
+        table(loads),
+        f"Over {RATIO_MAX:g} times: {'; '.join(broken) or 'none'}.",
+        "## Processor time of a request",
+        table(cheap),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the latency of other clients beside the worst input.")
+    names = ",".join(FIELDS)
+    parser.add_argument("--fields", default=names, help="those to look at, with commas (%(default)s)")
+    parser.add_argument("--kinds", type=int, default=8, help="how many fields are attacked (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long each load lasts (%(default)g)")
+    parser.add_argument("--write", action="store_true", help="write WORST.md, too")
+    options = parser.parse_args()
+    unknown = set(options.fields.split(",")) - set(FIELDS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: not one of {names}")
+    return options
+
+
+def main() -> None:
+    options = parse_arguments()
+    os.sched_setaffinity(0, {LOAD_CORE})
+    try:
+        costs, rows = measure_all(options.fields.split(","), options.kinds, options.seconds)
+    except (BenchError, SoakError) as error:
+        sys.exit(f"worst input: {error}")
+    how = f"`python bench/{shlex.join(['worst_input.py', *sys.argv[1:]])}`, {datetime.now(UTC):%Y-%m-%d}"
+    page = make_page(costs, rows, how)
+    print(page)
+    if options.write:
+        RESULTS.write_text(page)
+    sys.exit(1 if max(ratios(rows)) >= RATIO_MAX else 0)
+
+
+if __name__ == "__main__":
+    main()
