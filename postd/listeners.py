@@ -87,9 +87,10 @@ class Listener(Struct, frozen=True):
 
     @property
     def for_this_machine(self) -> bool:
-        """Whether a browser on this machine, and on no other, can reach it: bound to a loopback address.
+        """Whether it is bound to a loopback address, so that only browsers on this machine can reach it.
 
-        A `haproxy:` endpoint is not: it takes connections only from a proxy, which no browser can pose as.
+        Of a `haproxy:` endpoint it is false: a browser cannot send a PROXY header. The proxy decides which hosts it
+        passes on, as a trusted proxy does.
         """
         address = self.port.getHost()
         return not (isinstance(address, UNIXAddress) or _is_proxied(self.description)) and _is_loopback(address)

@@ -85,6 +85,7 @@ def make_service(
     rules = "; ".join(f"{what} {', '.join(schemes)}" for what, schemes in rules_of(settings).items())
 
     def ready() -> None:
+        supervisor.log_hosts()
         _log.info(
             "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
             addresses=_urls(listeners),
@@ -93,7 +94,6 @@ def make_service(
             workers=f"; {count} workers" if count > 1 else "",
             admin=f"; admin {_urls(admin.listeners)}" if admin else "",
         )
-        supervisor.log_hosts()
 
     def refused(why: str) -> None:
         _end(why, reactor)

@@ -15,6 +15,7 @@ _EXPECTED = (
     r"\[postd\.access#info\]",
     r'"[^"]*" \d{3} (\d+|-) "',  # a further line of the access log, after the first of a bundle
     r"postd ready: ",
+    r" answers requests for ",
     r"SIGHUP: looking for what has changed",
     r"users: \d+ users?$",
     r"bearer http://127\.0\.0\.1:\d+: (\d+ keys?$|keys not fetched anew: )",

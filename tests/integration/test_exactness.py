@@ -164,7 +164,7 @@ def test_a_refused_client_is_let_go_soon_though_it_never_closes(daemon: Daemon) 
 def test_over_tls_it_is_the_same(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
     """There is no half-closing there: the end is where the answer says."""
     sent, status = REFUSED[name]
-    (port,) = re.findall(r"https://127\.0\.0\.1:([0-9]+)", daemon.log)
+    (port,) = re.findall(r"https://127\.0\.0\.1:([0-9]+)/;", daemon.log)
     context = ssl.create_default_context(cafile=certificate[1])
     with (
         socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S) as plain,

@@ -72,15 +72,19 @@ def test_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> N
         f"haproxy:{FREE_PORT}",
         f"ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1",
         "unix:p.sock",
+        "tcp6:0:interface=\\:\\:1",
     ]
     more = f'insecure = ["open-writes"]\n[admin]\nlisten = ["{FREE_PORT}", "tcp:0:interface=0.0.0.0"]\n'
-    with start(tmp_path, f"listen = {listen}\n{more}") as daemon:
+    with start(tmp_path, f"listen = {json.dumps(listen)}\n{more}") as daemon:
         loopback, on_all, haproxy, tls, admin, admin_on_all = (("127.0.0.1", port) for port in ports_of(daemon))
         assert [ask(loopback, host) for host in (EVIL, "localhost")] == [421, 200]
         assert ask(on_all, EVIL) == 200
         for header in (b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\n", b"PROXY TCP4 127.0.0.1 127.0.0.1 5000 80\r\n"):
             assert ask(haproxy, EVIL, before=header) == 200
         assert ask(str(tmp_path / "p.sock"), EVIL) == 200
+        (ipv6,) = re.findall(r"http://\[::1\]:[0-9]+/", daemon.log.partition("postd ready: ")[2].partition(";")[0])
+        for host, status in ((EVIL, 421), ("[::1]", 200)):
+            assert httpx.get(f"{ipv6}post", headers={"Host": host}).status_code == status
         url = f"https://127.0.0.1:{tls[1]}/post"
         assert httpx.get(url, verify=False, headers={"Host": EVIL}).status_code == 421
         assert httpx.get(url, verify=False).status_code == 200
@@ -89,7 +93,7 @@ def test_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> N
             assert ask(admin, "localhost:9180", f"GET {path}") == ask(admin_on_all, EVIL, f"GET {path}") != 421
         metrics = httpx.get(f"http://127.0.0.1:{admin[1]}/metrics").text
         counted = re.findall(r"^postd_http_requests_total\{(.*)\} ([0-9.]+)$", metrics, re.MULTILINE)
-        assert sum(float(count) for labels, count in counted if 'status="421"' in labels) == 2
+        assert sum(float(count) for labels, count in counted if 'status="421"' in labels) == 3
 
 
 def test_trusted_proxy_is_answered_for_any_host(tmp_path: Path) -> None:

@@ -400,6 +400,7 @@ def test_a_socket_of_systemd(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             wait_for_workers(daemon, without=pid)
         assert httpx.get(url).text == "[]\n"
+        assert httpx.get(url, headers={"Host": "posts.example"}).status_code == 421  # by the address it really has
     finally:
         daemon.stop()
 

@@ -24,7 +24,7 @@ _log = Logger()
 
 
 class Hosts:
-    """The rule. What the contract leaves open is settled here:
+    """The rule for the hosts of requests. What the contract leaves open is settled here:
 
     - A request of HTTP/1.0 without `Host` names no host and passes: every browser sends the field.
     - A list of names holds for trusted proxies and UNIX sockets, too: it is the client's host that they pass on.
