@@ -23,7 +23,6 @@ _EXPECTED = (
     r"signed in: ",
     r"possible attack: Digest credentials ",
     r"#warn\] .*\bconnections\b",
-    r" answers requests for ",
     r": 421, its host ",
     r"\[twisted\.|\[-\]|\[twisted#|\[stdout#|\[postd\.\S+#info\] (Starting|Stopping) ",
     r"Received SIGTERM|Main loop terminated|Server Shut Down|Port \d+ Closed",
