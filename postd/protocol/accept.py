@@ -6,6 +6,9 @@ from functools import lru_cache
 _KNOWN_MAX, _KNOWN_MAX_BYTES = 256, 128
 """How many values are remembered, and up to which length: clients use few of them."""
 
+VALUE_MAX_BYTES = 1024
+"""The longest value that is looked at; browsers send some twenty bytes."""
+
 _WEIGHT = rb"[ \t]*;[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
 # Possessive, all of it: white space that could be tried in two places would be tried in all pairs of them.
 _CODING = re.compile(rb"[ \t]*+(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]++)(?:%b)?+[ \t]*+)?+" % _WEIGHT)
@@ -18,8 +21,11 @@ def prefers_gzip(value: bytes) -> bool:
     """Tell whether a value of `Accept-Encoding` would rather have gzip, or as much as no coding at all.
 
     Several field lines are one value, joined by commas. `x-gzip` is gzip (RFC 9110 §8.4.1.3), and what is said twice
-    counts as the worse of the two. A value that is no such list says nothing: part of it would be a guess.
+    counts as the worse of the two. A value that is no such list says nothing, nor does a longer one than
+    `VALUE_MAX_BYTES`: part of it would be a guess.
     """
+    if len(value) > VALUE_MAX_BYTES:
+        return False
     return _known(value) if len(value) <= _KNOWN_MAX_BYTES else _decode(value)
 
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, takewhile
 from typing import cast
 
 from msgspec import Struct
@@ -18,6 +19,9 @@ class Challenge(Struct, frozen=True):
     parameters: Mapping[str, str]
 
 
+CHALLENGES_MAX, CHALLENGES_MAX_BYTES = 32, 16 * 1024
+"""The most challenges that are looked at in an answer, and the most bytes: servers send three or four."""
+
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _END = r"(?=[ \t]*+(?:,|$))"
 _SEPARATORS = re.compile(r"[ \t,]*+")
@@ -30,9 +34,20 @@ _QUOTED_PAIR = re.compile(r"\\([\s\S])")
 def decode_challenges(lines: Iterable[bytes]) -> list[Challenge]:
     """Return the challenges of all field lines, in their order; a line may hold several.
 
-    What follows something malformed in a line is not looked at: where a challenge begins is not known any more.
+    What follows something malformed in a line is not looked at: where a challenge begins is not known any more. Nor is
+    what is beyond `CHALLENGES_MAX`, or in the line that goes beyond `CHALLENGES_MAX_BYTES`.
     """
-    return [challenge for line in lines for challenge in _decode_line(line.decode("utf-8", "surrogateescape"))]
+    looked_at = takewhile(lambda seen: seen[1] <= CHALLENGES_MAX_BYTES, _with_size(lines))
+    challenges = (one for line, _ in looked_at for one in _decode_line(line.decode("utf-8", "surrogateescape")))
+    return list(islice(challenges, CHALLENGES_MAX))
+
+
+def _with_size(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Return each line with the bytes of all up to its end."""
+    size = 0
+    for line in lines:
+        size += len(line)
+        yield line, size
 
 
 def _decode_line(line: str) -> Iterator[Challenge]:

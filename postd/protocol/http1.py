@@ -134,10 +134,14 @@ def decode_lines(lines: bytes, canonical_name: CanonicalName) -> Head:
     first, *rest = lines.split(b"\r\n")
     _check_text(lines, len(rest))
     if len(rest) > FIELDS_MAX:
-        raise HttpSyntaxError(431, f"The request has more than {FIELDS_MAX} fields.")
+        refuse_fields()
     method, target, minor = _decode_first_line(first)
+    return Head(method, target, target.partition(b"?")[0], minor, _decode_fields(rest, canonical_name))
+
+
+def _decode_fields(lines: list[bytes], canonical_name: CanonicalName) -> dict[bytes, list[bytes]]:
     fields: dict[bytes, list[bytes]] = {}
-    for line in rest:
+    for line in lines:
         name, colon, value = line.partition(b":")
         name = _known_names.get(name) or _learn_name(name, canonical_name)
         if not colon:
@@ -146,19 +150,52 @@ def decode_lines(lines: bytes, canonical_name: CanonicalName) -> Head:
             fields[name].append(value.strip(b" \t"))
         else:
             fields[name] = [value.strip(b" \t")]
-    return Head(method, target, target.partition(b"?")[0], minor, fields)
+    return fields
 
 
-def check_begun(head: bytes) -> None:
-    """Let pass what may be the beginning of a head, as far as its bytes tell; `decode_lines` knows more.
+class BegunHead:
+    """Checks a head while it comes in, so that what is wrong is refused as soon as it is there.
 
-    Raises:
-        HttpSyntaxError: 400, 414 or 431, whatever may follow.
+    Each byte is looked at once, in however many pieces it comes: else the work would grow with the square of them.
+
+    Args:
+        canonical_name: for the names of its fields.
     """
-    # The first bytes of its end may be there already.
-    if len(head) >= HEAD_MAX_BYTES + len(END) or len(_target_of(head)) > TARGET_MAX_BYTES:
-        refuse_length(head)
-    _check_text_begun(head)
+
+    def __init__(self, canonical_name: CanonicalName) -> None:
+        self._canonical_name = canonical_name
+        self._checked = 0  # bytes
+        self._lines_end = 0  # where the first line begins that is not there whole
+        self._lines = 0
+
+    def check(self, head: bytes) -> None:
+        """Let pass what may be the beginning of a head.
+
+        Args:
+            head: all that is there of it.
+
+        Raises:
+            HttpSyntaxError: 400, 414, 431, 501 or 505, whatever may follow.
+        """
+        # The first bytes of its end may be there already.
+        if len(head) >= HEAD_MAX_BYTES + len(END):
+            refuse_length(head)
+        if not self._lines and len(head) > TARGET_MAX_BYTES and len(_target_of(head)) > TARGET_MAX_BYTES:
+            refuse_length(head)
+        _check_text_begun(head[self._checked :])
+        end = head.rfind(b"\r\n", self._checked)
+        self._checked = len(head) - head.endswith(b"\r")
+        if end < 0:
+            return
+        lines = head[self._lines_end : end].split(b"\r\n")
+        first = [] if self._lines else [lines.pop(0)]
+        self._lines += len(first) + len(lines)
+        self._lines_end = end + 2
+        if self._lines > 1 + FIELDS_MAX:
+            refuse_fields()
+        for line in first:
+            _decode_first_line(line)
+        _decode_fields(lines, self._canonical_name)
 
 
 def decode_start(head: bytes) -> tuple[bytes, bytes]:
@@ -195,6 +232,10 @@ def _check_text_begun(lines: bytes) -> None:
     # The last byte may be the first half of a line's end.
     whole = lines[:-1] if lines.endswith(b"\r") else lines
     _check_text(whole, whole.count(b"\r\n"))
+
+
+def refuse_fields() -> NoReturn:
+    raise HttpSyntaxError(431, f"The request has more than {FIELDS_MAX} fields.")
 
 
 def refuse_field() -> NoReturn:
@@ -326,6 +367,7 @@ class ChunkedBody:
         self._extensions_room = EXTENSIONS_MAX_BYTES
         self._trailers = self._trailers_bytes = 0
         self._rest = b""
+        self._checked = 0  # bytes of a line that is not there whole
         self._wanted = 0
         self._next: Callable[[int, list[bytes]], int] = self._take_size
         self.finished = False
@@ -410,13 +452,15 @@ class ChunkedBody:
 
     def _line(self, position: int) -> tuple[bytes, int]:
         """Return the line at a position and where the next begins: nowhere else if this one is not there whole."""
-        end = self._rest.find(b"\r\n", position)
+        begin = position + self._checked
+        end = self._rest.find(b"\r\n", begin)
         if end >= 0:
-            line = self._rest[position:end]
-            _check_text(line, 0)
-            return line, end + 2
+            _check_text(self._rest[begin:end], 0)
+            self._checked = 0
+            return self._rest[position:end], end + 2
+        _check_text_begun(self._rest[begin:])
         line = self._rest[position:]
-        _check_text_begun(line)
+        self._checked = len(line) - line.endswith(b"\r")
         return line, position
 
 

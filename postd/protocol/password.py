@@ -31,6 +31,10 @@ bytes in the form of a hash, of no password that anybody knows."""
 
 _BCRYPT_MAX_BYTES = 72
 
+MARKS_MAX = 30
+"""The longest run of combining characters that is normalized (Unicode Standard Annex #15, Stream-Safe Text Format: no
+language has as many). Normalizing takes a time that grows with the square of a run's length."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -38,8 +42,21 @@ def normalize(text: str) -> str:
     """Return a name or a password in NFC, the form that is stored and compared (RFC 8265 §3.3, §4.2).
 
     Non-ASCII spaces stay what they are, against RFC 8265 §4.2.2: no client replaces them before it hashes for Digest.
+    A text with more than `MARKS_MAX` combining characters in a row stays as it is.
     """
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii() or _has_long_run(text):
+        return text
+    return unicodedata.normalize("NFC", text)
+
+
+def _has_long_run(text: str) -> bool:
+    """Tell whether there are more than `MARKS_MAX` combining characters in a row."""
+    run = 0
+    for character in text:
+        run = run + 1 if unicodedata.combining(character) else 0
+        if run > MARKS_MAX:
+            return True
+    return False
 
 
 def has_control(text: str) -> bool:

@@ -7,14 +7,25 @@ from urllib.parse import parse_qs
 
 from postd.web.errors import Problem
 
+PARAMETERS_MAX = 100
+"""The most parameters of a query: each costs some microseconds, and a target has room for thousands."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 def decode_query(request: Any) -> Mapping[str, list[str]]:
-    """Return the parameters of a request's address, each with its values in their order."""
+    """Return the parameters of a request's address, each with its values in their order.
+
+    Raises:
+        Problem: 400, there are more than `PARAMETERS_MAX`.
+    """
     query = request.uri.partition(b"?")[2]
+    if not query:
+        return {}
+    if query.count(b"&") >= PARAMETERS_MAX:
+        raise Problem(400, f"The query has more than {PARAMETERS_MAX} parameters.")
     # Twisted's request.args leaves out a parameter without an equals sign.
-    return parse_qs(query.decode("latin-1"), keep_blank_values=True) if query else {}
+    return parse_qs(query.decode("latin-1"), keep_blank_values=True)
 
 
 def as_number(text: str) -> int | None:

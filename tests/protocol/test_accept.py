@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.accept import prefers_gzip
+from postd.protocol.accept import VALUE_MAX_BYTES, prefers_gzip
 from tests.helpers import FIELD_TEXT
 
 YES = [
@@ -98,6 +98,12 @@ def test_the_weights_decide(wanted: list[tuple[str, int]], data: st.DataObject) 
     gzip = gzip if gzip is not None else others or 0
     identity = identity if identity is not None else others or 0
     assert prefers_gzip(value.encode()) == (gzip > 0 and gzip >= identity)
+
+
+def test_value_over_the_bound_is_not_looked_at() -> None:
+    value = b"gzip" + b"," * (VALUE_MAX_BYTES - len(b"gzip"))
+    assert prefers_gzip(value)
+    assert not prefers_gzip(value + b",")
 
 
 def test_a_long_value_costs_little() -> None:

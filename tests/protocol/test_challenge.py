@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from postd.protocol.challenge import Challenge, decode_challenges
+from postd.protocol.challenge import CHALLENGES_MAX, CHALLENGES_MAX_BYTES, Challenge, decode_challenges
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,12 @@ def test_a_line_of_challenges(line: bytes, challenges: list[tuple[str, dict[str,
 
 def test_challenges_of_several_lines_keep_their_order() -> None:
     assert [one.scheme for one in decode_challenges([b"A x=y, B", b"junk =", b"C"])] == ["a", "b", "junk", "c"]
+
+
+def test_challenges_beyond_the_bounds_are_not_looked_at() -> None:
+    assert len(decode_challenges([b"A, " * 100])) == CHALLENGES_MAX
+    long = b"A realm=" + b"x" * CHALLENGES_MAX_BYTES
+    assert [one.scheme for one in decode_challenges([b"B", long, b"C"])] == ["b"]
 
 
 @pytest.mark.parametrize("unit", [b"a", b'"', b"a=", b"a ", b", ", b"a=b,", b'a="\\', b"\\", b"a=b, C "])

@@ -10,10 +10,10 @@ from postd.protocol.http1 import (
     FIELDS_MAX,
     HEAD_MAX_BYTES,
     TARGET_MAX_BYTES,
+    BegunHead,
     ChunkedBody,
     Head,
     HttpSyntaxError,
-    check_begun,
     decode_head,
     decode_start,
 )
@@ -189,8 +189,10 @@ HEAD = b"GET /post HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
 
 
 def test_each_beginning_of_a_head_passes() -> None:
-    for length in range(len(HEAD) + 1):
-        check_begun(HEAD[:length])
+    begun = BegunHead(title)
+    for length in range(len(HEAD)):
+        begun.check(HEAD[:length])
+        BegunHead(title).check(HEAD[:length])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,28 @@ def test_each_beginning_of_a_head_passes() -> None:
     ids=["lf", "later lf", "cr", "tls", "target", "field"],
 )
 def test_what_cannot_become_a_head_is_refused_at_once(begun: bytes, status: int) -> None:
-    assert refusal(lambda: check_begun(begun)) == status
+    assert refusal(lambda: BegunHead(title).check(begun)) == status
+
+
+@pytest.mark.parametrize(
+    ("head", "passes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\n", b"GET / HTTP/1.1\r\nHost: x", 400),
+        (b"GET / HTTP/1.1\r\nHost x\r\n", b"GET / HTTP/1.1\r\nHost x\r", 400),
+        (b"GET / HTTP/2.0\r\n", b"GET / HTTP/2.0\r", 505),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100, 431),
+        (b"GET /" + b"a" * TARGET_MAX_BYTES, b"GET /" + b"a" * (TARGET_MAX_BYTES - 1), 414),
+    ],
+    ids=["lf", "no colon", "version", "fields", "target"],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+def test_begun_head_is_refused_in_any_pieces_at_the_same_byte(
+    head: bytes, passes: bytes, status: int, size: int
+) -> None:
+    begun = BegunHead(title)
+    for length in [*range(size, len(passes), size), len(passes)]:
+        begun.check(passes[:length])
+    assert refusal(lambda: begun.check(head)) == status
 
 
 def test_the_longest_head_may_come_in_any_pieces() -> None:
@@ -214,8 +237,8 @@ def test_the_longest_head_may_come_in_any_pieces() -> None:
     head = start + b"y" * (HEAD_MAX_BYTES - len(start))
     decode_head(head, title)
     for end in (b"", b"\r", b"\r\n", b"\r\n\r"):
-        check_begun(head + end)
-    assert refusal(lambda: check_begun(head + b"yyyy")) == 431
+        BegunHead(title).check(head + end)
+    assert refusal(lambda: BegunHead(title).check(head + b"yyyy")) == 431
 
 
 def test_long_names_are_remembered_by_nobody() -> None:

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from postd.protocol.password import (
+    MARKS_MAX,
     UNKNOWN_HASH,
     check_hash,
     check_password,
@@ -279,3 +280,11 @@ class WeaknessTests:
         wanted = f"m={memory_kib}, t={passes}; at least m=19456, t=2 is wanted"
         assert weakness(stored) == (wanted if weak else None)
         assert hash_kind(stored) == "argon2id"
+
+
+def test_run_of_combining_characters_beyond_the_bound_is_not_normalized() -> None:
+    acute = "e\u0301"
+    assert normalize(acute) == "é"
+    assert normalize("e" + "\u0301" * MARKS_MAX + acute) == "é" + "\u0301" * (MARKS_MAX - 1) + "é"
+    long = acute + "e" + "\u0301" * (MARKS_MAX + 1)
+    assert normalize(long) == long

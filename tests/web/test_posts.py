@@ -91,6 +91,7 @@ class ListTests:
         "query",
         [
             *("limit=0", "limit=1001", "limit=-1", "limit=x", "limit=", "limit", "limit=1.5", "limit=01", "limit=%201"),
+            *("x&" * 100, "limit=1" + "&" * 100),
             *("limit=1&limit=2", "limit=1_0", "limit=%D9%A1", "limit=99999999999999999999"),
             *("after=-1", "after=x", "after=", "after=01", "after=9007199254740992", "after=1&after=1", "after=+1"),
         ],

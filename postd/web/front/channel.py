@@ -43,12 +43,12 @@ from zope.interface import implementer
 
 from postd.protocol.http1 import (
     END,
+    HEAD_MAX_BYTES,
+    BegunHead,
     ChunkedBody,
     Head,
     HttpSyntaxError,
-    check_begun,
     decode_head,
-    decode_lines,
     decode_start,
     refuse_body,
 )
@@ -97,9 +97,8 @@ class Channel(Protocol):
     request: PostdRequest | None = None
     _state = _State.OPEN
     _persistent = True
-    _begun = False  # a head, of which not all is there
+    _begun: BegunHead | None = None  # a head, of which not all is there
     _passed_empty_line = False  # before this head
-    _lines_end = -1  # of the last line of it that is there whole
     _head: Head | None = None  # whose body is coming in
     _chunks: ChunkedBody | None = None
     _started_s = 0.0  # when the last head was there
@@ -317,7 +316,7 @@ class Channel(Protocol):
                 self.deadline_s = self._clock.seconds() + more_s
             else:
                 self.abort()
-        elif self._head is not None or self._begun:
+        elif self._head is not None or self._begun is not None:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
         elif self.request is None and not has_unread(self.transport):
             self._close_idle()
@@ -358,8 +357,7 @@ class Channel(Protocol):
             return None
         head = decode_head(buffer[:end], _canonical_name)
         self._started_s = self._clock.seconds()
-        self._begun = self._passed_empty_line = False
-        self._lines_end = -1
+        self._begun, self._passed_empty_line = None, False
         self._buffer = buffer[end + len(END) :]
         hosts = self.site.hosts
         if hosts is not None and not hosts.allow(head, self):
@@ -384,14 +382,10 @@ class Channel(Protocol):
             self.transport.write(_CONTINUE)
 
     def _await_head(self, buffer: bytes) -> None:
-        if not self._begun:
-            self._begun = True
+        if self._begun is None:
+            self._begun = BegunHead(_canonical_name)
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
-        check_begun(buffer)
-        lines_end = buffer.rfind(b"\r\n")
-        if lines_end > self._lines_end:
-            self._lines_end = lines_end
-            decode_lines(buffer[:lines_end], _canonical_name)  # what is wrong is refused as soon as it is there
+        self._begun.check(buffer)
 
     def _take_body(self) -> bytes | None:
         """Return the body once it is there."""
@@ -419,7 +413,7 @@ class Channel(Protocol):
         if head is None:
             method, target = decode_start(self._buffer)
             # Of a head that is refused nothing counts but what it is called.
-            named = _NAMED.findall(self._buffer.partition(END)[0])
+            named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(END)[0])
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
