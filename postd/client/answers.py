@@ -40,7 +40,7 @@ def read_problem(status: int, fields: Mapping[str, str], content: bytes) -> Prob
     if fields.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json":
         try:
             told = msgspec.json.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             told = None
     words = {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
     location = fields.get("location", "")

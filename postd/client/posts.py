@@ -277,5 +277,5 @@ def _encode(text: str) -> bytes:
 def _decode(answer: Answer, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise UnusableAnswerError("the answer is not what a postd sends: is the URL right?") from None

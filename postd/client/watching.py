@@ -222,7 +222,7 @@ def _decode(event: Event) -> Change | Reset | None:
     try:
         revision = int(event.last_id) if event.last_id.isascii() and event.last_id.isdecimal() else -1
         told = None if event.kind == "reset" else msgspec.json.decode(event.data, type=_ToldPost)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         revision = -1
     if revision < 0 or (told is not None and (told.post is None) != (event.kind == ChangeKind.DELETED)):
         raise UnusableAnswerError(f"the server sends an event {event.kind!r} that cannot be understood")

@@ -153,7 +153,11 @@ class PostdRequest(Request):
             return
         self.prepath = []
         segments = path[1:].split(b"/")
-        self.postpath = [unquote_to_bytes(one) for one in segments] if b"%" in path else segments
+        if b"%" in path:
+            decoded = unquote_to_bytes(path[1:]).split(b"/")  # at once: segments are cheaper so
+            has_slash = len(decoded) != len(segments)
+            segments = [unquote_to_bytes(one) for one in segments] if has_slash else decoded
+        self.postpath = segments
         self.show(self.site.resource)
 
     def show(self, resource: IResource) -> None:

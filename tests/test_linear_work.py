@@ -1,0 +1,407 @@
+"""The work on what a peer sends grows in proportion to its length, whatever it is (contract 7).
+
+Each function, pattern and decoder that sees bytes of a peer is given a family of inputs: a character repeated, two that
+alternate, after beginnings that lead into the grammar, and with a tail that does not fit. Compared is the CPU time of
+n bytes with that of n/2, and with that of harmless text of the same length. What takes less than `NOTICEABLE_S` is let
+pass: it is nothing that could be measured.
+"""
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import StringTransport
+from twisted.logger import LogEvent
+
+from postd.cli.postlines import LINE_MAX_BYTES, decode_post
+from postd.client.answers import read_problem
+from postd.log import FORMATS
+from postd.protocol.challenge import decode_challenges
+from postd.protocol.digest import ServerNotProvenError, check_info, choose_challenge, decode_digest_response
+from postd.protocol.discovery import freshness_s
+from postd.protocol.event_stream import EventDecoder, EventStreamError
+from postd.protocol.http1 import EXTENSIONS_MAX_BYTES, HEAD_MAX_BYTES, BegunHead, ChunkedBody, HttpSyntaxError
+from postd.protocol.jwk import KeySetError, decode_key_set
+from postd.protocol.jwt import TokenError, decode_jwt
+from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
+from postd.proxied import ProxiedEndpoint
+from tests.helpers import InMemoryApi
+from tests.web.clients import Proof, basic, make_api
+from tests.web.wire import FORM, Asked
+from tests.web.wire import begin as ask
+
+NOTICEABLE_S = 0.002
+RATIO_MAX = 3.0
+"""The time of n bytes by that of n/2: 2 if it is linear, 4 if it is quadratic."""
+
+HARMLESS_S = 0.0001
+HARMLESS_MAX = 40
+"""The time of a request by that of a harmless one of the same length, which counts as `HARMLESS_S` at least. That of
+redaction by pattern was 380."""
+
+TRIES = 3
+"""Measurements that all have to fail: a busy machine disturbs some of them."""
+
+KIB = 1024
+DELIMITERS = '",;=&%/ '
+OTHERS = [
+    b"!",
+    b"(",
+    b"+",
+    b"-",
+    b".",
+    b":",
+    b"?",
+    b"@",
+    b"[",
+    b"\\",
+    b"{",
+    b"~",
+    b"\t",
+    b"a",
+    b"0",
+    b"\xff",
+    b"\xc3\xa9",
+]
+PAIRS = [f"{one}{two}".encode() for one, two in itertools.permutations(DELIMITERS, 2)]
+
+
+class Input(Struct, frozen=True):
+    """A text of any length: a beginning, a unit repeated, and, over its second half, a tail."""
+
+    begin: bytes
+    unit: bytes
+    tail: bytes = b""
+
+    def make(self, size: int) -> bytes:
+        repeated = size // 2 if self.tail else size
+        text = self.begin + self.unit * (repeated // len(self.unit) + 1)
+        return (text[:repeated] + self.tail * size)[:size]
+
+
+def family(begins: Sequence[bytes] = (), units: Sequence[bytes] = ()) -> Iterator[Input]:
+    delimiters = [one.encode() for one in DELIMITERS]
+    for begin in (b"", *begins):
+        yield from (Input(begin, unit) for unit in (*units, *delimiters, *OTHERS, *PAIRS))
+        yield from (Input(begin, unit, b"a") for unit in (*units, *delimiters))
+
+
+def measure(work: Callable[[bytes], object], text: bytes, times: int = 1) -> float:
+    """Return the least CPU time, in seconds, that a work on a text takes."""
+    least = float("inf")
+    for _ in range(times):
+        began = time.thread_time()
+        work(text)
+        least = min(least, time.thread_time() - began)
+    return least
+
+
+def check(work: Callable[[bytes], object], inputs: Iterator[Input], size: int, *, harmless_max: float = 0) -> None:
+    """Check that a work is linear, and no more than `harmless_max` times that on harmless text, if that is given."""
+    harmless_s = max(measure(work, b"a" * size, TRIES), HARMLESS_S)
+    gc.disable()
+    try:
+        for one in inputs:
+            if measure(work, one.make(size)) > NOTICEABLE_S:
+                assert any(is_linear(work, one, size) for _ in range(TRIES)), one
+                cost = measure(work, one.make(size), TRIES) / harmless_s
+                assert not harmless_max or cost < harmless_max, (one, cost)
+    finally:
+        gc.enable()
+
+
+def is_linear(work: Callable[[bytes], object], one: Input, size: int) -> bool:
+    whole_s = measure(work, one.make(size), 3)
+    # Where a text is cut decides whether it fits a grammar: the worst of some lengths counts.
+    half_s = max(measure(work, one.make(size // 2 - less), 3) for less in range(4))
+    return whole_s < max(RATIO_MAX * half_s, NOTICEABLE_S)
+
+
+# Requests, through all that stands before and behind a route
+
+SETTINGS = """\
+trusted_proxies = ["127.0.0.1"]
+[api]
+read = ["open"]
+cors_origins = ["https://a.example"]
+[[page]]
+path = "/all"
+schemes = ["digest", "bearer", "basic", "session"]
+[[page]]
+path = "/files"
+schemes = ["basic"]
+files = "FILES"
+[[bearer]]
+issuer = "https://idp.example"
+audience = "https://posts.example"
+"""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryApi]:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "file").write_bytes(b"x" * 1000)
+    api = make_api(folder, SETTINGS.replace("FILES", str(folder)))
+    api.add("one")
+    yield api
+    api.close()
+
+
+def answer(api: InMemoryApi, asked: Asked) -> None:
+    assert asked.answered or api.clock.getDelayedCalls()
+    api.clock.advance(1)  # the access log, too
+    asked.go_away()
+
+
+def with_field(api: InMemoryApi, path: str, name: str, fields: dict[str, Any], text: bytes) -> None:
+    answer(api, ask(api, "GET", path, headers={**fields, name: text}))
+
+
+FIELDS: Sequence[tuple[str, str, Sequence[bytes]]] = (
+    ("/post", "Accept", (b"text/html;q=0.",)),
+    ("/post", "Accept-Encoding", (b"gzip;q=0.", b"gzip ")),
+    ("/post", "Access-Control-Request-Method", ()),
+    ("/post", "Connection", (b"close,",)),
+    ("/post", "Cookie", (b"session=", b"session=a; ")),
+    ("/post", "Expect", ()),
+    ("/post", "Host", (b"[", b"a:")),
+    ("/post", "If-Match", (b'"a"', b'W/"a" ,')),
+    ("/post", "If-None-Match", (b'"a"', b'W/"a" ,')),
+    ("/post", "Origin", (b"https://",)),
+    ("/post", "Referer", (b"http://x/", b"http://")),
+    ("/post", "Sec-Fetch-Site", ()),
+    ("/post", "Transfer-Encoding", (b"chunked,", b"chunked ")),
+    ("/post", "Content-Length", (b"0",)),
+    ("/post", "User-Agent", (b"curl/8 ", b"a/1.")),
+    ("/post", "X-Anything", ()),
+    ("/post", "X-Forwarded-For", (b"[",)),
+    ("/post", "X-Forwarded-Proto", ()),
+    ("/post", "X-Request-Id", (b"eyJ",)),
+    ("/post/events", "Last-Event-ID", (b"0",)),
+    ("/all", "Cookie", (b"session=",)),
+    ("/files/file", "Range", (b"bytes=", b"bytes=0-1", b"bytes=0-1,")),
+    ("/files/file", "If-Range", ()),
+    ("/files/file", "If-Modified-Since", ()),
+)
+
+
+@pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
+def test_a_field_costs_in_proportion(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
+    fields = basic() if path.startswith("/files") else {}
+    work = partial(with_field, api, path, name, fields)
+    check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["Basic ", "Digest ", 'Digest username="', "Digest a=b,", "Bearer ", "Bearer eyJ", "x"]
+)
+def test_credentials_cost_in_proportion(api: InMemoryApi, scheme: str) -> None:
+    work = partial(with_field, api, "/all", "Authorization", {})
+    inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
+    check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
+
+
+@pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
+def test_a_digest_parameter_costs_in_proportion(api: InMemoryApi, parameter: str) -> None:
+    proof = Proof(nonce="x", uri="/all")
+
+    def work(text: bytes) -> None:
+        quoted = '"' + text.decode("latin-1").replace("\\", "\\\\").replace('"', '\\"') + '"'
+        parameters = proof.parameters(**{parameter: quoted})
+        value = "Digest " + ", ".join(f"{name}={value}" for name, value in parameters.items())
+        answer(api, ask(api, "GET", "/all", headers={"Authorization": value.encode("latin-1")}))
+
+    check(work, family(units=[b"%41", b"\xcc\x81"]), 3 * KIB, harmless_max=HARMLESS_MAX)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "post/", "post/1", "all/", "files/", "post?", "post?limit=", "post/events?after=", "?next=/", "http://x"],
+)
+def test_a_target_costs_in_proportion(api: InMemoryApi, path: str) -> None:
+    def work(text: bytes) -> None:
+        target = text.replace(b" ", b"+").decode("ascii", "ignore")
+        begun = path if path.startswith("http:") else f"/{path}"
+        answer(api, ask(api, "GET", begun + target))
+
+    check(work, family([b"%"], units=[b"%41", b"/..", b"/a", b"a=b&"]), 8 * KIB - 40, harmless_max=HARMLESS_MAX)
+
+
+def test_a_method_and_a_first_line_cost_in_proportion(api: InMemoryApi) -> None:
+    def work(text: bytes) -> None:
+        asked = ask(api, "GET", "/post")
+        asked.channel.dataReceived(text + b"\r\n\r\n")
+        answer(api, asked)
+
+    check(
+        work, family([b"GET ", b"GET / ", b"GET / HTTP/", b"GET / HTTP/1.1\r\n"], [b"a:\r\n", b"\r\n"]), HEAD_MAX_BYTES
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "begins", "units"),
+    [
+        ("/post", "application/json", (b'{"post":', b'{"post":"', b"[", b'{"a":'), (b'{"a":', b'"a":1,', b"1,")),
+        ("/login", FORM, (b"username=", b"username=a&password="), (b"a=b&", b"%41", b"%cc%81")),
+        ("/logout", FORM, (), ()),
+    ],
+)  # fmt: skip
+def test_a_body_costs_in_proportion(
+    api: InMemoryApi, path: str, kind: str, begins: Sequence[bytes], units: Sequence[bytes]
+) -> None:
+    def work(text: bytes) -> None:
+        answer(api, ask(api, "POST", path, text, {"Content-Type": kind}))
+
+    check(work, family(begins, units), 16 * KIB if path == "/post" else 8 * KIB, harmless_max=HARMLESS_MAX)
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
+def test_a_field_of_a_write_costs_in_proportion(api: InMemoryApi, name: str) -> None:
+    def work(text: bytes) -> None:
+        answer(api, ask(api, "POST", "/post", b"{}", {"Content-Type": "application/json", name: text}))
+
+    begins = (b"application/json;", b"application/json;charset=")
+    check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
+
+
+# Pieces
+
+LINES = (
+    b"a:\r\n",
+    b"1\r\na\r\n",
+    b"00000001\r\na\r\n",
+    b"1;\r\na\r\n",
+    b"1;" + b"a" * 50 + b"\r\na\r\n",
+    b"a" * 200 + b":\r\n",
+)
+
+
+@pytest.mark.parametrize("piece", [1, 5, 1000])
+@pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
+def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -> None:
+    def work(text: bytes) -> None:
+        body = ChunkedBody(64 * KIB, bytes.title)
+        with suppress(HttpSyntaxError):
+            for start in range(0, len(text), piece):
+                body.take(text[start : start + piece])
+
+    size = EXTENSIONS_MAX_BYTES
+    check(work, (Input(begin, unit) for unit in (*LINES, b"a", b";", b" ", b"\r\n")), size)
+
+
+@pytest.mark.parametrize("piece", [1, 5, 1000])
+def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
+    def work(text: bytes) -> None:
+        begun = BegunHead(bytes.title)
+        with suppress(HttpSyntaxError):
+            for end in range(piece, len(text), piece):
+                begun.check(text[:end])
+
+    first = b"GET / HTTP/1.1\r\n"
+    begins = (first, first + b"a:", first + b"a" * 100 + b":", b"GET /")
+    check(
+        work,
+        (Input(begin, unit) for begin in begins for unit in (*LINES, b"a", b" ", b"a:" + b"b" * 160 + b"\r\n")),
+        4 * KIB,
+    )
+
+
+@pytest.mark.parametrize("piece", [1, 64 * KIB])
+@pytest.mark.parametrize(
+    "begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"]
+)
+def test_a_proxy_header_costs_in_proportion(begin: bytes, piece: int) -> None:
+    class Endpoint:
+        factory: Any = None
+
+        def listen(self, factory: Any) -> None:
+            self.factory = factory
+
+    endpoint: Any = Endpoint()
+    ProxiedEndpoint(endpoint).listen(Factory.forProtocol(Protocol))
+
+    def work(text: bytes) -> None:
+        protocol, transport = endpoint.factory.buildProtocol(None), StringTransport()
+        protocol.makeConnection(transport)
+        for start in range(0, len(text), piece):
+            if not transport.disconnecting:
+                protocol.dataReceived(text[start : start + piece])
+
+    check(work, (Input(begin, unit) for unit in (b"a", b" ", b"\r", b"1.1.1.1 ", b"\0")), 8 * KIB)
+
+
+# What a client and a command read
+
+
+def quietly(work: Callable[[bytes], object], *errors: type[Exception]) -> Callable[[bytes], None]:
+    def run(text: bytes) -> None:
+        with suppress(*errors):
+            work(text)
+
+    return run
+
+
+def decode_events(piece: int, text: bytes) -> None:
+    decoder = EventDecoder()
+    with suppress(EventStreamError):
+        for start in range(0, len(text), piece):
+            decoder.decode(text[start : start + piece])
+
+
+def decode_problem(text: bytes) -> None:
+    read_problem(400, {"retry-after": text.decode("latin-1"), "content-type": "application/problem+json"}, text)
+
+
+SHOWN = decode_digest_response(Proof(nonce="x").headers()["Authorization"].removeprefix(b"Digest "))
+DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequence[bytes]]] = (
+    (lambda text: choose_challenge(decode_challenges([text])), 16 * KIB, (b"Digest ", b'a b="', b"a b=c,"), (b"A, ",)),
+    (quietly(lambda text: check_info(text, SHOWN, ""), ServerNotProvenError), 16 * KIB, (b'a="',), ()),
+    (partial(decode_events, 64 * KIB), 64 * KIB, (b"data:",), (b"\r", b"\n", b"data\n")),
+    (lambda text: freshness_s([text.decode("latin-1")]), 16 * KIB, (b"max-age=", b'a="'), ()),
+    (decode_problem, 16 * KIB, (b"Mon, ",), (b"[", b'{"a":')),
+    (quietly(decode_key_set, KeySetError), 64 * KIB, (b'{"keys":[',), (b"{},", b'{"kty":"EC"},')),
+    (quietly(lambda text: decode_jwt(text.decode("latin-1")), TokenError), 8 * KIB, (b"eyJhIjox",), (b"W1tb",)),
+    (quietly(decode_post, ValueError), LINE_MAX_BYTES, (b'{"id":1,"post":"', b"["), (b'{"a":', b'"a":1,', b"1,")),
+)
+DECODER_NAMES = ("challenges", "digest info", "events", "freshness", "problem", "keys", "jwt", "post line")
+
+
+@pytest.mark.parametrize(("decode", "size", "begins", "units"), DECODERS, ids=DECODER_NAMES)
+def test_a_decoder_costs_in_proportion(
+    decode: Callable[[bytes], object], size: int, begins: Sequence[bytes], units: Sequence[bytes]
+) -> None:
+    check(decode, family(begins, units), size)
+
+
+def test_events_cost_in_proportion_byte_by_byte() -> None:
+    units = (b"a", b"\r", b"\n", b"\r\n", b"data\n", b":\r", b"\xc3")
+    check(partial(decode_events, 1), (Input(begin, unit) for begin in (b"", b"data:") for unit in units), 2 * KIB)
+
+
+@pytest.mark.parametrize(
+    "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
+)
+def test_normalizing_costs_in_proportion(marks: str) -> None:
+    def work(text: bytes) -> None:
+        for _ in range(10):
+            normalize("a" + (marks * len(text))[: len(text)])
+            half = len(text) // 2
+            normalize("a" + marks[0] * half + marks[-1] * half)
+
+    check(work, iter([Input(b"", b"a")]), PASSWORD_MAX_CHARS)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_a_line_of_the_log_costs_in_proportion(form: Callable[[LogEvent], str | None]) -> None:
+    def work(text: bytes) -> None:
+        shown = text.decode("latin-1")
+        form({"log_format": "{shown}", "shown": shown, "log_time": 0.0})
+
+    check(work, family(units=[b"\x1b", b"\n", b"\x85", b"}"]), 8 * KIB)
