@@ -53,8 +53,9 @@ def show_target(request: Any) -> str:
     Shown are the segments of the route, ids that are numbers, a file that was found, and numbers of pages: for example
     `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
     """
-    target, path, file = request.uri, request.path, request.file
-    shown: str
+    target: bytes = request.uri
+    path: bytes = request.path
+    file: bytes | None = request.file
     if file is not None and len(file) <= FILE_MAX_BYTES:
         shown = file.decode("ascii")
     else:
