@@ -29,7 +29,7 @@ from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.once import Remembered
 from postd.auth.throttle import Throttle, attempt_from
-from postd.errors import IssuerUnavailableError, LoginsBusyError, StoreUnavailableError, TooManyFailuresError
+from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import (
@@ -177,8 +177,11 @@ class BearerChecker(Checker):
             TooManyFailuresError: the throttle does not admit an opaque token from this address.
             StoreUnavailableError: the throttle's counts cannot be had.
         """
+        return await self._check(credentials, self._throttle)
+
+    async def _check(self, credentials: BearerCredentials, throttle: Throttle | None) -> bytes:
         try:
-            accepted = await self._accept(credentials)
+            accepted = await self._accept(credentials, throttle)
         except TokenError as error:
             refusal = InvalidTokenError(str(error), expired=isinstance(error, ExpiredTokenError))
             raise log_refusal("bearer", refusal, credentials.address) from None
@@ -191,16 +194,17 @@ class BearerChecker(Checker):
     def lasting(self, credentials: BearerCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
         async def lives() -> bool:
             try:
-                await self.check(credentials)
+                # To ask about a token again that was accepted is no attempt to log in.
+                await self._check(credentials, None)
             except Refused:
                 return False
-            except (IssuerUnavailableError, LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
+            except (IssuerUnavailableError, LoginsBusyError):
                 pass  # as long as nobody says that it has ended
             return True
 
         return lives
 
-    async def _accept(self, credentials: BearerCredentials) -> _Accepted:
+    async def _accept(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         now = self._now()
         digest = blake2b(credentials.token.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         known = self._verified.get(digest, now)
@@ -209,7 +213,7 @@ class BearerChecker(Checker):
         try:
             jwt = decode_jwt(credentials.token)
         except NotJwtError:
-            return await self._introspect(credentials)
+            return await self._introspect(credentials, throttle)
         issuer = self._issuers.get(jwt.issuer)
         if issuer is None:
             raise TokenError("iss is none of the issuers that are trusted")
@@ -220,12 +224,14 @@ class BearerChecker(Checker):
         self._verified.put(digest, accepted, since=now, until=issuer.policy.ends_at(accepted.token))
         return accepted
 
-    async def _introspect(self, credentials: BearerCredentials) -> _Accepted:
-        """Return what an issuer says of an opaque token; count it where all refuse it."""
+    async def _introspect(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
+        """Return what an issuer says of an opaque token; count it where all refuse it.
+
+        One that an issuer refuses while another one is unavailable is not counted: it may be the other one's.
+        """
         asked = [(issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None]
         if not asked:
             raise TokenError("it is opaque, and no issuer is asked about such")
-        throttle = self._throttle
         if throttle is None:
             return _recall(asked, credentials.token) or await _ask(asked, credentials)
         attempt = await throttle.admit(attempt_from(credentials.address))

@@ -7,6 +7,8 @@ from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred
 from zope.interface import Interface, implementer
 
+from postd.auth.credentials import to_the_end
+
 Lasting = Callable[[], Awaitable[bool]]
 """Tells whether credentials that were good still are. It is no use of them: nothing is counted or renewed."""
 
@@ -35,5 +37,5 @@ class Checker:
         return always
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Return a Deferred for what `check` returns or raises."""
-        return Deferred.fromCoroutine(self.check(credentials))
+        """Return a Deferred for what `check` returns or raises; cancelled, it leaves the check to come to its end."""
+        return to_the_end(self.check(credentials))

@@ -11,7 +11,6 @@ from postd.auth.credentials import (
     Refused,
     StaleNonceError,
     log_refusal,
-    to_the_end,
 )
 from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.userfile import NAME_MAX_BYTES
@@ -100,8 +99,7 @@ class DigestChecker(Checker):
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
-            # Counted even if the client goes away meanwhile. All else that a response waits for may be cancelled.
-            await to_the_end(self._throttle.fail(attempt))
+            await self._throttle.fail(attempt)
             raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))

@@ -5,6 +5,7 @@ at the same time wait for one answer.
 """
 
 import hashlib
+import hmac
 import os
 import secrets
 import threading
@@ -17,12 +18,12 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from postd.auth.checker import Checker, Lasting
-from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, to_the_end
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
 from postd.auth.once import Remembered, UnderWay
 from postd.auth.throttle import Attempt, Throttle, attempt_of
 from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.errors import LoginsBusyError
+from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
@@ -83,12 +84,13 @@ class PasswordVerifier:
         self._now = now
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
-        self._right = Remembered[bytes, str](REMEMBERED_MAX)
+        self._right = Remembered[tuple[str, str], bytes](REMEMBERED_MAX)
         self._under_way = UnderWay[bytes, bool]()
 
-    def remembers(self, credentials: PasswordCredentials, stored: str) -> bool:
-        """Tell whether a password was found a moment ago to be the one that was stored as `stored`."""
-        return self._right.get(self._digest(credentials, stored), self._now()) is not None
+    def recall(self, credentials: PasswordCredentials, stored: str) -> bool | None:
+        """Tell whether a password is the one that was found a moment ago to be stored as `stored`; None if none was."""
+        right = self._right.get((credentials.username, stored), self._now())
+        return None if right is None else hmac.compare_digest(right, self._digest(credentials, stored))
 
     async def verify(
         self,
@@ -103,13 +105,13 @@ class PasswordVerifier:
         Args:
             credentials: with the password, normalized.
             stored: the hash. It is part of what is remembered: another hash, another question.
-            until: when its turn must have come, by the clock.
+            until: when it must have been verified, by the clock.
             remember: False if it is verified again each time, even if it is right.
 
         Raises:
-            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or its turn came too late.
+            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or it came too late.
         """
-        if self.remembers(credentials, stored):
+        if self.recall(credentials, stored):
             return True
         key = self._digest(credentials, stored)
         if key not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
@@ -117,7 +119,7 @@ class PasswordVerifier:
         right = await self._under_way.join(key, lambda: self._ask(credentials.password, stored, until))
         if right and remember:
             now = self._now()
-            self._right.put(key, stored, since=now, until=now + REMEMBERED_S)
+            self._right.put((credentials.username, stored), key, since=now, until=now + REMEMBERED_S)
         return right
 
     async def _ask(self, password: str, stored: str, until: float) -> bool:
@@ -125,11 +127,14 @@ class PasswordVerifier:
         try:
             if self._now() >= until:
                 raise LoginsBusyError
-            return await self._threads.run(verify_password, stored, password)
+            right = await self._threads.run(verify_password, stored, password)
         except MemoryError:
             raise LoginsBusyError from None
         finally:
             self._slots.release()
+        if self._now() >= until:  # this process stood still, and the attempt no longer counts
+            raise LoginsBusyError
+        return right
 
     def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
         """Return what stands for a password in memory: with the key of this process, and without it nothing."""
@@ -155,9 +160,6 @@ class PasswordChecker(Checker):
         self._store = store
         self._verifier = verifier
         self._throttle = throttle
-
-    def requestAvatarId(self, credentials: PasswordCredentials) -> Deferred[bytes | tuple[()]]:
-        return to_the_end(self.check(credentials))
 
     async def check(self, credentials: PasswordCredentials) -> bytes:
         """Return the user's name.
@@ -193,15 +195,17 @@ class PasswordChecker(Checker):
         Raises:
             TooManyFailuresError, LoginsBusyError, StoreUnavailableError: as `check`.
         """
-        right = self._verifier.remembers(shown, stored)
+        right = self._verifier.recall(shown, stored)
         if not right:
-            attempt = reserved = await self._throttle.reserve(attempt)
-            assert reserved.reservation is not None
             try:
+                attempt = reserved = await self._throttle.reserve(attempt)
+                assert reserved.reservation is not None
                 # Not remembered of an unknown user: a quick answer would tell that it is right for somebody.
                 right = await self._verifier.verify(shown, stored, until=reserved.reservation.expires, remember=known)
-            except LoginsBusyError:
-                await self._throttle.release(attempt)
+            except (LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
+                # Another password than the remembered one was compared, and found wrong: that counts, whatever else
+                # can be done now.
+                await (self._throttle.release(attempt) if right is None else self._throttle.fail(attempt))
                 raise
         if known and right:
             await self._throttle.release(attempt, forget=True)

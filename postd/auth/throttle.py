@@ -9,9 +9,10 @@ like a failure from then on. The reservation is one step for all workers and nod
 takes it back, and that of a process that dies expires.
 
 A comparison that waits for nothing needs no reservation as long as no other write of the same keys is under way in this
-process. Until a failure of it is in the store, all further attempts of this process have to reserve. Each process can
-be ahead of the store by one failure in this way: of W workers and nodes at most `failures` + W - 1 wrong attempts are
-verified (contract 7).
+process, and the store takes writes. Until a failure of it is in the store, all further attempts of this process have to
+reserve. Each process can be ahead of the store by one failure in this way: of W workers and nodes at most `failures` +
+W - 1 wrong attempts are verified (contract 7). That holds because a store does the writes of a process in their order,
+and as long as the clocks of nodes differ by less than `RESERVED_S`.
 """
 
 import ipaddress
@@ -31,7 +32,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IReactorTime
 
-from postd.errors import StoreUnavailableError, TooManyFailuresError
+from postd.errors import StoreBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.store.interface import FailureKeys, Failures, LoginStore, Reservation
 
 RESERVED_S = 60
@@ -131,11 +132,13 @@ class Throttle:
             failures=failures, address_failures=address_failures, account_failures=account_failures, window_s=window_s
         )
         self._writes = 0  # begun and ended, of all keys
+        self._is_refused = False  # the last of them
         self._being_written = Counter[bytes]()
         self._waiting: dict[bytes, dict[Deferred[None], None]] = {}
-        # Failures that the store could not note.
+        # Failures that the store could not note: when each expires, with its keys, and the times of each key.
         self._unnoted: deque[tuple[float, FailureKeys]] = deque()
-        self._unnoted_counts = Counter[bytes]()
+        self._unnoted_of: dict[bytes, deque[float]] = {}
+        self._unreleased: list[Reservation] = []
 
     def limit(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
         """Allow so many failures from now on; those that were noted go on to count for as long as they were to."""
@@ -156,6 +159,8 @@ class Throttle:
             StoreUnavailableError: the counts cannot be had.
         """
         began = now = self._clock.seconds()
+        if self._unreleased:
+            self._release_left(now)
         while True:
             writes = self._writes
             counted = await self._store.count_failures(keys, now=now)
@@ -164,7 +169,8 @@ class Throttle:
             full = self._full_key(keys, counted) if counted or self._unnoted else None
             if full is None:
                 had_failures = keys[0] in counted and counted[keys[0]].count > 0
-                if compares_at_once and writes == self._writes and not self._is_written(keys):
+                is_known = writes == self._writes and not self._is_written(keys) and not self._is_refused
+                if compares_at_once and is_known:
                     return Attempt(keys, had_failures)
                 reservation = await self._reserve(keys)
                 if isinstance(reservation, Reservation):
@@ -207,7 +213,8 @@ class Throttle:
         except StoreUnavailableError:
             # A store that can only be read, its disk being full, is no invitation to guess.
             self._unnoted.append((expires, attempt.keys))
-            self._unnoted_counts.update(attempt.keys)
+            for key in attempt.keys:
+                self._unnoted_of.setdefault(key, deque()).append(expires)
             raise
         for key in attempt.keys:
             if counted[key].count >= self._allowed[key[:1]]:
@@ -222,10 +229,10 @@ class Throttle:
                 from there. Those of the address and of the account stay: else the owner of one account could go on at
                 others' for ever, and a stranger at one whose owner logs in often.
         """
-        with suppress(StoreUnavailableError):  # the reservation expires; that is no reason to keep the owner out
-            if attempt.reservation:
-                await self._write(attempt.keys, self._store.release_attempt(attempt.reservation))
-            if forget and attempt.had_failures:
+        if attempt.reservation:
+            await self._release(attempt.reservation)
+        if forget and attempt.had_failures:
+            with suppress(StoreUnavailableError):  # that is no reason to keep the owner out
                 await self._write(attempt.keys, self._store.forget_failures(attempt.keys[0]))
         for key in attempt.keys if self._waiting else ():
             self._wake(key, 1)
@@ -239,7 +246,7 @@ class Throttle:
         full, waits = None, []
         for key in keys:
             found, allowed = counted.get(key, _NONE), self._allowed[key[:1]]
-            failures = found.count + self._unnoted_counts[key]
+            failures = found.count + len(self._unnoted_of.get(key, ()))
             if failures >= allowed:
                 waits.append(self._next_expiry(found, key) - self._clock.seconds())
             elif failures + found.reserved >= allowed:
@@ -249,20 +256,53 @@ class Throttle:
         return full
 
     def _next_expiry(self, found: Failures, key: bytes) -> float:
-        unnoted = next((expires for expires, keys in self._unnoted if key in keys), math.inf)
-        return min(found.next_expiry if found.count else math.inf, unnoted)
+        unnoted = self._unnoted_of.get(key)
+        return min(found.next_expiry if found.count else math.inf, unnoted[0] if unnoted else math.inf)
 
     async def _reserve(self, keys: FailureKeys) -> Reservation | Mapping[bytes, Failures]:
-        """Return a reservation; what counts where there is no room for one."""
+        """Return a reservation; what counts where there is no room for one.
+
+        Raises:
+            StoreUnavailableError: the store does not answer, or has done so when the reservation had expired.
+        """
         now = self._clock.seconds()
         reservation = Reservation(secrets.token_hex(8), keys, now + RESERVED_S)
-        allowed = [self._allowed[key[:1]] - self._unnoted_counts[key] for key in keys]
-        counted = await self._write(keys, self._store.reserve_attempt(reservation, allowed=allowed, now=now))
-        return reservation if counted is None else counted
+        allowed = [self._allowed[key[:1]] - len(self._unnoted_of.get(key, ())) for key in keys]
+        try:
+            counted = await self._write(keys, self._store.reserve_attempt(reservation, allowed=allowed, now=now))
+        except StoreBusyError:
+            raise
+        except StoreUnavailableError:
+            self._unreleased.append(reservation)  # it may have been made
+            raise
+        if counted is not None:
+            return counted
+        if self._clock.seconds() >= reservation.expires:
+            raise StoreUnavailableError("a reservation came too late")
+        return reservation
+
+    async def _release(self, reservation: Reservation) -> None:
+        try:
+            await self._write(reservation.keys, self._store.release_attempt(reservation))
+        except StoreUnavailableError:
+            self._unreleased.append(reservation)
+
+    def _release_left(self, now: float) -> None:
+        """Take back what could not be taken back before: it would keep its owner out until it expires."""
+        left, self._unreleased = self._unreleased, []
+        for reservation in left:
+            if reservation.expires > now:
+                Deferred.fromCoroutine(self._release(reservation))
 
     async def _write(self, keys: FailureKeys, write: Coroutine[Any, Any, T]) -> T:
         with self._writing(keys):
-            return await write
+            try:
+                result = await write
+            except StoreUnavailableError:
+                self._is_refused = True
+                raise
+            self._is_refused = False
+            return result
 
     @contextmanager
     def _writing(self, keys: FailureKeys) -> Iterator[None]:
@@ -317,4 +357,7 @@ class Throttle:
     def _forget_expired(self) -> None:
         now = self._clock.seconds()
         while self._unnoted and self._unnoted[0][0] <= now:
-            self._unnoted_counts -= Counter(self._unnoted.popleft()[1])
+            for key in self._unnoted.popleft()[1]:
+                self._unnoted_of[key].popleft()
+                if not self._unnoted_of[key]:
+                    del self._unnoted_of[key]

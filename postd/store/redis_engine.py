@@ -127,11 +127,12 @@ class RedisEngine:
         return answer
 
     async def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Any:
-        try:
-            return await self._link.ask("EVALSHA", script.sha1, 0, *arguments, deadline_s=deadline_s)
-        except RedisReplyError as error:
-            if error.code != "NOSCRIPT":
-                raise
+        if not script.in_order:
+            try:
+                return await self._link.ask("EVALSHA", script.sha1, 0, *arguments, deadline_s=deadline_s)
+            except RedisReplyError as error:
+                if error.code != "NOSCRIPT":
+                    raise
         return await self._link.ask("EVAL", script.text, 0, *arguments, deadline_s=deadline_s)
 
     def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:

@@ -59,16 +59,21 @@ _NAMES = "".join(
 
 
 class Script(Struct, frozen=True):
-    """A script as it is sent, and what Redis knows it by once it has seen it."""
+    """A script as it is sent, and what Redis knows it by once it has seen it.
+
+    One that is `in_order` is always sent whole: sent again because Redis has not seen it yet, it would come behind what
+    was sent meanwhile.
+    """
 
     text: str
     sha1: str
+    in_order: bool = False
 
 
-def load_script(name: str, *, writes: bool = False) -> Script:
+def load_script(name: str, *, writes: bool = False, in_order: bool = False) -> Script:
     """Return the script in the file `name`, with what stands in front of each, and of each that `writes`."""
     text = "".join([_NAMES, *map(_read, ("common", "writing", name) if writes else ("common", name))])
-    return Script(text, hashlib.sha1(text.encode()).hexdigest())  # noqa: S324 - Redis' choice
+    return Script(text, hashlib.sha1(text.encode()).hexdigest(), in_order)  # noqa: S324 - Redis' choice
 
 
 @cache

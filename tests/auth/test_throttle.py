@@ -316,7 +316,7 @@ class ThrottleTests:
         assert self.wait_s(api, throttle, "alice", HERE) == 300
         api.clock.advance(300)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
-        assert not throttle._unnoted_counts  # noqa: SLF001
+        assert not throttle._unnoted_of  # noqa: SLF001
 
     @pytest.mark.parametrize("workers", [2, 4])
     def test_each_further_worker_is_ahead_by_one_failure_at_the_most(self, api: InMemoryApi, workers: int) -> None:

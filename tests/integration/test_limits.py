@@ -510,7 +510,7 @@ def test_the_log_tells_at_most_once_a_minute_that_there_were_too_many(bounded: t
     assert f"{CONNECTIONS}" in lines[0]
 
 
-EVENTS = b"GET /post/events HTTP/1.1\r\nHost: x\r\n\r\n"
+EVENTS = b"GET /post/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def open_streams(port: int, count: int, source: str, before: bytes = b"") -> list[socket.socket]:

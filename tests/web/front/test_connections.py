@@ -153,7 +153,7 @@ def test_a_reload_changes_who_is_trusted_for_new_connections() -> None:
     front = Front(4)
     proxies = [front.open(PROXY), front.open(PROXY)]
     clients = [front.open(CLIENT), front.open(CLIENT)]
-    settings = {"limits": Limits(connections=6), "access_log": None, "secure_fields": None}
+    settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
     front.site.renew(front.site.resource, group_of=Clients((CLIENT,)).connection_group, **settings)
     assert front.accepted(CLIENT, PROXY) == [True] * 2
     for transport in (*proxies, *clients):
