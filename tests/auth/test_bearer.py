@@ -30,9 +30,11 @@ from postd.auth.credentials import (
     InsufficientScopeError,
     InvalidTokenError,
 )
-from postd.errors import IssuerUnavailableError
+from postd.auth.throttle import Throttle, attempt_from
+from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
+from postd.store.sqlite import SqliteStore
 from postd.web.guard import IUser, Realm, User
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
@@ -341,6 +343,35 @@ class OpaqueTests:
         issuer.active[encrypted] = issuer.claims()
         assert "encrypted" in (await refusal_of(issuers.check(encrypted))).why
         assert issuer.count(INTROSPECTION) == 0
+
+    @pytest.mark.parametrize("revoked", [False, True])
+    @ensureDeferred
+    async def test_token_of_a_stream_is_asked_about_past_the_throttle(self, issuers: Issuers, *, revoked: bool) -> None:
+        issuer = issuers.add_asked()
+        issuer.active[OPAQUE] = {"sub": "alice", "aud": AUDIENCE}
+        store = SqliteStore.in_memory(reactor=cast(IReactor, global_reactor))
+        store.prepare()
+        await store.start()
+        throttle = Throttle(
+            store, failures=10, address_failures=3, account_failures=100, window_s=300, clock=cast(Any, global_reactor)
+        )
+        checker = BearerChecker(issuers.trusted, throttle=throttle)
+        credentials = BearerCredentials(OPAQUE, writes=False, address=HERE)
+        lasting = checker.lasting(credentials, await checker.check(credentials))
+        for n in range(3):
+            await refusal_of(check(checker, f"bad{n}"))
+        with pytest.raises(TooManyFailuresError):
+            await check(checker, OPAQUE)
+        if revoked:
+            del issuer.active[OPAQUE]
+            introspector = issuers.trusted[0].introspector
+            assert introspector is not None
+            introspector._accepted.forget_all()  # noqa: SLF001 - as a minute later
+        for _ in range(5):
+            assert await lasting() is not revoked
+        counted = await store.count_failures(attempt_from(HERE), now=cast(Any, global_reactor).seconds())
+        assert [found.count for found in counted.values()] == [3]
+        await store.stop()
 
 
 class RememberedTests:

@@ -419,6 +419,65 @@ class CheckerTests:
                 self.check(api, checker, threads, name, "x")
             assert self.failures(api, name) == 0
 
+    def test_guess_against_a_remembered_password_counts_when_it_cannot_be_verified(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        assert self.check(api, checker, threads) == b"alice"
+        busy = [
+            checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}")) for n in range(THREADS + QUEUE_MAX)
+        ]
+        api.clock.advance(0)
+        for _ in range(10):
+            guessing = checker.requestAvatarId(credentials("alice", "wrong"))
+            for _ in range(3):
+                api.clock.advance(0)
+            with pytest.raises(LoginsBusyError):
+                result_of(guessing)
+        assert self.failures(api) == 10
+        right = checker.requestAvatarId(credentials())
+        api.clock.advance(0)
+        with pytest.raises(TooManyFailuresError):
+            result_of(right)
+        for one in busy:
+            one.addErrback(lambda failure: failure.trap(Refused))
+        while threads.waiting:
+            threads.go_on()
+            api.clock.advance(0)
+
+    def test_attempt_that_cannot_be_verified_does_not_count_where_no_password_is_remembered(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        busy = [
+            checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}")) for n in range(THREADS + QUEUE_MAX)
+        ]
+        api.clock.advance(0)
+        for _ in range(12):
+            trying = checker.requestAvatarId(credentials())
+            for _ in range(3):
+                api.clock.advance(0)
+            with pytest.raises(LoginsBusyError):
+                result_of(trying)
+        assert self.failures(api) == 0
+        for one in busy:
+            one.addErrback(lambda failure: failure.trap(Refused))
+        while threads.waiting:
+            threads.go_on()
+            api.clock.advance(0)
+
+    def test_guess_against_a_remembered_password_counts_when_its_reservation_is_refused(
+        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
+    ) -> None:
+        assert self.check(api, checker, threads) == b"alice"
+        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes._closed = True  # noqa: SLF001
+        for _ in range(20):
+            with pytest.raises(StoreUnavailableError):
+                self.check(api, checker, threads, "alice", "wrong")
+        with pytest.raises(StoreUnavailableError):  # the right one is not answered either
+            self.check(api, checker, threads)
+        writes._closed = False  # noqa: SLF001
+        assert self.check(api, checker, threads) == b"alice"
+
     def test_with_the_store_away_nothing_is_verified(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:

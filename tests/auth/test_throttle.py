@@ -351,6 +351,58 @@ class ThrottleTests:
         assert not throttle._being_written  # noqa: SLF001
         assert not throttle._waiting  # noqa: SLF001
 
+    def test_reservation_of_unknown_outcome_is_taken_back(self, api: InMemoryApi) -> None:
+        """Such as that of a Redis which has made it, and whose replica has not confirmed it."""
+        throttle = self.make(api, failures=1)
+        made = api.store.reserve_attempt
+
+        async def make_and_fail(*arguments: Any, **keywords: Any) -> None:
+            assert await made(*arguments, **keywords) is None
+            raise StoreUnavailableError("no replica has confirmed it")
+
+        api.store.reserve_attempt = make_and_fail  # type: ignore[method-assign]
+        attempt = self.admit(api, throttle)
+        with pytest.raises(StoreUnavailableError):
+            self.run(api, throttle.reserve(attempt))
+        api.store.reserve_attempt = made  # type: ignore[method-assign]
+        again = started(throttle.admit(attempt.keys))
+        for _ in range(4):
+            api.clock.advance(LOOK_EVERY_S)
+        assert result_of(again).keys == attempt.keys
+
+    def test_release_that_the_store_refuses_is_made_up_for(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes._closed = True  # noqa: SLF001
+        result_of(throttle.release(attempt))
+        writes._closed = False  # noqa: SLF001
+        again = started(throttle.admit(attempt.keys))
+        for _ in range(4):
+            api.clock.advance(LOOK_EVERY_S)
+        assert result_of(again).keys == attempt.keys
+
+    def test_nothing_is_compared_without_a_reservation_while_the_store_refuses_writes(self, api: InMemoryApi) -> None:
+        throttle = self.make(api)
+        attempt = self.admit(api, throttle)
+        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes._closed = True  # noqa: SLF001
+        with pytest.raises(StoreUnavailableError):
+            result_of(throttle.fail(attempt))
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                result_of(throttle.admit(attempt_of("bob", THERE)))
+        writes._closed = False  # noqa: SLF001
+        assert self.admit(api, throttle, "bob", THERE).reservation is not None
+        assert self.admit(api, throttle, "bob", THERE).reservation is None
+
+    def test_reservation_that_comes_too_late_is_not_used(self, api: InMemoryApi) -> None:
+        throttle = self.make(api)
+        reserving = started(throttle.reserve(self.admit(api, throttle)))
+        api.clock.advance(RESERVED_S)
+        with pytest.raises(StoreUnavailableError):
+            result_of(reserving)
+
     def test_without_the_store_nothing_is_admitted(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))

@@ -817,3 +817,17 @@ async def test_a_store_that_is_stopped_while_it_connects_stays_stopped(server: R
     await sleep(0.3)
     await fails(store.version())
     assert server.ask("CLIENT", "LIST", "TYPE", "normal").count(" addr=") == 1
+
+
+async def test_failure_is_noted_before_reservations_that_were_asked_for_later(lasting: RedisServer) -> None:
+    """Also by a server that has just forgotten the scripts: a throttle in one process relies on that order."""
+    async with connected(lasting.url) as store:
+        reservation = Reservation("one", FAILURE_KEYS, NOW + 1)
+        await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW)
+        await store.release_attempt(reservation)
+        lasting.ask("SCRIPT", "FLUSH")
+        failing = started(store.add_failure(FAILURE_KEYS, now=NOW, expires=NOW + 1))
+        refused = await store.reserve_attempt(reservation, allowed=(1, 1, 1), now=NOW)
+        assert refused is not None
+        assert refused[FAILURE_KEYS[0]].count == 1
+        await failing
