@@ -386,7 +386,7 @@ def test_events_cost_in_proportion_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
+    "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u0f73\u0f75", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
 )
 def test_normalizing_costs_in_proportion(marks: str) -> None:
     def work(text: bytes) -> None:

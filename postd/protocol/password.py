@@ -35,6 +35,9 @@ MARKS_MAX = 30
 """The longest run of combining characters that is normalized (Unicode Standard Annex #15, Stream-Safe Text Format: no
 language has as many). Normalizing takes a time that grows with the square of a run's length."""
 
+_MARKS_OF_CLASS_0 = frozenset("\u0f73\u0f75\u0f81")
+"""Characters that are made of two marks and have the combining class of a letter."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -53,7 +56,7 @@ def _has_long_run(text: str) -> bool:
     """Tell whether there are more than `MARKS_MAX` combining characters in a row."""
     run = 0
     for character in text:
-        run = run + 1 if unicodedata.combining(character) else 0
+        run = run + 1 if unicodedata.combining(character) or character in _MARKS_OF_CLASS_0 else 0
         if run > MARKS_MAX:
             return True
     return False

@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import gc
 import os
 import stat
 import tempfile
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
+from postd.web.front.channel import Channel
 from tests.helpers import FIELD_TEXT, Answer, InMemoryApi, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
 
@@ -252,6 +254,19 @@ NOT_BELOW = [
     *("~root", "con", "*", "%", "%zz", "digits.txt;x", "digits.txt%3fx", "x" * 300, "x/" * 3000, "%0a", "nothing"),
 ]
 SERVED = {"sub/": b"<p>sub"}
+
+
+@pytest.mark.parametrize("path", ["/nothing-here", "/files/nothing-here"])
+def test_answered_error_keeps_no_connection_in_memory(api: InMemoryApi, path: str) -> None:
+    def connections() -> int:
+        gc.collect()
+        return sum(isinstance(one, Channel) for one in gc.get_objects())
+
+    ask(api, "GET", path, None, ALICE)
+    before = connections()
+    for _ in range(20):
+        assert ask(api, "GET", path, None, ALICE).status == 404
+    assert connections() <= before + 1
 
 
 class ChangingTests:

@@ -11,6 +11,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.web.answers import Answer, Stream
+from postd.web.errors import answer_error
 from postd.web.streaming import PIECE_BYTES, Flow
 
 View = Callable[[Any], Coroutine[Any, Any, Answer | Stream]]
@@ -150,9 +151,12 @@ class ViewResource(Resource):
 
 
 def error_page(error: Exception) -> ViewResource:
-    """Return the resource that answers with an error."""
+    """Return the resource that answers with an error.
 
-    async def view(_request: Any) -> Answer:
-        raise error
+    The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
+    """
+
+    async def view(request: Any) -> Answer:
+        return answer_error(request, error)
 
     return ViewResource(view)
