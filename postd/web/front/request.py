@@ -43,7 +43,7 @@ _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 """What is taken for the name of a request: it goes into the log as it is."""
 
 _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
-"""What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal with dashes."""
+"""What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
