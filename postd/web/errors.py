@@ -35,6 +35,7 @@ API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """What the paths of the API begin with."""
 
 _API = [[b"", segment] for segment in API_SEGMENTS]
+_SEGMENT_MAX_BYTES = 3 * max(map(len, API_SEGMENTS))  # each byte of it percent-encoded
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -151,4 +152,7 @@ def answer_problem(path: bytes, problem: Problem) -> Answer:
 
 def is_api(path: bytes) -> bool:
     """Tell whether errors at this address are problem details; so they are where no address could be made out."""
-    return not path or [unquote_to_bytes(segment) for segment in path.split(b"/", 2)[:2]] in _API
+    if not path:
+        return True
+    segments = path.split(b"/", 2)[:2]
+    return len(segments[-1]) <= _SEGMENT_MAX_BYTES and [unquote_to_bytes(segment) for segment in segments] in _API

@@ -659,6 +659,7 @@ def opaque(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             client_secret_file="secret",
         )
         settings = 'api = {read = ["bearer"], write = ["bearer"]}\npage = [{path = "/token", schemes = ["bearer"]}]\n'
+        settings += "throttle = {address_failures = 1000}\n"  # what these tests have refused is more than may fail
         with serve(folder, settings + table + bearer_table(plain)) as daemon, Wire(daemon) as wire:
             yield Served(daemon, wire, main, {PLAIN: plain})
         check_log(daemon.log, HIDDEN, CLIENT_SECRET, *secret_parts(wire.sent))

@@ -22,6 +22,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
+from werkzeug.exceptions import NotFound
 from zope.interface import implementer
 
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
@@ -44,6 +45,9 @@ _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 
 _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
 """What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal."""
+
+ESCAPES_MAX = 1000
+"""The most percent signs of a path that is looked for, which is nowhere beyond: to decode each takes a microsecond."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -150,6 +154,9 @@ class PostdRequest(Request):
         path = self.path
         if path == b"*":
             self.send(_ALLOWED_SOMEWHERE)
+            return
+        if path.count(b"%") > ESCAPES_MAX:
+            self.fail(NotFound())
             return
         self.prepath = []
         segments = path[1:].split(b"/")
