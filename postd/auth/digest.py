@@ -103,7 +103,8 @@ class DigestChecker(Checker):
             raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
-        await self._throttle.release(attempt, forget=fresh)
+        if not self._throttle.is_over(attempt):
+            await self._throttle.release(attempt, forget=fresh)
         if not fresh:
             stale = StaleNonceError("nonce not ours, expired, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)

@@ -180,7 +180,9 @@ class PasswordChecker(Checker):
             stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
         shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
         attempt = await self._throttle.admit(attempt_of(name, credentials.address))
-        if not await self._is_right(shown, stored, attempt, known=account is not None):
+        right = self._verifier.recall(shown, stored)
+        done = right and self._throttle.is_over(attempt)
+        if not done and not await self._is_right(shown, stored, attempt, right=right, known=account is not None):
             why = "wrong password" if account else "no such user"
             raise _refused(shown, why, known=account is not None)
         # Last: nothing waits between this and the session that it begins.
@@ -189,13 +191,21 @@ class PasswordChecker(Checker):
             raise _refused(shown, "the password was changed meanwhile", known=True)
         return name.encode()
 
-    async def _is_right(self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, known: bool) -> bool:
+    async def _is_right(
+        self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, right: bool | None, known: bool
+    ) -> bool:
         """Tell whether a password is right, of a user who is known; count it if it is not.
+
+        Args:
+            shown: name and password, normalized.
+            stored: the hash.
+            attempt: admitted.
+            right: what `PasswordVerifier.recall` says of the password.
+            known: whether there is such a user.
 
         Raises:
             TooManyFailuresError, LoginsBusyError, StoreUnavailableError: as `check`.
         """
-        right = self._verifier.recall(shown, stored)
         if not right:
             try:
                 attempt = reserved = await self._throttle.reserve(attempt)

@@ -169,8 +169,8 @@ class Throttle:
             full = self._full_key(keys, counted) if counted or self._unnoted else None
             if full is None:
                 had_failures = keys[0] in counted and counted[keys[0]].count > 0
-                is_known = writes == self._writes and not self._is_written(keys) and not self._is_refused
-                if compares_at_once and is_known:
+                is_known = writes == self._writes and not self._is_refused
+                if compares_at_once and is_known and not (self._being_written and self._is_written(keys)):
                     return Attempt(keys, had_failures)
                 reservation = await self._reserve(keys)
                 if isinstance(reservation, Reservation):
@@ -219,6 +219,10 @@ class Throttle:
         for key in attempt.keys:
             if counted[key].count >= self._allowed[key[:1]]:
                 self._wake(key, len(self._waiting.get(key, ())))
+
+    def is_over(self, attempt: Attempt) -> bool:
+        """Tell whether there is nothing to release of an attempt that has succeeded, as of most."""
+        return attempt.reservation is None and not attempt.had_failures and not self._waiting
 
     async def release(self, attempt: Attempt, *, forget: bool = False) -> None:
         """Take the reservation of an attempt back that has not failed.
@@ -319,7 +323,7 @@ class Throttle:
                     del self._being_written[key]
 
     def _is_written(self, keys: FailureKeys) -> bool:
-        return bool(self._being_written) and any(key in self._being_written for key in keys)
+        return any(key in self._being_written for key in keys)
 
     async def _wait(self, key: bytes, give_up_at: float) -> None:
         """Wait until a key may have room for an attempt.
