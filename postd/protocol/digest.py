@@ -13,12 +13,12 @@ from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from postd.protocol.challenge import Challenge
+from postd.protocol.challenge import Challenge, unquote_string
+from postd.protocol.percent import percent_decode
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
 """The algorithms there are, in their canonical spelling (RFC 7616 §6.1). Neither MD5 nor SHA-256 is a password hash;
@@ -98,7 +98,6 @@ _PARAMETER, _PARAMETER_WITH_PAIRS = (
     re.compile(rf'[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:"({quoted})"|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)')
     for quoted in (_PLAIN, _WITH_PAIRS)
 )
-_QUOTED_PAIR = re.compile(r"\\(.)", re.DOTALL)
 _COUNT = re.compile(r"[0-9A-Fa-f]{8}")
 _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
 
@@ -145,7 +144,7 @@ def _decode_parameters(value: bytes) -> dict[str, str]:
     if len(parameters) < len(found):
         raise DigestSyntaxError("a parameter is there twice")
     if has_pairs:
-        parameters = {name: _QUOTED_PAIR.sub(r"\1", quoted) for name, quoted in parameters.items()}
+        parameters = {name: unquote_string(quoted) for name, quoted in parameters.items()}
     return parameters
 
 
@@ -154,7 +153,7 @@ def _decode_extended_username(parameters: Mapping[str, str]) -> str:
     if match is None or "username" in parameters:
         raise DigestSyntaxError("no username, or username* beside it or malformed")
     try:
-        return unquote_to_bytes(match[1]).decode("utf-8")
+        return percent_decode(match[1].encode()).decode("utf-8")
     except UnicodeDecodeError:
         raise DigestSyntaxError("username* is not UTF-8") from None
 

@@ -23,6 +23,8 @@ class NewText(Struct, frozen=True):
 # What most clients send: one member, and nothing in its text to be decoded. It means the same to all decoders.
 _PLAIN = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"post"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~]*)"[ \t\r\n]*\}[ \t\r\n]*')
 
+_CHARSET = re.compile(rb";[ \t]*+charset(?![^ \t;=])[ \t]*+=?([^;]*+)")
+
 
 def decode_text(request: Any) -> str:
     """Return the text of the post that a request brings.
@@ -48,10 +50,9 @@ def decode_text(request: Any) -> str:
 def _check_content_type(request: Any) -> None:
     values = request.fields.get(b"Content-Type") or []
     if values != [b"application/json"]:
-        kind, *parameters = b",".join(values).lower().split(b";")
-        named = [parameter.partition(b"=") for parameter in parameters]
-        charsets = {value.strip(b' \t"') for name, _, value in named if name.strip() == b"charset"}
-        if kind.strip() != b"application/json" or not charsets <= {b"utf-8", b"utf8"}:
+        value = b",".join(values).lower()
+        charsets = {charset.strip(b' \t"') for charset in _CHARSET.findall(value)}
+        if value.partition(b";")[0].strip() != b"application/json" or not charsets <= {b"utf-8", b"utf8"}:
             raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
     encoding = request.fields.get(b"Content-Encoding") or []
     if b",".join(encoding).strip().lower() not in {b"", b"identity"}:

@@ -1,9 +1,12 @@
 """The session cookie (spec: Session; contract 3)."""
 
+import re
 from typing import Any
 
 from postd.auth.credentials import SessionCredentials
 from postd.protocol.session import hash_session_id
+
+_SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
 
 
 def make_challenge(realm: str) -> bytes:
@@ -23,11 +26,7 @@ def decode_session_cookies(request: Any) -> SessionCredentials | None:
     field_lines = request.fields.get(b"Cookie")
     if field_lines is None:
         return None
-    values = set()
-    for cookie in b";".join(field_lines).split(b";"):
-        name, _, value = cookie.strip().partition(b"=")
-        if name == b"session":
-            values.add(value)
+    values = {value.rstrip() for value in _SESSION.findall(b";".join(field_lines))}
     if not values:
         return None
     hashes = (hash_session_id(value.decode("latin-1")) for value in values)

@@ -8,7 +8,6 @@ written here or was the client's own input at fault: no traceback, no path, no v
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import orjson
 from twisted.logger import Logger
@@ -28,6 +27,7 @@ from postd.errors import (
     StoreUnavailableError,
     TooManyFailuresError,
 )
+from postd.protocol.percent import percent_decode
 from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
 from postd.web.logged import show_method, show_target
 
@@ -35,7 +35,6 @@ API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """What the paths of the API begin with."""
 
 _API = [[b"", segment] for segment in API_SEGMENTS]
-_SEGMENT_MAX_BYTES = 3 * max(map(len, API_SEGMENTS))  # each byte of it percent-encoded
 
 RETRY_AFTER_S = 1
 """What a client is asked to wait when the store is away (`Retry-After`)."""
@@ -152,7 +151,4 @@ def answer_problem(path: bytes, problem: Problem) -> Answer:
 
 def is_api(path: bytes) -> bool:
     """Tell whether errors at this address are problem details; so they are where no address could be made out."""
-    if not path:
-        return True
-    segments = path.split(b"/", 2)[:2]
-    return len(segments[-1]) <= _SEGMENT_MAX_BYTES and [unquote_to_bytes(segment) for segment in segments] in _API
+    return not path or [percent_decode(segment) for segment in path.split(b"/", 2)[:2]] in _API

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
+from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
 
 FORM_MAX_BYTES = 8 * 1024
@@ -29,8 +29,8 @@ def decode_form(request: Any) -> Mapping[str, list[str]]:
         raise Problem(400, f"The form has more than {FIELDS_MAX} fields.")
     fields: dict[str, list[str]] = {}
     try:
-        for name, value in parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict"):
-            fields.setdefault(name, []).append(value)
-    except ValueError:
+        for name, value in parse_urlencoded(body):
+            fields.setdefault(name.decode("utf-8"), []).append(value.decode("utf-8"))
+    except UnicodeDecodeError:
         raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
     return fields

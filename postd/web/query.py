@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs
 
+from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
 
 PARAMETERS_MAX = 100
@@ -25,7 +25,10 @@ def decode_query(request: Any) -> Mapping[str, list[str]]:
     if query.count(b"&") >= PARAMETERS_MAX:
         raise Problem(400, f"The query has more than {PARAMETERS_MAX} parameters.")
     # Twisted's request.args leaves out a parameter without an equals sign.
-    return parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    parameters: dict[str, list[str]] = {}
+    for name, value in parse_urlencoded(query):
+        parameters.setdefault(name.decode("utf-8", "replace"), []).append(value.decode("utf-8", "replace"))
+    return parameters
 
 
 def as_number(text: str) -> int | None:

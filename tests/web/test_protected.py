@@ -256,11 +256,6 @@ NOT_BELOW = [
 SERVED = {"sub/": b"<p>sub"}
 
 
-@pytest.mark.parametrize(("count", "status"), [(1000, 401), (1001, 404)])
-def test_path_with_more_escapes_than_are_decoded_is_nowhere(api: InMemoryApi, count: int, status: int) -> None:
-    assert ask(api, "GET", "/files/" + "%61" * count).status == status
-
-
 @pytest.mark.parametrize("path", ["/nothing-here", "/files/nothing-here"])
 def test_answered_error_keeps_no_connection_in_memory(api: InMemoryApi, path: str) -> None:
     def connections() -> int:

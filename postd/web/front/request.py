@@ -13,7 +13,6 @@ Departures from stock Twisted:
 import re
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -22,11 +21,11 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
-from werkzeug.exceptions import NotFound
 from zope.interface import implementer
 
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
+from postd.protocol.percent import percent_decode
 from postd.web.answers import Answer, Stream, encode_header, make_no_content
 from postd.web.errors import Problem, answer_error, answer_problem
 
@@ -45,9 +44,6 @@ _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 
 _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
 """What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal."""
-
-ESCAPES_MAX = 1000
-"""The most percent signs of a path that is looked for, which is nowhere beyond: to decode each takes a microsecond."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -155,15 +151,12 @@ class PostdRequest(Request):
         if path == b"*":
             self.send(_ALLOWED_SOMEWHERE)
             return
-        if path.count(b"%") > ESCAPES_MAX:
-            self.fail(NotFound())
-            return
         self.prepath = []
         segments = path[1:].split(b"/")
         if b"%" in path:
-            decoded = unquote_to_bytes(path[1:]).split(b"/")  # at once: segments are cheaper so
+            decoded = percent_decode(path[1:]).split(b"/")  # at once: segments are cheaper so
             has_slash = len(decoded) != len(segments)
-            segments = [unquote_to_bytes(one) for one in segments] if has_slash else decoded
+            segments = [percent_decode(one) for one in segments] if has_slash else decoded
         self.postpath = segments
         self.show(self.site.resource)
 

@@ -14,12 +14,12 @@ This is `KleinResource` with these departures:
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote_to_bytes
 
 from klein import Klein
 from klein.resource import KleinResource
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
+from postd.protocol.percent import percent_decode
 from postd.web.answers import Answer, Stream
 from postd.web.front.answering import answer
 
@@ -82,7 +82,7 @@ def _path(path: bytes) -> str:
     if b"%" in path:
         if b"%2f" in path.lower():
             raise NotFound
-        path = unquote_to_bytes(path)
+        path = percent_decode(path)
     try:
         text = path.decode("utf-8")
     except UnicodeDecodeError:

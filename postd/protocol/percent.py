@@ -1,0 +1,26 @@
+"""Percent-encoding in addresses and forms (RFC 3986 §2.1; URL Standard §5.1).
+
+urllib.parse takes a microsecond for each percent sign that no two hex digits follow, so that a few kilobytes of them
+stop a server for milliseconds; here a byte of such text costs what any other byte does.
+"""
+
+import re
+
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_DIGITS = "0123456789ABCDEFabcdef"
+_OCTETS = {(high + low).encode(): bytes.fromhex(high + low) for high in _DIGITS for low in _DIGITS}
+
+
+def percent_decode(data: bytes) -> bytes:
+    """Return octets with each `%XX` decoded (RFC 3986 §2.1); a percent sign without two hex digits stays as it is."""
+    if b"%" not in data:
+        return data
+    parts = _ESCAPE.split(data)
+    parts[1::2] = [_OCTETS[digits] for digits in parts[1::2]]
+    return b"".join(parts)
+
+
+def parse_urlencoded(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the names and values of `application/x-www-form-urlencoded` octets, decoded (URL Standard §5.1)."""
+    pairs = (field.replace(b"+", b" ").partition(b"=") for field in data.split(b"&") if field)
+    return [(percent_decode(name), percent_decode(value)) for name, _, value in pairs]
