@@ -1,0 +1,389 @@
+"""Runs README's two commands on fresh systems, and the tests of the stores against their Redis and Valkey.
+
+Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in name spaces
+of its own. A result is kept by commit and cell, so that an interrupted run goes on where it stopped. Needs root, on
+Linux: debootstrap, git, unshare, overlayfs, and port 8080 free. CONTRIBUTING.md says how it is started.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from bench.report import processor, table
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RESULTS = ROOT / "bench" / "PLATFORMS.md"
+
+DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+
+STORE_TESTS = "tests/store tests/integration/test_redis.py tests/system/test_redis.py tests/system/test_redis_tls.py"
+
+SERVE_MAX_S, COMMAND_MAX_S = 300, 3600
+
+
+class System(Struct, frozen=True):
+    """A distribution's release, as a bare installation.
+
+    `python` is the version of its `python3`, unless `package` names the package of another one.
+    """
+
+    name: str
+    suite: str
+    python: str
+    package: str = ""
+    mirror: str = DEBIAN
+    components: str = "main"
+    servers: tuple[str, ...] = ("redis-server", "valkey-server")
+
+
+SYSTEMS = (
+    System("Debian 12", "bookworm", "3.11", servers=("redis-server",)),
+    System("Ubuntu 24.04", "noble", "3.12", mirror=UBUNTU, components="main,universe"),
+    System("Debian 13", "trixie", "3.13"),
+    System("Debian 14 (testing)", "forky", "3.14"),
+    System("Debian 14 (testing)", "forky", "3.15", package="python3.15"),
+)
+
+BARE = "bare"
+"""The part of a row that is README's commands; the others are the names of servers."""
+
+
+class Cell(Struct, frozen=True):
+    system: System
+    part: str
+
+    @property
+    def slug(self) -> str:
+        return f"{self.system.suite}-{self.system.python}-{self.part}"
+
+
+class Counts(Struct, frozen=True):
+    """How a run of the tests ended: numbers of tests, seconds, and a line for each that failed."""
+
+    numbers: dict[str, int]
+    seconds: float
+    failed: list[str]
+    end: str
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{count:,} {word}" for word, count in self.numbers.items()) or "no result"
+        return f"{numbers} in {self.seconds / 60:.1f} min"
+
+    @property
+    def is_green(self) -> bool:
+        return bool(self.numbers) and not {"failed", "error", "errors"} & {*self.numbers}
+
+
+class Result(Struct, frozen=True):
+    """What a cell's run gave; `serving_s` is how long command 1 took until the first answer, 0 where it was not run."""
+
+    day: str
+    version: str
+    tests: Counts
+    serving_s: float = 0.0
+
+
+class MatrixError(Exception):
+    """A cell that could not be run; `str()` of it says why."""
+
+
+# --- A fresh system
+
+
+class Machine:
+    """A system in an overlay, which an ordinary user with a clone of the repository has an account on.
+
+    Args:
+        cell: what it is for.
+        folder: where systems, overlays and logs are kept.
+        binds: further folders of this machine that are there, read-only.
+    """
+
+    def __init__(self, cell: Cell, folder: Path, binds: Sequence[Path]) -> None:
+        self._base = folder / "systems" / cell.system.suite
+        self._folder = folder / "machines" / cell.slug
+        self._binds = binds
+        self.log = folder / "logs" / f"{cell.slug}.log"
+
+    def make(self, system: System, commit: str) -> None:
+        """Set it up: the system, its user, pip's settings of this machine, and the clone."""
+        debootstrap(system, self._base)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for name in ("upper", "work", "root"):
+            (self._folder / name).mkdir(parents=True)
+        self.log.parent.mkdir(exist_ok=True)
+        self.log.write_text("")
+        etc, home = self._folder / "upper" / "etc", self._folder / "upper" / "home" / "user"
+        etc.mkdir()
+        home.mkdir(parents=True)
+        for path in (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf")):
+            with suppress(FileNotFoundError):
+                shutil.copy(path, etc / path.name)
+        settings = Path.home() / ".config" / "pip" / "pip.conf"
+        if settings.exists():
+            (home / ".config" / "pip").mkdir(parents=True)
+            shutil.copy(settings, home / ".config" / "pip" / "pip.conf")
+        run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(home / "postd")])
+        run(["git", "-C", str(home / "postd"), "checkout", "--quiet", "--detach", commit])
+        self.run("useradd --shell /bin/bash user && chown -R user: /home/user", user="root")
+        if system.package:
+            self.install(system.package, f"{system.package}-venv")
+            self.run(f"ln -s /usr/bin/{system.package} /usr/local/bin/python3", user="root")
+
+    def install(self, *packages: str) -> None:
+        # A mirror may stand still for longer than the lists of testing are valid.
+        update = "apt-get update -qq -o Acquire::Check-Valid-Until=false"
+        install = f"apt-get install -y -qq --no-install-recommends {shlex.join(packages)}"
+        self.run(f"{update} && DEBIAN_FRONTEND=noninteractive {install}", user="root")
+
+    def run(self, command: str, *, user: str = "user", check: bool = True) -> str:
+        """Run a line of shell; return what it wrote.
+
+        Raises:
+            MatrixError: it failed, unless `check` is false, or took longer than `COMMAND_MAX_S`.
+        """
+        with self.started(command, user=user) as process:
+            try:
+                output, _ = process.communicate(timeout=COMMAND_MAX_S)
+            except subprocess.TimeoutExpired:
+                raise MatrixError(f"{command}: not done after {COMMAND_MAX_S} s") from None
+        with self.log.open("a") as log:
+            log.write(f"$ {command}\n{output}\n")
+        if check and process.returncode:
+            raise MatrixError(f"{command}: {output[-500:]}")
+        return output
+
+    @contextmanager
+    def started(self, command: str, *, user: str = "user") -> Iterator[subprocess.Popen[str]]:
+        """Start a line of shell; what is left of its processes is killed at the end."""
+        root = self._folder / "root"
+        overlay = f"lowerdir={self._base},upperdir={self._folder / 'upper'},workdir={self._folder / 'work'}"
+        lines = [
+            f"mount -t overlay overlay -o {shlex.quote(overlay)} {shlex.quote(str(root))}",
+            *_mounts(root, self._binds),
+        ]
+        inside = ["chroot", str(root), "/usr/bin/env", "-i", *_environment(user), "/bin/bash", "-c", command]
+        if user != "root":
+            inside[1:1] = [f"--userspec={user}:{user}"]
+        # The shell stays, as the first process of its name space: unshare's kill would not reach one with other rights.
+        script = f"set -e; {'; '.join(lines)}; cd /; {shlex.join(inside)} || exit $?"
+        name_spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script]
+        process = subprocess.Popen(
+            name_spaces, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+def debootstrap(system: System, base: Path) -> None:
+    """Install a bare system with python3, venv and git in a folder, unless it is there."""
+    if base.exists():
+        return
+    making = base.with_suffix(".making")
+    shutil.rmtree(making, ignore_errors=True)
+    making.parent.mkdir(parents=True, exist_ok=True)
+    scripts = Path("/usr/share/debootstrap/scripts")
+    script = scripts / system.suite
+    if not script.exists():  # a release that this debootstrap is too old for
+        script = scripts / ("gutsy" if system.mirror == UBUNTU else "sid")
+    packages = "python3,python3-venv,git,ca-certificates"
+    options = ["--variant=minbase", f"--include={packages}", f"--components={system.components}"]
+    run(["debootstrap", *options, system.suite, str(making), system.mirror, str(script)])
+    making.rename(base)
+
+
+def _mounts(root: Path, binds: Iterable[Path]) -> Iterator[str]:
+    yield f"mount -t proc proc {shlex.quote(f'{root}/proc')}"
+    for path in (Path("/dev"), *binds):
+        inside = shlex.quote(f"{root}{path}")
+        yield f"mkdir -p {inside}; mount --rbind {shlex.quote(str(path))} {inside}"
+
+
+def _environment(user: str) -> list[str]:
+    home = "/root" if user == "root" else f"/home/{user}"
+    given = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_")]
+    return [f"HOME={home}", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", *given]
+
+
+def run(command: Sequence[str]) -> str:
+    """Run a command on this machine; return what it wrote.
+
+    Raises:
+        MatrixError: it failed.
+    """
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise MatrixError(f"{shlex.join(command)}: {done.stdout[-500:]}")
+    return done.stdout
+
+
+# --- A cell
+
+
+def commands() -> tuple[str, str]:
+    """Return README's two commands: that which serves, and that which tests."""
+    serve, test = re.findall(r"^```sh\n(.*)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)[:2]
+    return serve, test
+
+
+def run_cell(cell: Cell, machine: Machine) -> Result:
+    """Run what a cell stands for on its new machine."""
+    serve, test = commands()
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    if cell.part == BARE:
+        version = machine.run("python3 -c 'import platform; print(platform.python_version())'").strip()
+        serving_s = _measure_serving(machine, serve)
+        return Result(day, f"Python {version}", _count(machine, test), serving_s)
+    server = cell.part
+    machine.install(server, "openssl")
+    version = _read_version(machine.run(f"{server} --version"))
+    environment = f"POSTD_REQUIRE_ALL=1 POSTD_REDIS_SERVER=/usr/bin/{server}"
+    return Result(day, version, _count(machine, f"export {environment}; {test} {STORE_TESTS}"))
+
+
+def _read_version(shown: str) -> str:
+    name, version = re.findall(r"^(\w+) server v=(\S+)", shown)[0]
+    return f"{name} {version}"
+
+
+def _measure_serving(machine: Machine, command: str) -> float:
+    start = time.monotonic()
+    with machine.started(f"cd ~/postd && {command}") as process:
+        while time.monotonic() < start + SERVE_MAX_S and process.poll() is None:
+            with suppress(OSError), urllib.request.urlopen("http://127.0.0.1:8080/post", timeout=5) as answer:
+                if answer.status == 200:
+                    return time.monotonic() - start
+            time.sleep(0.1)
+        process.kill()
+        raise MatrixError(f"{command}: nothing was served: {process.communicate()[0][-500:]}")
+
+
+def _count(machine: Machine, command: str) -> Counts:
+    start = time.monotonic()
+    output = machine.run(f"cd ~/postd && {command}", check=False)
+    return read_counts(output, time.monotonic() - start)
+
+
+def read_counts(output: str, seconds: float) -> Counts:
+    """Read what pytest wrote with `-q`: its last line of counts, and a line for each test that failed."""
+    lines = output.splitlines()
+    sums = [line.partition(" in ")[0] for line in lines if re.match(r"\d+ \w+.* in [\d.]+s", line)]
+    numbers = {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", sums[-1] if sums else "")}
+    failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return Counts(numbers, seconds, failed, "\n".join(lines[-8:]))
+
+
+# --- The table
+
+INTRODUCTION = """\
+`python -m tests.platforms.matrix --write` made this table. It ran README's two commands as an ordinary user, in a clone
+on a bare system, and the tests of the stores and of both Redis samples in `etc/` against the servers of that system."""
+
+
+def make_page(cells: Sequence[Cell], results: Mapping[str, Result], commit: str) -> str:
+    """Return the table as Markdown; a cell without a result is "not run"."""
+    rows = [("system", "Python", "serves after", "README's tests", "stores on Redis", "stores on Valkey")]
+    for system in dict.fromkeys(cell.system for cell in cells):
+        bare, redis, valkey = (results.get(Cell(system, part).slug) for part in (BARE, "redis-server", "valkey-server"))
+        rows.append(
+            (
+                system.name,
+                bare.version.removeprefix("Python ") if bare else system.python,
+                f"{bare.serving_s:.0f} s" if bare else "not run",
+                str(bare.tests) if bare else "not run",
+                f"{redis.version}: {redis.tests}" if redis else _absent(system, "redis-server"),
+                f"{valkey.version}: {valkey.tests}" if valkey else _absent(system, "valkey-server"),
+            )
+        )
+    red = [(cell.slug, results[cell.slug]) for cell in cells if cell.slug in results]
+    failed = [f"- {slug}: {line}" for slug, result in red for line in result.tests.failed or _unfinished(result)]
+    days = sorted({result.day for result in results.values()})
+    parts = [
+        "# Platforms",
+        INTRODUCTION,
+        "\n".join(
+            [
+                f"- {processor()}, {os.cpu_count()} cores; {' and '.join(days) or 'not run'}; commit {commit[:10]}",
+                "- systems are chroots of `debootstrap --variant=minbase` with python3, python3-venv, git",
+                f"- tests of the stores: `{STORE_TESTS}`",
+            ]
+        ),
+        table(rows),
+        "## What failed",
+        "\n".join(failed) or "Nothing.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _absent(system: System, server: str) -> str:
+    return "not run" if server in system.servers else "not in it"
+
+
+def _unfinished(result: Result) -> list[str]:
+    return [] if result.tests.is_green else [result.tests.end]
+
+
+def parse_arguments(cells: Sequence[Cell]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run README's commands and the tests of the stores on fresh systems.")
+    slugs = [cell.slug for cell in cells]
+    parser.add_argument("cells", nargs="*", default=slugs, metavar="CELL", help=f"of {', '.join(slugs)}; all")
+    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/postd-platforms"), help="%(default)s")
+    parser.add_argument("--bind", type=Path, action="append", default=[], help="a folder that systems have, too")
+    parser.add_argument("--again", action="store_true", help="run cells that have a result, too")
+    parser.add_argument("--write", action="store_true", help="write bench/PLATFORMS.md, too")
+    options = parser.parse_args()
+    unknown = {*options.cells} - {*slugs}
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(slugs)}")
+    return options
+
+
+def main() -> None:
+    cells = [Cell(system, part) for system in SYSTEMS for part in (BARE, *system.servers)]
+    options = parse_arguments(cells)
+    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
+    kept = options.folder / "results" / commit
+    kept.mkdir(parents=True, exist_ok=True)
+    for cell in cells:
+        file = kept / f"{cell.slug}.json"
+        if cell.slug not in options.cells or (file.exists() and not options.again):
+            continue
+        machine = Machine(cell, options.folder, options.bind)
+        try:
+            machine.make(cell.system, commit)
+            result = run_cell(cell, machine)
+        except MatrixError as error:
+            result = Result(f"{datetime.now(UTC):%Y-%m-%d}", "", Counts({}, 0.0, [], str(error)))
+        file.write_bytes(msgspec.json.encode(result))
+        machine.remove()
+        print(f"{cell.slug}: {result.version}, {result.tests}; log: {machine.log}", file=sys.stderr, flush=True)
+    files = [(cell.slug, kept / f"{cell.slug}.json") for cell in cells]
+    results = {slug: msgspec.json.decode(file.read_bytes(), type=Result) for slug, file in files if file.exists()}
+    page = make_page(cells, results, commit)
+    print(page)
+    if options.write:
+        RESULTS.write_text(page)
+    sys.exit(0 if all(result.tests.is_green for result in results.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
