@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.store.redis_scripts import load_script
-from postd.store.redis_wire import Info, RedisProtocol
+from postd.store.redis_wire import Info, RedisProtocol, RedisReplyError
 
 WAIT_MAX_MS = 500
 """How long a replica may take."""
@@ -81,8 +81,9 @@ class Confirmer:
             written = self.protocol.ask("EVAL", _CONFIRM.text, 0, give_up_at=self._give_up_at)
             answer = self.protocol.ask("WAIT", 1, WAIT_MAX_MS, give_up_at=self._give_up_at)
             _, confirmed = await gatherResults([written, answer], consumeErrors=True)
-        except FirstError as error:
-            return f"{self.protocol.where}: {error.subFailure.getErrorMessage()}"
+        except FirstError as first:
+            error = first.subFailure.value
+            return str(error.as_store_error(self.protocol.where) if isinstance(error, RedisReplyError) else error)
         except (StoreRefusedError, StoreUnavailableError) as error:
             return error.why
         return "" if confirmed else f"{self.protocol.where}: no replica has the last writes yet"

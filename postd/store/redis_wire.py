@@ -45,17 +45,43 @@ _HEARD_LOOK_EVERY_S = 0.005
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
-_NO_RIGHT = "The user executing the script can't"  # use a command, or a key; it has no word before it
-_CROWDED = "max number of clients reached"
-_CODES = (
-    "NOSCRIPT|OOM|FULL|LOADING|BUSY|MASTERDOWN|READONLY|NOREPLICAS|MISCONF|NOAUTH|WRONGPASS|NOPERM|LATE|GONE|WRONGTYPE"
-    f"|{_NO_RIGHT}|{_CROWDED}"
-)
-_CODE = re.compile(rf"\b(?:{_CODES})\b")
-_WHICH_SCRIPT = re.compile(r"\.? script: [0-9a-f]{40}, on @user_script:\d+")
-"""What Redis 7 ends with; the same trouble is another in each script with it."""
-_FULL = {"OOM", "FULL"}
-_REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", _NO_RIGHT}
+_ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
+    # What somebody has to mend, in the settings of the server or in ours.
+    "NOPERM": StoreRefusedError,
+    "ACL failure in script": StoreRefusedError,  # its NOPERM: Redis 7.2 and newer, Valkey
+    "The user executing the script can't": StoreRefusedError,  # the same, Redis 6.2 and 7.0
+    "NOAUTH": StoreRefusedError,
+    "WRONGPASS": StoreRefusedError,
+    "WRONGTYPE": StoreRefusedError,
+    "unknown command": StoreRefusedError,  # it was renamed, or there is no such command
+    "Unknown command": StoreRefusedError,  # the same in a script, Valkey
+    "Unknown Redis command": StoreRefusedError,  # Redis
+    # No room.
+    "OOM": StoreFullError,
+    "FULL": StoreFullError,
+    # What passes.
+    "NOSCRIPT": StoreUnavailableError,
+    "LOADING": StoreUnavailableError,
+    "BUSY": StoreUnavailableError,
+    "MASTERDOWN": StoreUnavailableError,
+    "READONLY": StoreUnavailableError,
+    "NOREPLICAS": StoreUnavailableError,
+    "MISCONF": StoreUnavailableError,
+    "max number of clients reached": StoreUnavailableError,
+    # Those of our own scripts.
+    "LATE": StoreUnavailableError,
+    "GONE": StoreUnavailableError,
+}
+"""What errors of Redis 6.2 to 8 and Valkey 7.2 to 9 mean, by the words that tell their kind.
+
+All but the last two are raised alike by a command and by a command in a script, unless two spellings are given.
+"""
+
+_CODE = re.compile(rf"\b(?:{'|'.join(map(re.escape, _ERRORS))})\b")
+_WHERE_IN_SCRIPT = re.compile(r"\.? script: (?:[0-9a-f]{40}, )?on @user_script:\d+")
+"""What errors in scripts end with, from Redis 7 on, without the digest from Valkey 9 on: one trouble would be another
+in each script that meets it."""
+_ARGUMENTS = re.compile(r", with args beginning with: .*", re.DOTALL)
 
 
 Info = Mapping[str, str]
@@ -68,22 +94,27 @@ def decode_info(text: str) -> Info:
 
 
 class RedisReplyError(Exception):
-    """The server answered with an error. `code` is Redis' word for its kind, empty for one that we don't know."""
+    """The server answered with an error.
+
+    Attributes:
+        code: the words that tell its kind, a key of `_ERRORS`; empty for one that we don't know.
+        text: what it says, from these words on, without what differs from script to script.
+        is_refusal: whether it stays until somebody mends something.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        text = _WHICH_SCRIPT.sub("", text)
+        text = _ARGUMENTS.sub("", _WHERE_IN_SCRIPT.sub("", text))
         # Redis 6 wraps what a script has met into an error of its own: the word stands somewhere in it.
         found = _CODE.search(text)
         self.code = found[0] if found else ""
         self.text = " ".join(text[found.start() if found else 0 :].split()).removesuffix(".")
+        self._kind = _ERRORS.get(self.code, StoreUnavailableError)  # one that we don't know may pass
+        self.is_refusal = self._kind is StoreRefusedError
 
     def as_store_error(self, where: str) -> StoreRefusedError | StoreUnavailableError:
         """Put the error into our words."""
-        why = f"{where}: {self.text}"
-        if self.code in _FULL:
-            return StoreFullError(why)
-        return StoreRefusedError(why) if self.code in _REFUSED else StoreUnavailableError(why)
+        return self._kind(f"{where}: {self.text}")
 
 
 class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no types

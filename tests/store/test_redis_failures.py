@@ -4,7 +4,8 @@ import gc
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
 from postd.errors import (
     ChangesGoneError,
+    PostdError,
     StoreFullError,
     StoreMissingError,
     StoreRefusedError,
@@ -765,6 +767,7 @@ def test_a_server_that_is_too_old_is_refused(lasting: RedisServer) -> None:
         "ERR Error running script (call to f_{sha}): @user_script:87: @user_script: 87: -{why}.",  # Redis 6
         "{why}. script: {sha}, on @user_script:87.",  # Redis 7
         "{why} script: {sha}, on @user_script:87.",
+        "{why}. script: on @user_script:87.",  # Valkey 9
     ],
 )
 def test_what_a_script_meets_is_told_alike_whichever_it_is(answer: str) -> None:
@@ -772,6 +775,65 @@ def test_what_a_script_meets_is_told_alike_whichever_it_is(answer: str) -> None:
     why = "OOM command not allowed when used memory > 'maxmemory'"
     error = RedisReplyError(answer.format(why=why, sha="01fa4b0a51" * 4))
     assert (error.code, error.text) == ("OOM", why)
+
+
+def provoke_misconf(server: RedisServer) -> None:
+    """Let snapshots fail: something else has their name."""
+    (server.folder / "dump.rdb" / "x").mkdir(parents=True)
+    server.ask("CONFIG", "SET", "save", "3600 1000000")
+    server.ask("BGSAVE")
+    deadline = time.monotonic() + BACK_WITHIN_S
+    while server.ask("INFO", "persistence")["rdb_last_bgsave_status"] != "err":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def provoke_masterdown(server: RedisServer) -> None:
+    server.ask("CONFIG", "SET", "replica-serve-stale-data", "no")
+    server.ask("REPLICAOF", "127.0.0.1", "1")
+
+
+def asking(*command: object) -> Callable[[RedisServer], object]:
+    return lambda server: server.ask(*command)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "provoke", "command"),
+    [
+        (StoreRefusedError, "can't run|no permissions", asking("ACL", "SETUSER", "p", "-set"), ("SET", "a", "b")),
+        (StoreRefusedError, "can't access|access", asking("ACL", "SETUSER", "p", "resetkeys"), ("SET", "a", "b")),
+        (StoreRefusedError, "WRONGTYPE", asking("SADD", "a", "b"), ("GET", "a")),
+        (StoreRefusedError, "[Uu]nknown (Redis )?command", asking("PING"), ("NOSUCHCOMMAND", "a")),
+        (StoreFullError, "OOM", asking("CONFIG", "SET", "maxmemory", "1"), ("SET", "a", "b")),
+        (StoreUnavailableError, "NOREPLICAS", asking("CONFIG", "SET", "min-replicas-to-write", "1"), ("SET", "a", "b")),
+        (StoreUnavailableError, "READONLY", asking("REPLICAOF", "127.0.0.1", "1"), ("SET", "a", "b")),
+        (StoreUnavailableError, "MASTERDOWN", provoke_masterdown, ("GET", "a")),
+        (StoreUnavailableError, "MISCONF", provoke_misconf, ("SET", "a", "b")),
+    ],
+)
+@ensureDeferred
+async def test_error_means_the_same_in_a_command_and_in_a_script(
+    server: RedisServer,
+    kind: type[PostdError],
+    words: str,
+    provoke: Callable[[RedisServer], object],
+    command: tuple[str, ...],
+) -> None:
+    server.ask("ACL", "SETUSER", "p", "on", ">x", "~*", "+@all")
+    address = RedisAddress(hosts=(Host("127.0.0.1", server.port),), user="p", password="x")
+    protocol = await connect(address, address.hosts[0], reactor=reactor)
+    try:
+        provoke(server)
+        script = "(unpack(ARGV))"
+        for asked in (command, *(("EVAL", f"return redis.{call}{script}", 0, *command) for call in ("call", "pcall"))):
+            with pytest.raises(RedisReplyError) as caught:
+                await protocol.ask_soon(*asked)
+            error = caught.value.as_store_error("here")
+            assert type(error) is kind
+            assert re.match(f"here: .*(?:{words})", error.why)
+            assert "user_script" not in error.why
+    finally:
+        protocol.hang_up()
 
 
 def test_a_host_that_does_not_answer() -> None:
