@@ -22,7 +22,7 @@ from postd.store.writes import QUEUE_MAX
 STEP = 100_000
 """How much further ids and revisions go on where some of the last ones may have been lost."""
 
-_OLDEST = (6, 2)
+_OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 _BEGIN = load_script("begin")
 
 
@@ -151,9 +151,8 @@ class RedisEngine:
 
     async def _begin(self, protocol: RedisProtocol, info: Info) -> None:
         """Look whether a server is fit, and whether its database is ours and goes on where we know it to have been."""
-        where, version = protocol.where, info.get("redis_version", "")
-        if not _is_new_enough(version):
-            raise StoreRefusedError(f"{where}: is Redis {version}; it takes 6.2 or newer")
+        where = protocol.where
+        _check_version(where, info)
         if info.get("loading") == "1":
             raise StoreUnavailableError(f"{where}: is loading its data")
         self._keys.clear()
@@ -190,9 +189,14 @@ class RedisEngine:
                 self._told.add(problem)
 
 
-def _is_new_enough(version: str) -> bool:
+def _check_version(where: str, info: Info) -> None:
+    """Raise StoreRefusedError if a server is too old."""
+    # Valkey says that it is Redis 7.2.4, for clients that know only of Redis.
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version, oldest = info.get(f"{name.lower()}_version", ""), _OLDEST[name]
     parts = version.split(".")[:2]
-    return all(part.isdecimal() for part in parts) and tuple(map(int, parts)) >= _OLDEST
+    if not all(part.isdecimal() for part in parts) or tuple(map(int, parts)) < oldest:
+        raise StoreRefusedError(f"{where}: is {name} {version}; it takes {oldest[0]}.{oldest[1]} or newer")
 
 
 def _problems(info: Info) -> Iterator[str]:

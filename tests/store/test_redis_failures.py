@@ -752,13 +752,28 @@ async def test_whatever_meets_it_on_the_way_it_connects_again(guarded: RedisServ
             assert len(log.lines("trying again")) <= 4
 
 
-def test_a_server_that_is_too_old_is_refused(lasting: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("name", "version", "why"),
+    [
+        (b"redis", b"6.0.", r"is Redis 6\.0\.\d*; it takes 6\.2 or newer$"),
+        (b"valkey", b"7.1.", r"is Valkey 7\.1\.\d*; it takes 7\.2 or newer$"),
+        (b"redis", b"10.0", None),
+        (b"valkey", b"10.", None),
+    ],
+)
+def test_server_that_is_too_old_is_refused(lasting: RedisServer, name: bytes, version: bytes, why: str | None) -> None:
+    def pretend(data: bytes) -> bytes:
+        """Put another name and version, of the same length, into the answer to INFO."""
+        told = name + b"_version:" + version
+        return re.sub(rb"(?:redis|valkey)_version:[0-9.]+", lambda found: told.ljust(len(found[0]), b"0"), data)
+
     with Proxy(lasting.port) as proxy:
-        proxy.to_client = lambda data: re.sub(rb"redis_version:\d\.\d\.", b"redis_version:6.0.", data)
-        with pytest.raises(StoreRefusedError, match=r"is Redis 6\.0\.\d+; it takes 6\.2 or newer"):
+        proxy.to_client = pretend
+        if why:
+            with pytest.raises(StoreRefusedError, match=why):
+                make_store(proxy.url).prepare()
+        else:
             make_store(proxy.url).prepare()
-        proxy.to_client = lambda data: re.sub(rb"redis_version:\d\.\d\.", b"redis_version:10.0", data)
-        make_store(proxy.url).prepare()
 
 
 @pytest.mark.parametrize(
