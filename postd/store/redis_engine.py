@@ -153,6 +153,8 @@ class RedisEngine:
         """Look whether a server is fit, and whether its database is ours and goes on where we know it to have been."""
         where = protocol.where
         _check_version(where, info)
+        if info.get("cluster_enabled") == "1":
+            raise StoreRefusedError(f"{where}: is part of a Redis Cluster, which postd cannot use")
         if info.get("loading") == "1":
             raise StoreUnavailableError(f"{where}: is loading its data")
         self._keys.clear()

@@ -776,6 +776,13 @@ def test_server_that_is_too_old_is_refused(lasting: RedisServer, name: bytes, ve
             make_store(proxy.url).prepare()
 
 
+def test_redis_cluster_is_refused(lasting: RedisServer) -> None:
+    with Proxy(lasting.port) as proxy:
+        proxy.to_client = lambda data: data.replace(b"cluster_enabled:0", b"cluster_enabled:1")
+        with pytest.raises(StoreRefusedError, match="is part of a Redis Cluster"):
+            make_store(proxy.url).prepare()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
