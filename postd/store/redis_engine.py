@@ -24,6 +24,7 @@ STEP = 100_000
 
 _OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 _BEGIN = load_script("begin")
+_RIGHTS = load_script("rights")
 
 
 class RedisEngine:
@@ -157,6 +158,7 @@ class RedisEngine:
             raise StoreRefusedError(f"{where}: is part of a Redis Cluster, which postd cannot use")
         if info.get("loading") == "1":
             raise StoreUnavailableError(f"{where}: is loading its data")
+        await self._check_rights(protocol)
         self._keys.clear()
         answer = protocol.ask_soon(
             "EVAL",
@@ -178,6 +180,8 @@ class RedisEngine:
         if found == "other":
             raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
         self._saw(post_id=int(detail), revision=int(revision))
+        if found == "new":
+            await self._check_rights(protocol)  # to change what was not there before
         if found == "parted":
             self._log.warn(
                 "store: {where}: the server was started anew, or is another one: it may lack the last writes; new ids "
@@ -189,6 +193,33 @@ class RedisEngine:
             if problem not in self._told:
                 self._log.warn("store: {where}: {problem}", where=where, problem=problem)
                 self._told.add(problem)
+
+    async def _check_rights(self, protocol: RedisProtocol) -> None:
+        """Find out whether the server lets us use the commands and the keys that we need.
+
+        Raises:
+            StoreRefusedError: it does not; the message names them.
+            StoreUnavailableError, RedisReplyError: as for `RedisProtocol.ask_soon`.
+        """
+        if self._address.primary:
+            await protocol.ask_soon("WAIT", 0, 0)
+        arguments = (0, *KEYS.values())
+        try:
+            met = await protocol.ask_soon("EVALSHA", _RIGHTS.sha1, *arguments)
+        except RedisReplyError as error:
+            if error.code != "NOSCRIPT":
+                raise
+            met = await protocol.ask_soon("EVAL", _RIGHTS.text, *arguments)
+        errors = [(name, RedisReplyError(text)) for name, text in met]
+        # SADD meets a key of another type where it is allowed.
+        refused = [(name, error) for name, error in errors if error.is_refusal and error.code != "WRONGTYPE"]
+        if refused:
+            # A command may be refused for the key that it was tried with, which stands there itself.
+            names = [name for name, error in refused if (name in KEYS.values()) == (" key" in error.text)]
+            raise StoreRefusedError(
+                f"{protocol.where}: refuses {', '.join(names)}: {refused[0][1].text} "
+                "(what postd needs: etc/redis.conf.example)"
+            )
 
 
 def _check_version(where: str, info: Info) -> None:

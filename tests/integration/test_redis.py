@@ -235,8 +235,10 @@ def test_a_refusal_that_comes_late_ends_the_start(tmp_path: Path) -> None:
 def test_a_store_that_refuses_us_ends_the_start_in_one_line(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis", f"requirepass {SECRET}", password=SECRET) as redis:
         place = f"127.0.0.1:{redis.port}"
+        redis.ask("ACL", "SETUSER", "limited", "on", ">wr0ng", "~*", "+@all", "-hset")
         for url, words in (
             (f"redis://:wr0ng@{place}", ["--store: redis://:***@", "WRONGPASS"]),
+            (f"redis://limited:wr0ng@{place}", ["--store: redis://limited:***@", "refuses HSET: "]),
             (f"redis://{place}?password_file=none", ["--store: ", f"{tmp_path}/none", "No such file or directory"]),
             (f"redis://:wr0ng@{place}/x", ["--store: ", "has no number where that of a database is wanted"]),
             (f"rediss://:{SECRET}@{place}?ca_file=none", ["--store: ", f"{tmp_path}/none", "cannot be read"]),

@@ -645,41 +645,113 @@ async def test_a_password_changed_while_it_runs_is_taken_up_from_its_file(
 
 
 SAMPLE = Path(__file__).parent.parent.parent / "etc" / "redis.conf.example"
+(SAMPLE_RULES,) = re.findall(r"^user postd on >\S+ (.*)", SAMPLE.read_text(), re.MULTILINE)
+
+
+@pytest.fixture
+def limited_url(lasting: RedisServer) -> Iterator[str]:
+    """The URL of a server without data, for a user that has the rules of the sample settings."""
+    lasting.ask("ACL", "SETUSER", "postd", "reset", "on", ">s3cret", *SAMPLE_RULES.split())
+    yield f"redis://postd:s3cret@127.0.0.1:{lasting.port}"
+    lasting.ask("ACL", "DELUSER", "postd")
+
+
+@pytest.mark.parametrize("database", ["new", "existing"])
+def test_missing_permission_for_any_command_refuses_the_start(
+    lasting: RedisServer, limited_url: str, database: str
+) -> None:
+    for command in re.findall(r"\+(?!auth|wait)(\w+)", SAMPLE_RULES):
+        lasting.ask("FLUSHALL")
+        if database == "existing":
+            make_store(limited_url).prepare()
+        lasting.ask("ACL", "SETUSER", "postd", f"-{command}")
+        with pytest.raises(StoreRefusedError, match=rf"refuses {command.upper()}: |NOPERM .*'{command}'"):
+            make_store(limited_url).prepare()
+        lasting.ask("ACL", "SETUSER", "postd", f"+{command}")
+
+
+def test_all_missing_permissions_are_named_in_one_message(lasting: RedisServer, limited_url: str) -> None:
+    lasting.ask("ACL", "SETUSER", "postd", "-hset", "-zadd", "-incr")
+    with pytest.raises(
+        StoreRefusedError, match=r": refuses HSET, ZADD: .+ \(what postd needs: etc/redis.conf.example\)"
+    ):
+        make_store(limited_url).prepare()
+    lasting.ask("ACL", "SETUSER", "postd", "+hset", "+zadd", "resetkeys", "~postd:[^n]*")
+    with pytest.raises(StoreRefusedError, match=r": refuses postd:nonce:, postd:nonces: .* key"):
+        make_store(limited_url).prepare()
+    assert lasting.ask("DBSIZE") == 0
+
+
+def test_check_of_permissions_changes_nothing(lasting: RedisServer) -> None:
+    make_store(lasting.url).prepare()
+    keys = {key: lasting.ask("DUMP", key, decode_responses=False) for key in lasting.ask("KEYS", "*")}
+    make_store(lasting.url).prepare()
+    assert {key: lasting.ask("DUMP", key, decode_responses=False) for key in lasting.ask("KEYS", "*")} == keys
 
 
 @ensureDeferred
-async def test_the_user_of_the_sample_settings_may_do_what_is_needed(lasting: RedisServer) -> None:
-    (rule,) = re.findall(r"^user postd on >\S+ (.*)", SAMPLE.read_text(), re.MULTILINE)
-    lasting.ask("ACL", "SETUSER", "postd", "reset", "on", ">s3cret", *rule.split())
-    try:
-        async with connected(f"redis://postd:s3cret@127.0.0.1:{lasting.port}") as store:
-            assert [await store.add_post("x"), await store.add_post("y")] == [1, 2]
-            await store.replace_post(1, "z")
-            await store.delete_post(2)
-            assert await posts_of(store) == [(1, "z")]
-            assert len(await store.list_changes(after=0, limit=10)) == 4
-            assert await import_posts(store, [(7, "seven")]) == 1
-            assert len(await store.key("x")) == 32
-            assert await store.use_nonce(b"n", 1, expires=NOW)
-            await store.add_session(id_hash_of(1), make_session())
-            await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
-            assert len(await store.list_sessions()) == 1
-            assert await store.delete_sessions_of({"alice": None}) == 1
-            assert await store.delete_all_sessions() == 0
-            reservation = Reservation("one", FAILURE_KEYS, NOW + 1)
-            assert await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW) is None
-            await store.release_attempt(reservation)
-            assert await store.add_failure(FAILURE_KEYS, now=NOW, expires=NOW + 1) != {}
-            assert await store.count_failures(FAILURE_KEYS, now=NOW) != {}
-            await store.forget_failures(FAILURE_KEYS[0])
-            await store.purge_expired(now=NOW + 9999)
-        with pytest.raises(Exception, match=r"no permissions|NOPERM"):
-            lasting.ask("FLUSHALL", username="postd", password="s3cret")
-        lasting.ask("ACL", "SETUSER", "postd", "-evalsha", "-eval")
-        with pytest.raises(StoreRefusedError, match="NOPERM"):
-            make_store(f"redis://postd:s3cret@127.0.0.1:{lasting.port}").prepare()
-    finally:
-        lasting.ask("ACL", "DELUSER", "postd")
+async def test_permission_lost_while_running_fails_writes_until_it_is_back(
+    lasting: RedisServer, limited_url: str, log: Log
+) -> None:
+    async with connected(limited_url) as store:
+        await store.add_post("before")
+        lasting.ask("ACL", "SETUSER", "postd", "-zadd")
+        errors = await fails(
+            store.add_post("x"), store.add_session(id_hash_of(1), make_session()), store.use_nonce(b"n", 1, expires=NOW)
+        )
+        assert {type(error) for error in errors} == {StoreUnavailableError}
+        assert await posts_of(store) == [(1, "before")]
+        (line,) = log.lines("writing fails")
+        assert re.search("can't run this command|no permissions to run the 'zadd' command", line)
+        lasting.ask("ACL", "SETUSER", "postd", "+zadd")
+        assert await store.add_post("after") > 1
+        assert len(log.lines("writing works again")) == 1
+
+
+@ensureDeferred
+async def test_permission_missing_at_a_reconnect_is_logged_once(
+    lasting: RedisServer, limited_url: str, log: Log
+) -> None:
+    async with connected(limited_url) as store:
+        await store.add_post("before")
+        lasting.ask("ACL", "SETUSER", "postd", "-zadd")
+        lasting.ask("CLIENT", "KILL", "TYPE", "normal")
+        await wait_for_error(store, "refuses ZADD: ")
+        await sleep(1)
+        assert len(log.lines("refuses ZADD: ")) == 1
+        lasting.ask("ACL", "SETUSER", "postd", "+zadd")
+        await serves_again(store)
+        assert await posts_of(store) == [(1, "before")]
+
+
+@ensureDeferred
+async def test_the_user_of_the_sample_settings_may_do_what_is_needed(lasting: RedisServer, limited_url: str) -> None:
+    async with connected(limited_url) as store:
+        assert [await store.add_post("x"), await store.add_post("y")] == [1, 2]
+        await store.replace_post(1, "z")
+        await store.delete_post(2)
+        assert await posts_of(store) == [(1, "z")]
+        assert len(await store.list_changes(after=0, limit=10)) == 4
+        assert await import_posts(store, [(7, "seven")]) == 1
+        assert len(await store.key("x")) == 32
+        assert await store.use_nonce(b"n", 1, expires=NOW)
+        await store.add_session(id_hash_of(1), make_session())
+        await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
+        assert len(await store.list_sessions()) == 1
+        assert await store.delete_sessions_of({"alice": None}) == 1
+        assert await store.delete_all_sessions() == 0
+        reservation = Reservation("one", FAILURE_KEYS, NOW + 1)
+        assert await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW) is None
+        await store.release_attempt(reservation)
+        assert await store.add_failure(FAILURE_KEYS, now=NOW, expires=NOW + 1) != {}
+        assert await store.count_failures(FAILURE_KEYS, now=NOW) != {}
+        await store.forget_failures(FAILURE_KEYS[0])
+        await store.purge_expired(now=NOW + 9999)
+    with pytest.raises(Exception, match=r"no permissions|NOPERM"):
+        lasting.ask("FLUSHALL", username="postd", password="s3cret")
+    lasting.ask("ACL", "SETUSER", "postd", "-evalsha", "-eval")
+    with pytest.raises(StoreRefusedError, match="NOPERM"):
+        make_store(limited_url).prepare()
 
 
 # What stands between

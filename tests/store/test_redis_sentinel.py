@@ -237,6 +237,16 @@ async def test_one_sentinel_that_answers_is_enough(tmp_path: Path) -> None:
             assert await store.add_post("a connection that there is needs no sentinels") == 2
 
 
+def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        primary = stack.enter_context(RedisServer(tmp_path / "redis"))
+        primary.ask("ACL", "SETUSER", "p", "on", ">x", "~*", "+@all", "-wait")
+        sentinel = stack.enter_context(Sentinel(tmp_path / "sentinel", primary.port))
+        with pytest.raises(StoreRefusedError, match=r"NOPERM .*'wait'"):
+            make_store(f"redis+sentinel://p:x@127.0.0.1:{sentinel.port}/main").prepare()
+        make_store(f"redis://p:x@127.0.0.1:{primary.port}").prepare()
+
+
 @ensureDeferred
 async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store:
