@@ -155,7 +155,7 @@ def test_postd_may_do_what_it_does_and_no_more(server: ExampleServer) -> None:
 
 
 REFUSING = {
-    "OOM": (("maxmemory", "1mb"),),
+    "OOM": (("maxmemory", "1"),),
     "NOREPLICAS": (("min-replicas-to-write", "1"),),
     "READONLY": (),
     "MISCONF": (("stop-writes-on-bgsave-error", "yes"), ("save", "3600 1000000")),
@@ -287,3 +287,18 @@ async def test_a_group_survives_its_primary(group: tuple[list[ExampleServer], li
         assert (await store.get_post(ids[0])).post == "before"
     finally:
         await store.stop()
+
+
+@ensureDeferred
+async def test_requested_failover_takes_no_other_rights(
+    group: tuple[list[ExampleServer], list[ExampleSentinel]],
+) -> None:
+    servers, sentinels = group
+    request = ("SENTINEL", "FAILOVER", "main")
+    try:
+        sentinels[0].ask(*request, "COORDINATED")  # by the primary itself: Valkey 9
+    except redis.exceptions.ResponseError:
+        sentinels[0].ask(*request)
+    await once(lambda: servers[0].ask("ROLE")[0] == "slave")
+    await once(lambda: "failover" not in sentinels[0].ask("SENTINEL", "MASTER", "main")["flags"])
+    assert [server.ask("ACL", "LOG") for server in (*servers, *sentinels)] == [[]] * 6
