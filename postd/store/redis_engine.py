@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
@@ -128,13 +129,18 @@ class RedisEngine:
         return answer
 
     async def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Any:
+        connection = self._link.connection()
+
+        def ask(*command: object) -> Deferred[Any]:
+            return connection.ask(*command, 0, *arguments, give_up_at=self._reactor.seconds() + deadline_s)
+
         if not script.in_order:
             try:
-                return await self._link.ask("EVALSHA", script.sha1, 0, *arguments, deadline_s=deadline_s)
+                return await ask("EVALSHA", script.sha1)
             except RedisReplyError as error:
                 if error.code != "NOSCRIPT":
                     raise
-        return await self._link.ask("EVAL", script.text, 0, *arguments, deadline_s=deadline_s)
+        return await ask("EVAL", script.text)
 
     def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:
         """Tell what an error means for a request: once we have served, even a refusal may pass."""

@@ -132,9 +132,17 @@ class RedisLink:
             StoreUnavailableError: there is no connection, or it is lost meanwhile.
             RedisReplyError: the answer is an error.
         """
+        return self.connection().ask(*command, give_up_at=self._reactor.seconds() + deadline_s)
+
+    def connection(self) -> RedisProtocol:
+        """Return the connection that there is now; what was begun on it may be finished on it while it is closed.
+
+        Raises:
+            StoreUnavailableError: there is none.
+        """
         if self._protocol is None:
             raise StoreUnavailableError(self._why_not)
-        return self._protocol.ask(*command, give_up_at=self._reactor.seconds() + deadline_s)
+        return self._protocol
 
     async def confirm(self) -> None:
         """Return when a replica has all that was written until now, if there is to be one that has it.

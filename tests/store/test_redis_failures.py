@@ -329,6 +329,15 @@ async def test_scripts_that_the_server_forgets_are_sent_again(lasting: RedisServ
         assert len((await store.list_posts(limit=10)).posts) == 6
 
 
+@ensureDeferred
+async def test_stopping_finishes_writes_whose_script_the_server_has_forgotten(lasting: RedisServer) -> None:
+    async with connected(lasting.url) as store:
+        lasting.ask("SCRIPT", "FLUSH")
+        waiting = [started(store.add_post("x")) for _ in range(5)]
+        await store.stop()
+        assert await gatherResults(waiting) == [1, 2, 3, 4, 5]
+
+
 def test_an_empty_database_is_told_apart_from_a_store(lasting: RedisServer) -> None:
     with pytest.raises(StoreMissingError, match="there is no postd store in this database"):
         make_store(lasting.url).prepare(create=False)
