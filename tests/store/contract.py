@@ -560,6 +560,7 @@ class PostStoreContract(MovingContract):
 
     @ensureDeferred
     async def test_more_writes_than_it_takes_on_are_refused(self, store: Store) -> None:
+        await store.add_post("x")  # a server that does not know the script yet would be sent all twice
         waiting = [started(store.add_post("x")) for _ in range(QUEUE_MAX)]
         assert isinstance(await error_of(store.add_post("one too many")), StoreBusyError)
         # On a machine that is busy some may be given up in time.
@@ -568,15 +569,16 @@ class PostStoreContract(MovingContract):
         assert all(outcome.check(StoreUnavailableError) for outcome in refused)
         assert len(refused) < QUEUE_MAX
         stored = (await store.list_posts(limit=2 * QUEUE_MAX)).posts
-        assert QUEUE_MAX - len(refused) <= len(stored) <= QUEUE_MAX
+        assert QUEUE_MAX - len(refused) <= len(stored) - 1 <= QUEUE_MAX
 
     @ensureDeferred
     async def test_stopping_finishes_what_waits_and_refuses_the_rest(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
+        await store.add_post("x")
         waiting = [started(store.add_post("x")) for _ in range(1000)]
         stopping = started(store.stop())
         assert isinstance(await error_of(store.add_post("late")), StoreUnavailableError)
-        assert await gatherResults(waiting) == list(range(1, 1001))
+        assert await gatherResults(waiting) == list(range(2, 1002))
         await stopping
         assert isinstance(await error_of(store.version()), StoreUnavailableError)
 

@@ -513,7 +513,7 @@ async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer) -> No
 async def test_a_server_that_reads_its_data_is_waited_for(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
-        server.ask("EVAL", "for n = 1, 8000 do redis.call('SET', 'other:' .. n, n) end", 0)
+        server.ask("EVAL", "for n = 1, 20000 do redis.call('SET', 'other:' .. n, n) end", 0)
         server.kill()
         server.start("key-load-delay 200", wait=False)
         await wait_for_error(store, "loading")
