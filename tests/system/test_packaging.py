@@ -84,6 +84,13 @@ def test_the_wheel_has_the_package_the_plugin_and_the_examples(unpacked: Path, w
     assert {"postd/store/schema/0001_posts.sql", "postd/store/lua/begin.lua", "postd/web/pages/login.html"} <= files
 
 
+def test_wheel_has_the_same_bytes_each_time(unpacked: Path, wheel: Path, tmp_path: Path) -> None:
+    again = tmp_path / unpacked.name
+    shutil.copytree(unpacked, again, copy_function=shutil.copyfile)  # other times and modes
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", folder=again)
+    assert (tmp_path / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
 class Installation:
     """A virtual environment that has nothing but the wheel, and finds what it needs in that of the tests."""
 
