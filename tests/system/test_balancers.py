@@ -1,6 +1,9 @@
-"""Two nodes on one Redis behind nginx and haproxy, under the settings that etc/ advises."""
+"""Two nodes on one Redis behind nginx, haproxy and Caddy, under the settings that etc/ advises."""
 
+import base64
+import hashlib
 import json
+import os
 import re
 import shutil
 import ssl
@@ -16,6 +19,8 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
@@ -24,11 +29,15 @@ from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, SUCCESS, write_users
 from tests.issuer import Issuer, Key
 from tests.redis_server import RedisServer, free_port
+from tests.system.browser import open_browser
 from tests.system.test_redis import DEBIAN, substitute
 
 WAIT_MAX_S = 30.0
 CLIENT = "127.0.0.7"
 """Where a client comes from; the proxy that nodes trust is 127.0.0.1."""
+
+ADDRESSES = ("127.0.0.21", "127.0.0.22")
+"""Where the nodes listen."""
 
 POSTS = 50_000
 FAILURES_MAX = 4
@@ -49,6 +58,11 @@ failures = {FAILURES_MAX}
 """
 
 
+def _nginx_version() -> tuple[int, ...]:
+    said = subprocess.run(["nginx", "-v"], capture_output=True, text=True, timeout=20, check=True).stderr
+    return tuple(map(int, re.findall(r"\d+", said)[:3]))
+
+
 def wait_until(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_MAX_S
     while not is_so():
@@ -60,7 +74,7 @@ class Balancer:
     """A balancer before two nodes; ends with the `with` block.
 
     Args:
-        kind: `nginx`, `haproxy`, or `haproxy, PROXY` for the one that speaks the PROXY protocol to the nodes.
+        kind: `nginx`, `haproxy`, `haproxy, PROXY` for the one that speaks the PROXY protocol to the nodes, or `caddy`.
         folder: for the files of all.
         certificate: the files of its key and its certificate.
         redis: what the nodes are on.
@@ -82,15 +96,19 @@ class Balancer:
         self._context = ssl.create_default_context(cafile=str(certificate[1]))
         self._running = ExitStack()
         self._ports = [free_port(), free_port()]
+        self._admin_port = free_port()
         write_users(folder, **dict.fromkeys(USERS, PASSWORD))
         self.nodes = [self._make_node(number) for number in range(2)]
-        self.command = self._write_nginx() if kind == "nginx" else self._write_haproxy()
+        write = {"nginx": self._write_nginx, "haproxy": self._write_haproxy, "caddy": self._write_caddy}
+        self.command = write[kind.partition(",")[0]]()
 
     def __enter__(self) -> Self:
         with ExitStack() as running:
             for node in self.nodes:
                 running.enter_context(node)
-            self.process = subprocess.Popen(self.command, cwd=self._folder)
+            self.process = subprocess.Popen(
+                self.command, cwd=self._folder, env=os.environ | {"HOME": str(self._folder)}
+            )
             running.callback(self._stop)
             with self.client() as client:
                 wait_until(lambda: self._serves(client))
@@ -126,7 +144,7 @@ class Balancer:
         settings = substitute(
             "node.toml.example",
             {
-                "tcp:8080:interface=192.0.2.21": f"tcp:{self._ports[number]}:interface=127.0.0.1",
+                "tcp:8080:interface=192.0.2.21": f"tcp:{self._ports[number]}:interface={ADDRESSES[number]}",
                 "redis+sentinel://postd@192.0.2.11,192.0.2.12,192.0.2.13/main?password_file=redis-password": (
                     self.redis.url
                 ),
@@ -140,7 +158,9 @@ class Balancer:
             for name, value in told:
                 settings = re.sub(rf"^{name} = .*\n", "", settings, flags=re.MULTILINE)
                 settings = f"{name} = {value}\n{settings}"
-        (folder / "postd.toml").write_text(settings + MORE_SETTINGS + bearer_table(self.issuer))
+        # Caddy asks all nodes at one port whether they are ready.
+        admin = f'[admin]\nlisten = ["tcp:{self._admin_port}:interface={ADDRESSES[number]}"]\n'
+        (folder / "postd.toml").write_text(settings + MORE_SETTINGS + admin + bearer_table(self.issuer))
         shutil.copy(self._folder / "users", folder)
         return Daemon(folder, "-c", "postd.toml", listen=None)
 
@@ -149,14 +169,18 @@ class Balancer:
         site = substitute(
             "nginx.conf.example",
             {
-                "192.0.2.21:8080": f"127.0.0.1:{self._ports[0]}",
-                "192.0.2.22:8080": f"127.0.0.1:{self._ports[1]}",
+                "192.0.2.21:8080": f"{ADDRESSES[0]}:{self._ports[0]}",
+                "192.0.2.22:8080": f"{ADDRESSES[1]}:{self._ports[1]}",
                 "listen 443 ssl": f"listen 127.0.0.1:{self.port} ssl",
                 "/etc/nginx/tls/posts.example.pem": str(certificate),
                 "/etc/nginx/tls/posts.example.key": str(key),
                 "/var/log/nginx/postd.log": str(self.access_log),
             },
         )
+        if _nginx_version() < (1, 25, 1):
+            site = re.sub(r"^    (listen .* ssl|http2 on);\n", "", site, flags=re.MULTILINE).replace(
+                "#listen", "listen"
+            )
         (self._folder / "site.conf").write_text(site)
         frame = "daemon off; pid nginx.pid; error_log nginx.log; events {} http { access_log off; include site.conf; }"
         (self._folder / "nginx.conf").write_text(frame)
@@ -170,8 +194,8 @@ class Balancer:
             {
                 "bind :443 ssl": f"bind 127.0.0.1:{self.port} ssl",
                 "/etc/haproxy/posts.example.pem": str(self._folder / "both.pem"),
-                "192.0.2.21:8080": f"127.0.0.1:{self._ports[0]}",
-                "192.0.2.22:8080": f"127.0.0.1:{self._ports[1]}",
+                "192.0.2.21:8080": f"{ADDRESSES[0]}:{self._ports[0]}",
+                "192.0.2.22:8080": f"{ADDRESSES[1]}:{self._ports[1]}",
             },
         )
         if self.with_proxy_protocol:
@@ -181,8 +205,26 @@ class Balancer:
         (self._folder / "haproxy.cfg").write_text(settings)
         return ["haproxy", "-db", "-f", str(self._folder / "haproxy.cfg")]
 
+    def _write_caddy(self) -> list[str]:
+        key, certificate = self._certificate
+        settings = substitute(
+            "Caddyfile.example",
+            {
+                "\tservers {": "\tadmin off\n\tauto_https disable_redirects\n\tservers {",
+                "posts.example {": f"{self.url} {{\n\tbind 127.0.0.1\n",
+                "#tls /etc/caddy/tls/posts.example.pem /etc/caddy/tls/posts.example.key": f"tls {certificate} {key}",
+                "/var/log/caddy/postd.log": str(self.access_log),
+                "192.0.2.21:8080": f"{ADDRESSES[0]}:{self._ports[0]}",
+                "192.0.2.22:8080": f"{ADDRESSES[1]}:{self._ports[1]}",
+                "#health_port 9180": f"#health_port {self._admin_port}",
+            },
+        ).replace("#health_", "health_")
+        assert settings.count("\t\thealth_") == 4
+        (self._folder / "Caddyfile").write_text(settings)
+        return ["caddy", "run", "--config", str(self._folder / "Caddyfile"), "--adapter", "caddyfile"]
 
-@pytest.fixture(scope="module", params=["nginx", "haproxy", "haproxy, PROXY"])
+
+@pytest.fixture(scope="module", params=["nginx", "haproxy", "haproxy, PROXY", "caddy"])
 def balancer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
 ) -> Iterator[Balancer]:
@@ -204,8 +246,9 @@ def client(balancer: Balancer) -> Iterator[httpx.Client]:
 
 
 def test_the_settings_are_accepted(balancer: Balancer) -> None:
-    check = [*balancer.command, "-t"] if balancer.command[0] == "nginx" else [*balancer.command, "-c"]
-    result = subprocess.run(check, capture_output=True, text=True, timeout=20, check=False)
+    program, *options = balancer.command
+    check = {"nginx": ["-t", *options], "haproxy": ["-c", *options], "caddy": ["adapt", *options[1:]]}[program]
+    result = subprocess.run([program, *check], capture_output=True, text=True, timeout=20, check=False)
     assert result.returncode == 0, result.stderr
     assert "warn" not in (result.stdout + result.stderr).lower()
 
@@ -231,11 +274,49 @@ def test_an_etag_of_one_node_is_good_at_the_other(client: httpx.Client) -> None:
     assert {client.get("/post", headers=known).status_code for _ in range(6)} == {200}
 
 
-def test_clients_may_speak_http_2(balancer: Balancer) -> None:
-    options = ["--http2", "--cacert", str(balancer.authority), "--user", f"alice:{PASSWORD}"]
-    curl = ["curl", "--silent", "--write-out", "%{http_version} %{http_code}", *options, f"{balancer.url}/basic"]
-    run = subprocess.run(curl, capture_output=True, text=True, timeout=20, check=True)
-    assert run.stdout == f"{SUCCESS}2 200"
+def test_coding_is_what_the_client_asks_for(balancer: Balancer, client: httpx.Client) -> None:
+    for n in range(20):
+        assert add(client, f"{n} " + "x" * 100).status_code == 201
+    etags = {}
+    for coding in ("gzip", "identity"):
+        client.headers["Accept-Encoding"] = coding
+        answer = client.get("/post")
+        assert answer.headers.get("Content-Encoding", "identity") == coding
+        etags[coding] = answer.headers["ETag"]
+    del client.headers["Accept-Encoding"]
+    assert client.get("/post").headers["ETag"] == etags["identity"] != etags["gzip"]
+
+
+def curl(balancer: Balancer, option: str) -> str:
+    """Return the answer to a login, and the version of HTTP and the status that it came with."""
+    options = [option, "--cacert", str(balancer.authority), "--user", f"alice:{PASSWORD}"]
+    command = ["curl", "--silent", "--write-out", "%{http_version} %{http_code}", *options, f"{balancer.url}/basic"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+def test_clients_may_speak_http_1_and_2(balancer: Balancer) -> None:
+    assert curl(balancer, "--http1.1") == f"{SUCCESS}1.1 200"
+    assert curl(balancer, "--http2") == f"{SUCCESS}2 200"
+
+
+def test_http_3_is_offered_by_caddy(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
+    """In Chromium; curl can do so from Debian 13 on, but not before."""
+    offered = f'h3=":{balancer.port}"' in client.get("/basic").headers.get("Alt-Svc", "")
+    assert offered == (balancer.command[0] == "caddy")
+    if not offered:
+        return
+    certificate = x509.load_pem_x509_certificate(balancer.authority.read_bytes())
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    flags = [
+        f"--ignore-certificate-errors-spki-list={base64.b64encode(hashlib.sha256(key).digest()).decode()}",
+        f"--origin-to-force-quic-on=127.0.0.1:{balancer.port}",
+    ]
+    with open_browser(balancer.url, tmp_path / "profile", *flags) as browser:
+        browser.open("/docs")
+        protocol = "return performance.getEntriesByType('navigation')[0].nextHopProtocol"
+        assert (browser.driver.execute_script(protocol), "POST /post" in browser.text) == ("h3", True)
+    if "HTTP3" in subprocess.run(["curl", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout:
+        assert curl(balancer, "--http3-only") == f"{SUCCESS}3 200"
 
 
 def test_a_request_has_one_id_wherever_it_is_told_of(balancer: Balancer, client: httpx.Client) -> None:
@@ -246,8 +327,9 @@ def test_a_request_has_one_id_wherever_it_is_told_of(balancer: Balancer, client:
     assert ids[0] == "order:47/11=a.b_c~d+e@f-g"
     assert all(re.fullmatch(r"[0-9a-f-]{32,36}", answered) for answered in ids[1:])
     wait_until(lambda: all(sum(balancer.served(f" id={answered}\n")) == 1 for answered in ids))
-    if balancer.command[0] == "nginx":
-        wait_until(lambda: all(f" id={answered}\n" in balancer.access_log.read_text() for answered in ids))
+    if balancer.command[0] != "haproxy":
+        line = {"nginx": " id={}\n", "caddy": '"X-Request-Id":["{}"]'}[balancer.command[0]]
+        wait_until(lambda: all(line.format(answered) in balancer.access_log.read_text() for answered in ids))
 
 
 def test_a_change_is_told_at_once(client: httpx.Client) -> None:
@@ -351,6 +433,8 @@ def test_a_long_list_comes_whole(balancer: Balancer, client: httpx.Client, tmp_p
     (tmp_path / "posts").write_text("\n".join(lines) + "\n")
     imported = run([POSTD, "import", "posts", "-s", balancer.redis.url], tmp_path)
     assert imported.returncode == 0, imported.stderr
+    # Redis answered nobody meanwhile: a balancer that asks the nodes may have left both out.
+    wait_until(lambda: client.get("/post/1").status_code in {200, 404})
     for _ in range(2):
         posts = client.get("/post").json()
         assert [post["id"] for post in posts[-POSTS:]] == list(range(1_000_000, 1_000_000 + POSTS))
