@@ -1,24 +1,20 @@
-"""A real Chromium without a window, and what it saw."""
+"""Real browsers without a window, and what they saw: `chromium.py` and `firefox.py` start them."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import pytest
+import websocket
 from selenium.common.exceptions import TimeoutException
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Remote
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.integration.daemon import Daemon
-
-CHROMIUM = "/usr/bin/chromium"
-CHROMEDRIVER = "/usr/bin/chromedriver"
 ROOT = Path(__file__).parent.parent.parent
 AXE = Path(os.environ.get("POSTD_TEST_AXE", ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"))
 
@@ -27,28 +23,70 @@ PHONE = (375, 667)
 NARROWEST = (320, 568)
 DESK = (1280, 800)
 
-# It is to speak to nobody but the daemon, and root may not have Chromium's sandbox.
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 AXE_RUN = """
     const done = arguments[arguments.length - 1];
     axe.run({rules: {"target-size": {enabled: true}}}).then(done, error => done({error: String(error)}));
 """
 
 
-class Browser:
+class Bidi:
+    """A connection to a browser by WebDriver BiDi (w3.org/TR/webdriver-bidi); the session is that of the driver."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = websocket.create_connection(url, timeout=WAIT_MAX_S, suppress_origin=True)
+        self._number = 0
+        self._events: list[dict[str, Any]] = []
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Return the result of a command.
+
+        Raises:
+            AssertionError: the browser has refused it.
+        """
+        self.send(method, **parameters)
+        while (answer := self._receive()).get("id") != self._number:
+            pass
+        assert answer["type"] == "success", answer
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, method: str, **parameters: Any) -> None:
+        """Send a command without waiting for its answer."""
+        self._number += 1
+        self._connection.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+
+    def take(self, name: str) -> list[dict[str, Any]]:
+        """Return the parameters of the events of this name that have come since the last call, in order."""
+        self.ask("session.status")  # whatever came before its answer is read with it
+        taken = [event["params"] for event in self._events if event["method"] == name]
+        self._events = [event for event in self._events if event["method"] != name]
+        return taken
+
+    def wait_for(self, name: str) -> dict[str, Any]:
+        """Wait for an event of this name that has not been taken, and take it; return its parameters."""
+        while True:
+            for event in self._events:
+                if event["method"] == name:
+                    self._events.remove(event)
+                    return dict(event["params"])
+            self._receive()
+
+    def _receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self._connection.recv())
+        if message["type"] == "event":
+            self._events.append(message)
+        return message
+
+
+class Browser(ABC):
     """One browser with a profile of its own; the daemon's page is `url` and below."""
 
-    def __init__(self, driver: Chrome, url: str) -> None:
+    def __init__(self, driver: Remote, bidi: Bidi, url: str) -> None:
         self.driver = driver
+        self.bidi = bidi
         self.url = url
 
     @property
@@ -91,50 +129,27 @@ class Browser:
         except TimeoutException:
             raise AssertionError(f"not at {path} but at {self.path}: {self.text}") from None
 
-    def command(self, name: str, **parameters: Any) -> None:
-        """Send a command of the Chrome DevTools protocol."""
-        self.driver.execute_cdp_cmd(name, parameters)
+    def open_with_credentials(self, path: str, *given: tuple[str, str] | None) -> None:
+        """Open a page for which the browser itself asks for a name and a password.
 
-    def set_screen(self, size: tuple[int, int]) -> None:
-        """Take a screen of so many CSS pixels, width and height."""
-        width, height = size
-        self.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
-
-    def prefer(self, **features: str) -> None:
-        """Ask for what @media tells: `prefer(prefers_color_scheme="dark")`."""
-        self.command(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
-        )
-
-    def begin_anew(self) -> None:
-        """Be as it was at first: to start another one for each test would take too long."""
-        self.command("Emulation.setScriptExecutionDisabled", value=False)
-        self.command("Emulation.clearDeviceMetricsOverride")
-        self.prefer()
-        self.open("/")
-        self.driver.delete_all_cookies()
-        self.command("Network.clearBrowserCache")
-        self.driver.get("about:blank")
-        self.command("Page.resetNavigationHistory")
-        self.complaints()
-        self.requested()
-
-    def requested(self) -> list[str]:
-        """Return the addresses that it sent requests to since the last call, in order, but for its own parts."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [
-            message["params"]["request"]["url"]
-            for message in messages
-            if message["method"] == "Network.requestWillBeSent"
-            and not message["params"]["request"]["url"].startswith(("chrome:", "chrome-untrusted:", "data:"))
-        ]
-
-    def complaints(self) -> list[str]:
-        """Return what the console has got since the last call: errors, and violations of the policy."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        Args:
+            path: the page.
+            given: what is entered each time that the browser asks; None dismisses the dialog.
+        """
+        self.bidi.ask("session.subscribe", events=["network.authRequired"])
+        intercept = self.bidi.ask("network.addIntercept", phases=["authRequired"])["intercept"]
+        context = self.driver.current_window_handle
+        # Chromium answers this when the page answers.
+        self.bidi.send("browsingContext.navigate", context=context, url=self.url + path, wait="none")
+        for pair in given:
+            request = self.bidi.wait_for("network.authRequired")["request"]["request"]
+            answer: dict[str, Any] = {"action": "cancel"}
+            if pair:
+                credentials = {"type": "password", "username": pair[0], "password": pair[1]}
+                answer = {"action": "provideCredentials", "credentials": credentials}
+            self.bidi.ask("network.continueWithAuth", request=request, **answer)
+        self.wait_for(path)
+        self.bidi.ask("network.removeIntercept", intercept=intercept)
 
     def find_barriers(self) -> list[str]:
         """Return what axe finds wrong with the page, and what it could not decide."""
@@ -148,31 +163,29 @@ class Browser:
             for node in rule["nodes"]
         ]
 
+    @abstractmethod
+    def set_screen(self, size: tuple[int, int]) -> None:
+        """Take a screen of so many CSS pixels, width and height."""
 
-@pytest.fixture(scope="module")
-def one_browser(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests of a module, for the daemon of it; who uses it has it `begin_anew`."""
-    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
+    @abstractmethod
+    def turn_off_scripts(self) -> None:
+        """Run no scripts of pages, until `begin_anew`."""
+
+    @abstractmethod
+    def run_first(self, script: str) -> None:
+        """Run a script in each page before its own ones."""
+
+    @abstractmethod
+    def begin_anew(self) -> None:
+        """Be as it was at first: to start another one for each test would take too long."""
+
+    @abstractmethod
+    def requested(self) -> list[str]:
+        """Return the addresses that it sent requests to since the last call, in order, but for its own parts."""
+
+    @abstractmethod
+    def complaints(self) -> list[str]:
+        """Return what the console has got since the last call: errors, and violations of the policy."""
 
 
-@contextmanager
-def open_browser(url: str, profile: Path, *flags: str, font_size: int = 16) -> Iterator[Browser]:
-    """Yield a browser for the daemon at `url`, its files in `profile`, with further `flags` of the command line.
-
-    `font_size` in CSS pixels is the reader's.
-    """
-    options = ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
-        options.add_argument(flag)
-    options.add_experimental_option("prefs", {"webkit.webprefs.default_font_size": font_size})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    # Selenium itself: no driver is fetched, no statistics are sent.
-    service = Service(CHROMEDRIVER, env={**os.environ, "SE_OFFLINE": "true", "SE_AVOID_STATS": "true"})
-    driver = Chrome(options, service)
-    try:
-        driver.set_page_load_timeout(WAIT_MAX_S)
-        yield Browser(driver, url)
-    finally:
-        driver.quit()
+OpenBrowser = Callable[[str, Path], AbstractContextManager[Browser]]

@@ -1,4 +1,11 @@
+from collections.abc import Iterator
+
 import pytest
+
+from tests.integration.daemon import Daemon
+from tests.system.browser import Browser, OpenBrowser
+from tests.system.chromium import open_chromium
+from tests.system.firefox import open_firefox
 
 LONGEST = (
     "test_balancers.py",
@@ -18,3 +25,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: each is one process's, and the last one ends when nobody else works."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+@pytest.fixture(scope="module", params=[open_chromium, open_firefox], ids=["chromium", "firefox"])
+def open_browser(request: pytest.FixtureRequest) -> OpenBrowser:
+    """Return what opens a browser for a URL, with a folder for its files; each test is run with all of them."""
+    opener: OpenBrowser = request.param
+    return opener
+
+
+@pytest.fixture(scope="module")
+def one_browser(
+    open_browser: OpenBrowser, daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
+    """One for all tests of a module, for the daemon of it; who uses it has it `begin_anew`."""
+    with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

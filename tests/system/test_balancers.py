@@ -29,7 +29,7 @@ from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, SUCCESS, write_users
 from tests.issuer import Issuer, Key
 from tests.redis_server import RedisServer, free_port
-from tests.system.browser import open_browser
+from tests.system.chromium import open_chromium
 from tests.system.test_redis import DEBIAN, substitute
 
 WAIT_MAX_S = 30.0
@@ -311,7 +311,7 @@ def test_http_3_is_offered_by_caddy(balancer: Balancer, client: httpx.Client, tm
         f"--ignore-certificate-errors-spki-list={base64.b64encode(hashlib.sha256(key).digest()).decode()}",
         f"--origin-to-force-quic-on=127.0.0.1:{balancer.port}",
     ]
-    with open_browser(balancer.url, tmp_path / "profile", *flags) as browser:
+    with open_chromium(balancer.url, tmp_path / "profile", *flags) as browser:
         browser.open("/docs")
         protocol = "return performance.getEntriesByType('navigation')[0].nextHopProtocol"
         assert (browser.driver.execute_script(protocol), "POST /post" in browser.text) == ("h3", True)

@@ -1,4 +1,4 @@
-"""The board as people meet it: in Chromium, with and without JavaScript, by keyboard and phone, two at a time."""
+"""The board as people meet it: in Chromium and Firefox, with and without JavaScript, by keyboard and phone."""
 
 import base64
 import json
@@ -14,9 +14,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, open_browser
-from tests.system.browser import one_browser as one_browser  # noqa: PLC0414 - a fixture
-from tests.system.test_browser import PASSWORD, add_user, sign_in
+from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, OpenBrowser
+from tests.system.chromium import Chromium, open_chromium
+from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, sign_in
 
 RULES = '[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n'
 AUTHORIZATION = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
@@ -140,7 +140,7 @@ def typed(browser: Browser) -> str:
 
 
 def turn_off_scripts(browser: Browser) -> None:
-    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    browser.turn_off_scripts()
     browser.driver.get("data:text/html,<title>off</title><script>document.title='on'</script>")
     assert browser.driver.title == "off"
 
@@ -185,6 +185,7 @@ def test_one_adds_edits_and_deletes_with_the_keyboard_only(browser: Browser, oth
     wait_for_text(browser, "The post was deleted.")
     wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == "done", browser)
     assert others.texts() == ["Second"]
+    browser.open("/board")  # Firefox's own buttons are between the end of a page and its beginning
     focus(browser, ".quiet")
     browser.type(Keys.ENTER)
     browser.wait_for("/")
@@ -202,7 +203,7 @@ def test_what_was_done_is_not_said_again(browser: Browser) -> None:
 
 
 def test_another_window_sees_it_live_and_keeps_what_one_types(
-    browser: Browser, others: Others, daemon: Daemon, tmp_path: Path
+    browser: Browser, open_browser: OpenBrowser, others: Others, daemon: Daemon, tmp_path: Path
 ) -> None:
     kept = others.add("There before")
     with open_browser(daemon.url, tmp_path / "another") as another:
@@ -281,11 +282,13 @@ def test_a_page_that_is_open_for_long_lets_go_of_the_oldest(browser: Browser, ot
     wait_until(lambda: shown(browser) == ["Second", "First"], browser)
 
 
-def test_a_page_that_has_fallen_behind_reads_the_list_again(daemon: Daemon, others: Others, tmp_path: Path) -> None:
+def test_a_page_that_has_fallen_behind_reads_the_list_again(
+    open_browser: OpenBrowser, daemon: Daemon, others: Others, tmp_path: Path
+) -> None:
     others.add("Hello")
     with open_browser(daemon.url, tmp_path / "profile") as browser:
         sign_in(browser)
-        browser.command("Page.addScriptToEvaluateOnNewDocument", source=LISTEN_FROM_THE_FUTURE)
+        browser.run_first(LISTEN_FROM_THE_FUTURE)
         browser.requested()
         browser.open("/board")
         browser.type(Keys.TAB, Keys.TAB, "I am typing")
@@ -404,8 +407,9 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     yield "gone"
 
 
+@IN_CHROMIUM
 @pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["light", "dark"])
-def test_it_bars_nobody(browser: Browser, others: Others, scheme: str, size: tuple[int, int]) -> None:
+def test_it_bars_nobody(browser: Chromium, others: Others, scheme: str, size: tuple[int, int]) -> None:
     browser.set_screen(size)
     for state in meet_states(browser, others):
         for contrast in ("no-preference", "more"):
@@ -420,7 +424,7 @@ def test_it_bars_nobody(browser: Browser, others: Others, scheme: str, size: tup
 
 def test_nothing_sticks_out_of_the_smallest_screen(daemon: Daemon, others: Others, tmp_path: Path) -> None:
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with words too long."""
-    with open_browser(daemon.url, tmp_path / "profile", font_size=32) as browser:
+    with open_chromium(daemon.url, tmp_path / "profile", font_size=32) as browser:
         sign_in(browser)
         browser.set_screen(NARROWEST)
         for state in meet_states(browser, others):

@@ -1,4 +1,4 @@
-"""Our pages as a person meets them: in Chromium, with the keyboard, by phone, in the dark, without JavaScript.
+"""Our pages as people meet them: in Chromium and Firefox, by keyboard and phone, in the dark, without JavaScript.
 
 The form login, and the page about the API. The board has a module of its own.
 """
@@ -12,8 +12,8 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user
-from tests.system.browser import DESK, NARROWEST, PHONE, Browser, open_browser
-from tests.system.browser import one_browser as one_browser  # noqa: PLC0414 - a fixture
+from tests.system.browser import DESK, NARROWEST, PHONE, Browser
+from tests.system.chromium import Chromium, open_chromium
 
 PASSWORD = "pässword & battery=staple+"
 LONGEST_WORD = "x" * 160
@@ -26,6 +26,10 @@ STICKING_OUT = """
         return left < 0 || right > window.innerWidth + 0.5;
     }).map(element => element.outerHTML.slice(0, 100));
 """
+
+
+# Once is enough, of what is in the markup and the sheets.
+IN_CHROMIUM = pytest.mark.parametrize("open_browser", [open_chromium], ids=["chromium"], indirect=True)
 
 
 def add_user(folder: Path) -> str:
@@ -90,7 +94,7 @@ def test_a_wrong_password_is_told_and_not_asked_for_by_the_browser(browser: Brow
 
 
 def test_it_works_without_javascript(browser: Browser) -> None:
-    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    browser.turn_off_scripts()
     browser.driver.get("data:text/html,<title>off</title><script>document.title='on'</script>")
     assert browser.driver.title == "off"
     sign_in(browser)
@@ -144,9 +148,10 @@ def test_the_focus_goes_down_the_page(browser: Browser, path: str) -> None:
     assert met == FOCUS_ORDER[path]
 
 
+@IN_CHROMIUM
 @pytest.mark.parametrize("path", [*PAGES, DOCS])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_bars_nobody(browser: Browser, path: str, scheme: str) -> None:
+def test_it_bars_nobody(browser: Chromium, path: str, scheme: str) -> None:
     for size in (DESK, PHONE):
         for contrast in ("no-preference", "more"):
             browser.set_screen(size)
@@ -162,7 +167,7 @@ def test_nothing_sticks_out_of_the_smallest_screen(tmp_path: Path, font_size: in
     settings.write_text(f'realm = "{LONGEST_WORD}"\n')
     with (
         Daemon(tmp_path, "--config", str(settings), "--users", add_user(tmp_path)) as daemon,
-        open_browser(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
+        open_chromium(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
     ):
         browser.set_screen(NARROWEST)
         for path in PAGES:
@@ -184,7 +189,7 @@ def test_nothing_of_the_page_about_the_api_does(tmp_path: Path, font_size: int) 
     settings.write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
     with (
         Daemon(tmp_path, "--config", str(settings), "--users", add_user(tmp_path)) as daemon,
-        open_browser(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
+        open_chromium(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
     ):
         browser.set_screen(NARROWEST)
         browser.open(DOCS)

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import Browser, open_browser
+from tests.system.browser import Browser
+from tests.system.chromium import open_chromium
 
 FETCH = """
     const [url, options, done] = arguments;
@@ -59,7 +60,7 @@ def fetch(browser: Browser, url: str, options: dict[str, Any] | None = None) -> 
 def test_pages_of_a_listed_origin_use_the_api_and_others_do_not(tmp_path: Path, *, everybody: bool) -> None:
     with pages(tmp_path / "listed") as listed, pages(tmp_path / "other") as other:
         (tmp_path / "postd.toml").write_text(f"[api]\ncors_origins = ['{'*' if everybody else listed}']\n")
-        with Daemon(tmp_path, "-c", "postd.toml") as daemon, open_browser(listed, tmp_path / "profile") as browser:
+        with Daemon(tmp_path, "-c", "postd.toml") as daemon, open_chromium(listed, tmp_path / "profile") as browser:
             browser.open("/")
             added = fetch(browser, f"{daemon.url}/post", ADD)
             assert (added["status"], added["body"], added["location"]) == (201, "Success a Post!\n", "/post/1")

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import open_browser
+from tests.system.chromium import open_chromium
 from tests.system.test_cors import fetch, pages
 
 RESOLVE = "--host-resolver-rules=MAP *.example 127.0.0.1"
@@ -18,7 +18,7 @@ KEPT = "of this machine alone"
 def test_rebinding_page_reaches_no_posts(tmp_path: Path, settings: str, *, reached: bool) -> None:
     """With any host allowed it does reach them, so that the test is one of the rule and not of the browser."""
     (tmp_path / "postd.toml").write_text(settings)
-    with open_browser("", tmp_path / "profile", RESOLVE) as browser:
+    with open_chromium("", tmp_path / "profile", RESOLVE) as browser:
         with pages(tmp_path / "evil") as attacker:
             port = attacker.rpartition(":")[2]
             browser.open(f"http://evil.example:{port}/")
@@ -42,7 +42,7 @@ def test_rebinding_page_reaches_no_posts(tmp_path: Path, settings: str, *, reach
 
 
 def test_browser_reaches_loopback_by_its_own_names(tmp_path: Path) -> None:
-    with Daemon(tmp_path) as daemon, open_browser("", tmp_path / "profile") as browser:
+    with Daemon(tmp_path) as daemon, open_chromium("", tmp_path / "profile") as browser:
         for host in ("localhost", "posts.localhost", "127.0.0.1", "127.1", "0x7f.1", "localhost."):
             browser.open(f"http://{host}:{daemon.port}/post")
             assert browser.text == "[]"

@@ -1,0 +1,107 @@
+"""A real Chromium without a window, driven by Debian's chromedriver."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+
+from tests.system.browser import WAIT_MAX_S, Bidi, Browser
+
+CHROMIUM = "/usr/bin/chromium"
+CHROMEDRIVER = "/usr/bin/chromedriver"
+
+# It is to speak to nobody but the daemon, and root may not have Chromium's sandbox.
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Chromium(Browser):
+    """Chromium; what a page cannot do is done by the Chrome DevTools protocol."""
+
+    driver: Chrome
+
+    def command(self, name: str, **parameters: Any) -> None:
+        """Send a command of the Chrome DevTools protocol."""
+        self.driver.execute_cdp_cmd(name, parameters)
+
+    def set_screen(self, size: tuple[int, int]) -> None:
+        width, height = size
+        self.command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+
+    def turn_off_scripts(self) -> None:
+        self.command("Emulation.setScriptExecutionDisabled", value=True)
+
+    def run_first(self, script: str) -> None:
+        self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    def prefer(self, **features: str) -> None:
+        """Ask for what @media tells: `prefer(prefers_color_scheme="dark")`."""
+        self.command(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
+        )
+
+    def begin_anew(self) -> None:
+        self.command("Emulation.setScriptExecutionDisabled", value=False)
+        self.command("Emulation.clearDeviceMetricsOverride")
+        self.prefer()
+        self.open("/")
+        self.driver.delete_all_cookies()
+        self.command("Network.clearBrowserCache")
+        self.driver.get("about:blank")
+        self.command("Page.resetNavigationHistory")
+        self.complaints()
+        self.requested()
+
+    def requested(self) -> list[str]:
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+            and not message["params"]["request"]["url"].startswith(("chrome:", "chrome-untrusted:", "data:"))
+        ]
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@contextmanager
+def open_chromium(url: str, profile: Path, *flags: str, font_size: int = 16) -> Iterator[Chromium]:
+    """Yield a Chromium for the daemon at `url`, its files in `profile`, with further `flags` of the command line.
+
+    `font_size` in CSS pixels is the reader's.
+    """
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.add_experimental_option("prefs", {"webkit.webprefs.default_font_size": font_size})
+    options.set_capability("webSocketUrl", True)  # noqa: FBT003 - Selenium's way
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    # Selenium itself: no driver is fetched, no statistics are sent.
+    service = Service(CHROMEDRIVER, env={**os.environ, "SE_OFFLINE": "true", "SE_AVOID_STATS": "true"})
+    driver = Chrome(options, service)
+    try:
+        driver.set_page_load_timeout(WAIT_MAX_S)
+        with closing(Bidi(driver.caps["webSocketUrl"])) as bidi:
+            browser = Chromium(driver, bidi, url)
+            browser.complaints()  # BiDi's own first line
+            yield browser
+    finally:
+        driver.quit()
