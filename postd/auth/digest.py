@@ -15,7 +15,7 @@ from postd.auth.credentials import (
 from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.userfile import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.protocol.digest import HASHES, check_nonce, h_a1, make_nonce, response_hash
+from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
 from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
 
@@ -89,6 +89,8 @@ class DigestChecker(Checker):
         if len(sent.username) > NAME_MAX_BYTES:
             raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)
         name = normalize(sent.username)
+        if "%" in name and self._users.get(name) is None:
+            name = normalize(decode_encoded_username(name))
         attempt = await self._throttle.admit(attempt_of(name, credentials.address))
         # Up to the comparison nothing waits (`Throttle.admit`).
         account = self._users.get(name)

@@ -101,6 +101,8 @@ _PARAMETER, _PARAMETER_WITH_PAIRS = (
 _COUNT = re.compile(r"[0-9A-Fa-f]{8}")
 _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
 
+_ENCODED = re.compile(rb"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
 _required = itemgetter("realm", "nonce", "uri", "response", "cnonce", "nc", "qop")
 
 
@@ -131,6 +133,18 @@ def decode_digest_response(value: bytes) -> DigestResponse:
     if username is None or "username*" in parameters:
         username = _decode_extended_username(parameters)
     return DigestResponse(username, realm, nonce, uri, response, algorithm, cnonce, nc)
+
+
+def decode_encoded_username(username: str) -> str:
+    """Return a username with the octets decoded that are percent-encoded and not ASCII, as it is if that is no UTF-8.
+
+    curl sends names so from 8.22 on, and computes the response with the name itself. No RFC says so.
+    """
+    encoded = username.encode("utf-8", "surrogateescape")
+    try:
+        return _ENCODED.sub(lambda escapes: percent_decode(escapes[0]), encoded).decode("utf-8")
+    except UnicodeDecodeError:
+        return username
 
 
 def _decode_parameters(value: bytes) -> dict[str, str]:

@@ -33,6 +33,7 @@ USERS = (
     + account("bob")
     + account('al"i\\ce')
     + account("jürgen")
+    + account("100%C3%BC")
     + account("md5", algorithms=["MD5"])
     + account("sha", algorithms=["SHA-256"])
     + account("elsewhere", realm="other")
@@ -247,6 +248,19 @@ class UsernameTests:
         server.check_refused(server.get(server.proof(username="jürgen").headers(**{"username*": "UTF-8''j%C3%BCrgen"})))
         latin = {"username": None, "username*": "ISO-8859-1''j%FCrgen"}
         server.check_refused(server.get(server.proof(username="jürgen").headers(**latin)))
+
+    @pytest.mark.parametrize("encoded", ["j%C3%BCrgen", "j%c3%bcrgen"])
+    def test_name_that_curl_has_percent_encoded_is_decoded(self, server: Server, encoded: str) -> None:
+        proof = server.proof(username="jürgen")
+        check_entered(server.get(proof.headers(username=f'"{encoded}"')), proof)
+
+    def test_name_with_a_percent_sign_of_its_own_stays(self, server: Server) -> None:
+        proof = server.proof(username="100%C3%BC")
+        check_entered(server.get(proof.headers()), proof)
+
+    @pytest.mark.parametrize("encoded", ["%6aürgen", "j%FCrgen", "j%25C3%25BCrgen"])
+    def test_other_escapes_are_not_decoded(self, server: Server, encoded: str) -> None:
+        server.check_refused(server.get(server.proof(username="jürgen").headers(username=f'"{encoded}"')))
 
     def test_latin_1_is_another_name(self, md5: Server) -> None:
         md5.check_refused(md5.get(md5.proof(username="jürgen").headers(username='"j\udcfcrgen"')))
