@@ -11,6 +11,7 @@ import orjson
 from postd.cli.running import ready
 from postd.errors import InvalidTextError
 from postd.model import POST_ID_MAX, check_text
+from postd.protocol.nesting import is_too_deep
 
 LINE_MAX_BYTES = 64 * 1024
 """The largest line; a post whose characters are all escaped has a fortieth of that."""
@@ -34,11 +35,13 @@ def decode_post(line: bytes) -> tuple[int, str]:
     if len(line) > LINE_MAX_BYTES:
         raise ValueError(f"it has more than {LINE_MAX_BYTES // 1024} KiB")
     try:
-        members = _decoder.decode(line.decode())
+        text = line.decode()
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    if is_too_deep(text):
+        raise ValueError("it is nested too deeply")
+    try:
+        members = _decoder.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
     if not isinstance(members, _Members):

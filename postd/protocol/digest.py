@@ -3,11 +3,11 @@
 Text is hashed as UTF-8 (RFC 7616 §4: what a client that was told no charset sends today).
 """
 
-import base64
 import hashlib
 import hmac
 import re
 import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import itemgetter
@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from postd.protocol.base64url import decode_base64url
 from postd.protocol.challenge import Challenge, unquote_string
 from postd.protocol.percent import percent_decode
 
@@ -292,14 +293,14 @@ def make_nonce(key: bytes, *, expires: float) -> str:
         expires: when it ends, in seconds since the epoch.
     """
     signed = round(expires * 1000).to_bytes(_STAMP_BYTES) + secrets.token_bytes(_RANDOM_BYTES)
-    return base64.urlsafe_b64encode(signed + _mac(key, signed)).decode("ascii")
+    return urlsafe_b64encode(signed + _mac(key, signed)).decode("ascii")
 
 
 @lru_cache(maxsize=1024)
 def check_nonce(key: bytes, text: str) -> Nonce | None:
     """Return the nonce that `make_nonce` made with this key, None if it did not make this one."""
     try:
-        raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+        raw = decode_base64url(text.encode("ascii"))
     except ValueError:
         return None
     signed, mac = raw[:_SIGNED_BYTES], raw[_SIGNED_BYTES:]

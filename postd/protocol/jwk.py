@@ -1,6 +1,5 @@
 """The keys of an issuer (JWK Set: RFC 7517), and signatures verified with them (RFC 7515, 7518, 8037; joserfc)."""
 
-import base64
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +10,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 from msgspec import Struct
 
+from postd.protocol.base64url import decode_base64url
 from postd.protocol.jwt import Jwt
 
 RSA_MIN_BITS = 2048
@@ -140,11 +140,11 @@ def _import(kind: str, entry: Mapping[str, Any]) -> Any:
         if kind == "RSA":
             _check_modulus(public["n"])
         return key_class.import_key({"kty": kind, **public})
-    except (JoseError, ValueError, KeyError, TypeError):
+    except (JoseError, ValueError, KeyError, TypeError, AttributeError):
         raise _Unusable("it is broken") from None
 
 
 def _check_modulus(number: Any) -> None:
-    bits = int.from_bytes(base64.urlsafe_b64decode(number + "==")).bit_length()
+    bits = int.from_bytes(decode_base64url(number.encode())).bit_length()
     if not RSA_MIN_BITS <= bits <= RSA_MAX_BITS:  # joserfc would only warn of short ones
         raise _Unusable(f"it has fewer than {RSA_MIN_BITS} bits, or more than {RSA_MAX_BITS}")

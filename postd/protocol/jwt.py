@@ -5,14 +5,16 @@ there twice, `crit`, `typ`, and the types of all that is looked at. A reason (`s
 has nothing in it that was in the token.
 """
 
-import base64
 import json
 import math
+from binascii import a2b_base64
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from msgspec import Struct
+
+from postd.protocol.base64url import TO_STANDARD, decode_base64url
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 """Signatures that are to be had with a public key; a symmetric one would make forgers of all who can verify it."""
@@ -234,7 +236,7 @@ def decode_jwt(token: str) -> Jwt:
         raise TokenError("it is encrypted (JWE)")
     try:
         header, claims = _decode_object(parts[0]), _decode_object(parts[1])
-        signature = _decode_base64url(parts[2])
+        signature = decode_base64url(parts[2])
     except ValueError:
         raise TokenError("malformed: not three parts of canonical Base64, of which two are JSON objects") from None
     _check_critical(header)
@@ -258,27 +260,19 @@ def _check_critical(header: Mapping[str, Any]) -> None:
 def _begins_as_object(text: bytes) -> bool:
     """Tell whether the first part of a token is, or tries to be, the header of a JWT."""
     try:
-        return base64.urlsafe_b64decode(text + b"==").lstrip().startswith(b"{")
+        return a2b_base64(text.translate(TO_STANDARD) + b"==").lstrip().startswith(b"{")
     except ValueError:
         return False
 
 
 def _decode_object(text: bytes) -> dict[str, Any]:
-    decoded = _decode_base64url(text).decode("utf-8")
+    decoded = decode_base64url(text).decode("utf-8")
     if decoded.count("{") + decoded.count("[") > _CONTAINERS_MAX:
         raise ValueError("nested too deeply, or too much")  # else how deep it may be would hang on Python's version
     value = _JSON.decode(decoded)
     if not isinstance(value, dict):
         raise ValueError("no object")  # noqa: TRY004 - to whoever reads a token it is a value
     return value
-
-
-def _decode_base64url(text: bytes) -> bytes:
-    """Decode Base64 of the URL alphabet without padding (RFC 7515 §2), of which each value has one spelling."""
-    decoded = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
-    if base64.urlsafe_b64encode(decoded).rstrip(b"=") != text:
-        raise ValueError("not canonical Base64")
-    return decoded
 
 
 def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

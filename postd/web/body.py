@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from postd.model import PostText, check_text
+from postd.protocol.nesting import is_too_deep
 from postd.web.errors import Problem
 
 
@@ -74,11 +75,12 @@ def _decode_object(body: bytes) -> _Members:
     nothing; the standard library's accepts NaN. Numbers are looked at and dropped: no member that counts is one.
     """
     try:
-        members = _decoder.decode(body.decode("utf-8"))
+        text = body.decode("utf-8")
+        if is_too_deep(text):
+            raise Problem(400, "The body is nested too deeply.")
+        members = _decoder.decode(text)
     except UnicodeDecodeError:
         raise Problem(400, "The body is not UTF-8 text.") from None
-    except RecursionError:
-        raise Problem(400, "The body is nested too deeply.") from None
     except ValueError as error:
         raise Problem(400, f"The body is not JSON: {error}.") from None
     if not isinstance(members, _Members):

@@ -343,6 +343,7 @@ class BadBodyTests:
             b'{"n":1e999,"m":' + b"9" * 6000 + b',"post":"x"}',
             b'{"post":"x","other":1,"other":2}',
             b'{"post":"x","\\ud800":1,"nested":{"\\ud800":"\\udfff"}}',
+            b'{"post":"x","deep":' + b"[" * 499 + b"]" * 499 + b"}",
         ],
     )
     def test_other_members_are_ignored(self, api: InMemoryApi, body: bytes) -> None:

@@ -1,0 +1,43 @@
+"""The bound on the depth of JSON texts."""
+
+import json
+
+import pytest
+
+from postd.protocol.nesting import DEPTH_MAX, is_too_deep
+
+
+def nest(depth: int, opening: str = "[", closing: str = "]", inner: str = "") -> str:
+    return opening * depth + inner + closing * depth
+
+
+@pytest.mark.parametrize(("opening", "closing", "inner"), [("[", "]", ""), ('{"a":', "}", "1"), ("[1, ", "]", "2")])
+def test_depth_over_the_maximum_is_too_deep(opening: str, closing: str, inner: str) -> None:
+    deepest = nest(DEPTH_MAX, opening, closing, inner)
+    assert json.loads(deepest)
+    assert not is_too_deep(deepest)
+    assert is_too_deep(nest(DEPTH_MAX + 1, opening, closing, inner))
+
+
+def test_flat_text_of_any_length_is_not_too_deep() -> None:
+    assert not is_too_deep("[" + ",".join(["[{}]"] * 5000) + "]")
+
+
+@pytest.mark.parametrize("string", ["[" * 1000, '\\"' + "{" * 1000, "\\\\\\" + '"' + "[" * 1000])
+def test_brackets_in_a_string_do_not_count(string: str) -> None:
+    assert not is_too_deep(f'["{string}"]')
+
+
+def test_brackets_behind_a_string_count() -> None:
+    assert is_too_deep('["\\\\", ' + "[" * DEPTH_MAX)
+    assert is_too_deep("[" * (DEPTH_MAX + 1) + '"')
+
+
+def test_text_that_is_cut_off_in_a_string_is_not_too_deep() -> None:
+    assert not is_too_deep('["' + "[" * 1000 + "\\")
+
+
+def test_levels_that_have_ended_do_not_count() -> None:
+    half = nest(DEPTH_MAX // 2)
+    assert not is_too_deep(f"[{half}, {half}, {half}]")
+    assert is_too_deep(f"[{half}, {nest(DEPTH_MAX)}]")
