@@ -38,6 +38,7 @@ from twisted.internet.protocol import Factory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
+import postd.linux  # noqa: F401 - refuses other systems
 from postd.certificates import UNFIT, Certificate, UnfitError
 from postd.errors import ConfigError
 from postd.proxied import ProxiedEndpoint

@@ -1,5 +1,10 @@
 """`twistd postd`: its options, and the way from them to the service."""
 
+# First: another system may lack what is imported next.
+import postd.linux
+
+# isort: split
+
 import signal
 import sys
 from collections.abc import Mapping, Sequence

@@ -10,14 +10,15 @@ PACKAGE = Path(__file__).parent.parent / "postd"
 MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
+    "linux": set(),
     "model": {"errors"},
     "protocol": {"model", "protocol"},
     "config": {"errors", "model", "protocol"},
     "reactor": set(),
-    "store": {"errors", "model", "reactor", "store"},
+    "store": {"errors", "linux", "model", "reactor", "store"},
     "auth": {"auth", "errors", "model", "protocol", "reactor", "store"},
-    "web": {"auth", "errors", "metrics", "model", "protocol", "report", "store", "web"},
-    "listeners": {"certificates", "errors", "proxied", "reactor"},
+    "web": {"auth", "errors", "linux", "metrics", "model", "protocol", "report", "store", "web"},
+    "listeners": {"certificates", "errors", "linux", "proxied", "reactor"},
     "proxied": set(),
     "process": set(),
     "log": set(),
@@ -60,7 +61,7 @@ MAY_IMPORT = {
         "workers",
     },
     "worker": {"config", "errors", "listeners", "metrics", "reactor", "service", "workers"},
-    "tap": {"__init__", "config", "errors", "log", "reactor", "service"},
+    "tap": {"__init__", "config", "errors", "linux", "log", "reactor", "service"},
     "client": {"auth", "client", "errors", "model", "protocol", "reactor"},
     "cli": {
         "__init__",
@@ -70,6 +71,7 @@ MAY_IMPORT = {
         "config",
         "errors",
         "issuers",
+        "linux",
         "listeners",
         "log",
         "model",
@@ -79,7 +81,7 @@ MAY_IMPORT = {
         "store",
     },
 }
-WITHOUT_TWISTED = {"__init__", "errors", "model", "protocol", "config", "review"}
+WITHOUT_TWISTED = {"__init__", "errors", "linux", "model", "protocol", "config", "review"}
 
 
 def imported(file: Path) -> set[str]:

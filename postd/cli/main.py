@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
+import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import PostdError, printable
 
 _INTERRUPTED = 130

@@ -7,6 +7,7 @@
 
 import re
 
+import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.store.interface import Store

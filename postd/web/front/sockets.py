@@ -8,6 +8,8 @@ import termios
 from contextlib import suppress
 from typing import Any
 
+import postd.linux  # noqa: F401 - refuses other systems
+
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; what is behind it has grown since

@@ -1,0 +1,39 @@
+"""Another system than Linux: one line in place of a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+TWISTD = "from twisted.scripts.twistd import run; sys.argv = ['twistd', '-n', '--pidfile=', 'postd']"
+POSTD = "sys.argv = ['postd', 'list']"
+LIBRARIES = "import twisted.internet.defer, twisted.logger"
+"""Import what the standard library has for macOS alone."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TWISTD, "run()"),
+        (POSTD, "from postd.cli.main import main; main()"),
+        (LIBRARIES, "import postd.service"),
+        (LIBRARIES, "import postd.store"),
+    ],
+    ids=["twistd", "postd", "service", "store"],
+)
+def test_other_system_is_refused_in_one_line(before: str, after: str) -> None:
+    program = f"import sys; {before}\nsys.platform = 'darwin'\n{after}"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr == "postd: runs on Linux only (this is darwin; README.md, Limits, says why)\n"
+
+
+def test_client_and_protocol_are_not_refused() -> None:
+    program = """
+import sys, socket, twisted.internet.reactor
+sys.platform = "freebsd14"
+import postd.client, postd.protocol.jwt, postd.protocol.digest
+assert "postd.linux" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
