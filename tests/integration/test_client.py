@@ -1,7 +1,6 @@
 """`postd.client` against the real daemon: each scheme, changes as they are made, and connections that break."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +29,7 @@ from postd.client import (
 )
 from tests.client.server import REACTOR, error_of, in_background, wait_until
 from tests.integration.daemon import Daemon
+from tests.integration.forking import run
 from tests.integration.logins import POSTD
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, write_users
@@ -164,9 +164,9 @@ async def test_a_session_that_was_ended_is_begun_anew(house: House) -> None:
         watch, first = await listen(posts)
         await posts.add("before")
         await first
-        await deferToThread(
-            os.spawnv, os.P_WAIT, POSTD, [POSTD, "session", "revoke", "--all", "-s", f"sqlite:{house.folder}/postd.db"]
-        )
+        store = f"sqlite:{house.folder}/postd.db"
+        revoked = await deferToThread(run, [POSTD, "session", "revoke", "--all", "-s", store])
+        assert revoked.returncode == 0, revoked.stderr
         post_id = await posts.add("after")
         while (await anext(watch)).id != post_id:
             pass
