@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NoReturn
 
-import msgspec
+import orjson
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectError, DNSLookupError
 
@@ -39,8 +39,8 @@ def read_problem(status: int, fields: Mapping[str, str], content: bytes) -> Prob
     told: Any = None
     if fields.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json":
         try:
-            told = msgspec.json.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            told = orjson.loads(content)
+        except orjson.JSONDecodeError:
             told = None
     words = {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
     location = fields.get("location", "")
