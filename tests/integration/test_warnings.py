@@ -16,8 +16,8 @@ from bench.soaking.server import USERS as WRITERS
 from tests.forgeries import SECRETS, make_forgeries, make_good_tokens, make_keys
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser
-from tests.integration.test_bearer import AUDIENCE, PASSWORD, Wire, bearer, bearer_table, check_log
-from tests.integration.test_logins import write_users
+from tests.integration.test_bearer import AUDIENCE, Wire, bearer, bearer_table, check_log
+from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import INTROSPECTION, Issuer, Key
 from tests.test_providers import TOKENS
 from tests.web.front.test_smuggling import SENT, talk
@@ -127,8 +127,9 @@ def test_hostile_fields_cause_no_warning(served: Served) -> None:
 
 
 def test_bodies_cause_no_warning(served: Served) -> None:
-    bodies: list[Any] = [b"[" * 16000, b'{"post":"x","y":' + b"[" * 8000 + b"]" * 7000, b'"' + b'\\"' * 8000]
-    bodies += [json.dumps(body).encode() for body in ({"post": "\ud800"}, {"post": "x" * 141}, {"post": 1e300}, [])]
+    bodies = [b"[" * 16000, b'{"post":"x","y":' + b"[" * 8000 + b"]" * 7000, b'"' + b'\\"' * 8000]
+    values: tuple[Any, ...] = ({"post": "\ud800"}, {"post": "x" * 141}, {"post": 1e300}, [])
+    bodies += [json.dumps(value).encode() for value in values]
     with Wire(served.daemon) as wire:
         for body in bodies:
             answer = wire.ask("POST", "/post", body=body, headers=(("Content-Type", "application/json"),))
