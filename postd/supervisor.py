@@ -37,6 +37,8 @@ END_S = 15.0
 ADMIN_END_S = 0.2
 """How long those who ask on the admin listeners have for the rest of their answers when the service ends."""
 
+_HEARD = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+"""The signals that mean something, until the server ends."""
 
 _OF_HOSTS = frozenset({"hosts", "public_url", "trusted_proxies"})
 """The settings on which it depends which hosts are answered for."""
@@ -116,12 +118,26 @@ class Supervisor(Service):
 
     def startService(self) -> None:
         super().startService()
-        # A handler may run in the middle of anything.
-        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload))
+        self._take_signals()
         self.server.startService()
         # As long as the server ends, nobody asks for it once more; stock Twisted would log a traceback.
         self._reactor.addSystemEventTrigger("before", "shutdown", _deafen)
         self._reactor.callWhenRunning(self._watch)
+
+    def _take_signals(self) -> None:
+        """Take the signals before anything is started that has to be stopped.
+
+        The reactor takes SIGINT and SIGTERM only when it runs. A Ctrl-C before that is a KeyboardInterrupt: it leaves
+        threads running that the process waits for, or Twisted logs it and goes on.
+        """
+        # A handler may run in the middle of anything.
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload))
+        signal.signal(signal.SIGTERM, self._reactor.sigTerm)
+        # As Twisted: one that is ignored (a shell script's `&`) or a debugger's stays so.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._reactor.sigInt)
+        # The process that started this one may have blocked them (daemon(7)).
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_HEARD, signal.SIGCHLD})
 
     def _watch(self) -> None:
         self._notifier.start()
@@ -249,5 +265,5 @@ def admin_hosts(settings: Settings) -> Hosts | None:
 
 
 def _deafen() -> None:
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in _HEARD:
         signal.signal(number, signal.SIG_IGN)
