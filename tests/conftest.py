@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -6,6 +7,20 @@ import httpx
 import pytest
 
 from tests.helpers import InMemoryApi, make_certificate
+
+
+def pytest_configure() -> None:
+    """Let no process that tests start inherit ignored or blocked signals (a script's `&`, nohup).
+
+    For this process nothing changes: a handler that does nothing replaces SIG_IGN. Processes that it starts have the
+    default again, for exec resets handlers. Left as they are: what Python itself ignores (and restores in what it
+    starts), and what a terminal sends to a process in the background.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    left = {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+    for number in signal.valid_signals() - left:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture

@@ -256,11 +256,9 @@ class Terminal:
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
         self._ours, theirs = os.openpty()
-        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty. A shell
-        # that runs the tests in the background has SIGINT ignored in all that they start.
+        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty.
         shim = (
-            "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL);"
-            "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", shim, POSTD, *arguments],
