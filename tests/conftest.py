@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers import InMemoryApi, make_certificate
+from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate
 
 
 def pytest_configure() -> None:
@@ -34,6 +34,15 @@ def api() -> Iterator[InMemoryApi]:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The files of a private key and of a certificate for localhost and 127.0.0.1."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_httpx() -> Iterator[None]:
+    """Have clients of httpx that are given no timeout wait for an answer as long as other tests: not 5 seconds."""
+    with pytest.MonkeyPatch.context() as patching:
+        for step in ("connect", "read", "write", "pool"):
+            patching.setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, step, PATIENCE_S)  # noqa: SLF001 - it has no other
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,9 @@ from postd.web.front.site import PostdSite
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
 
+PATIENCE_S = 120.0
+"""How long a test waits for what must come: longer than a busy machine takes, so that it means a hang."""
+
 SALT = b"$2b$04$abcdefghijklmnopqrstuu"
 """For bcrypt where a hash is part of a test's name, which is to be the same in each process."""
 

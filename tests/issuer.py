@@ -27,10 +27,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct, field, structs
 
+from tests.helpers import PATIENCE_S
+
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "absent"})()
 """A header member or a claim with this value is left out."""
 
-WAIT_MAX_S = 30.0
+WAIT_MAX_S = PATIENCE_S
 
 _CURVES: Mapping[str, Any] = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1()}
 _HASHES: Mapping[str, Any] = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}

@@ -32,6 +32,7 @@ from postd.listeners import (
     will_be_open_to_all,
 )
 from postd.reactor import IReactor
+from tests.helpers import PATIENCE_S
 
 reactor = cast(IReactor, global_reactor)
 
@@ -280,7 +281,7 @@ async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(li
         greetings = []
         for family, address in ((socket.AF_UNIX, str(path)), (socket.AF_INET, ("127.0.0.1", _port_of(held[1])))):
             with socket.socket(family) as client:
-                client.settimeout(10)
+                client.settimeout(PATIENCE_S)
                 client.connect(address)
                 greetings.append(b"".join(iter(lambda client=client: client.recv(100), b"")))  # type: ignore[misc]
         return greetings
@@ -299,7 +300,7 @@ async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(li
 async def test_what_is_held_is_not_accepted(listen: Bind) -> None:
     (held,) = listen("tcp:0:interface=127.0.0.1")
     hold([held])
-    with socket.create_connection(("127.0.0.1", _port_of(held)), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", _port_of(held)), timeout=PATIENCE_S) as client:
         client.settimeout(0)
         await deferLater(reactor, 0.1)
         with pytest.raises(BlockingIOError):  # neither served nor closed

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.helpers import PATIENCE_S
+
 COUNT = """
 import resource, sys
 from twisted.logger import capturedLogs
@@ -30,7 +32,7 @@ def test_the_soft_limit_is_raised_as_far_as_it_can_be(
     limits: tuple[int, int], wanted: int, fitting: int, soft_after: int, noted: int
 ) -> None:
     command = [sys.executable, "-c", COUNT, *map(str, limits), str(wanted)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     assert told.split() == [str(fitting), str(soft_after), str(noted)]
 
 
@@ -50,5 +52,7 @@ print(before - resident_mib())
 
 
 def test_memory_that_is_free_goes_back_to_the_system() -> None:
-    told = subprocess.run([sys.executable, "-c", TRIM], capture_output=True, text=True, timeout=60, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", TRIM], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    ).stdout
     assert float(told) > 20

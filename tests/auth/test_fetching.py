@@ -21,6 +21,7 @@ from postd.auth import fetching
 from postd.auth.fetching import CONTENT_MAX_BYTES, REDIRECTS_MAX, Fetched, Fetcher, FetchError, UnusableError
 from postd.errors import ConfigError
 from postd.reactor import IReactor
+from tests.helpers import PATIENCE_S
 from tests.issuer import Issuer, Reply
 
 AUDIENCE = "https://api.example"
@@ -30,7 +31,7 @@ SECRET = "s3cret-of-ours"
 TOKEN = "token-of-somebody"
 
 SHORT_S = 0.1
-GONE_MAX_S = 10
+GONE_MAX_S = PATIENCE_S
 
 
 class Peer:

@@ -14,7 +14,7 @@ from twisted.internet import reactor
 
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
-from tests.helpers import locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
 
@@ -72,7 +72,7 @@ def test_a_reader_that_goes_away_ends_the_export_quietly(tmp_path: Path) -> None
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
     run_sql(tmp_path / "postd.db", f"{many} INSERT INTO post SELECT i, 'post ' || i FROM n")
     ended = subprocess.run(
-        f"{POSTD} export | head -1", shell=True, cwd=tmp_path, capture_output=True, timeout=60, check=False
+        f"{POSTD} export | head -1", shell=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert (ended.stdout, ended.stderr) == (b'{"id":1,"post":"post 1"}\n', b"")
 
@@ -243,7 +243,7 @@ def test_a_terminal_is_shown_how_much_has_come_through_a_pipe(tmp_path: Path) ->
         input=lines.encode(),
         stdout=subprocess.PIPE,
         stderr=theirs,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     os.close(theirs)
@@ -270,7 +270,7 @@ def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
             stdin=theirs,
             stdout=subprocess.PIPE,
             stderr=theirs,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         os.close(theirs)

@@ -18,11 +18,12 @@ from postd import __version__
 from postd.auth.userfile import Account, decode_users
 from postd.cli.main import main
 from postd.protocol.password import verify_password
+from tests.helpers import PATIENCE_S
 
 POSTD = str(Path(sys.executable).parent / "postd")
 BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()[4:]
 MD5 = hashlib.md5(b"x").hexdigest()
-WAIT_MAX_S = 20.0
+WAIT_MAX_S = PATIENCE_S
 
 
 @pytest.fixture

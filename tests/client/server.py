@@ -14,9 +14,10 @@ from twisted.internet.task import deferLater
 
 from postd.client import AuthClient
 from postd.reactor import IReactor
+from tests.helpers import PATIENCE_S
 
 REACTOR = cast(Any, global_reactor)
-WAIT_MAX_S = 20.0
+WAIT_MAX_S = PATIENCE_S
 
 
 class Asked(Struct):

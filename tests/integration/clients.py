@@ -14,7 +14,9 @@ import requests
 from msgspec import Struct
 from requests.auth import HTTPDigestAuth
 
-TIMEOUT_S = 20.0
+from tests.helpers import PATIENCE_S
+
+TIMEOUT_S = PATIENCE_S
 
 
 class Exchange(Struct):

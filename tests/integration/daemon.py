@@ -14,12 +14,12 @@ from typing import Self
 import pytest
 
 from postd.tap import Options, makeService
+from tests.helpers import PATIENCE_S
 from tests.integration.forking import FORK_SERVER, Process, run
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 FREE_PORT = "tcp:0:interface=127.0.0.1"
-START_MAX_S = 30.0
-STOP_MAX_S = 15.0
+START_MAX_S = STOP_MAX_S = PATIENCE_S
 
 
 class Daemon:

@@ -18,9 +18,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
+from tests.helpers import PATIENCE_S
 from tests.integration import fork_server
-
-START_MAX_S = 60.0
 
 
 class ForkServer:
@@ -75,7 +74,7 @@ class Process:
         self.args = command
         self.returncode: int | None = None
         self._answers = answers
-        pid = self._read(START_MAX_S)
+        pid = self._read(PATIENCE_S)
         assert pid is not None
         self.pid = pid
 
@@ -117,7 +116,7 @@ FORK_SERVER = ForkServer()
 
 
 def run(
-    command: Sequence[str], folder: Path | None = None, *, given: bytes = b"", timeout_s: float = 60.0
+    command: Sequence[str], folder: Path | None = None, *, given: bytes = b"", timeout_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command until it ends; return its status and what it has printed.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 
@@ -30,7 +31,7 @@ def run_postd_user(file: Path, command: str, name: str, password: str | None = N
 
 def sign_in(daemon: Daemon, name: str, password: str) -> httpx.Response:
     """Send the form, as a browser does, and do not follow where it leads."""
-    return httpx.post(f"{daemon.url}/login", data={"username": name, "password": password}, timeout=60)
+    return httpx.post(f"{daemon.url}/login", data={"username": name, "password": password}, timeout=PATIENCE_S)
 
 
 def see_home(daemon: Daemon, session: str) -> httpx.Response:

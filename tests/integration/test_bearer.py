@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct
 
 from tests.forgeries import SCOPE, SECRETS, Forgery, make_forgeries, make_good_tokens, make_keys
-from tests.helpers import Answer
+from tests.helpers import PATIENCE_S, Answer
 from tests.integration.daemon import Daemon, refuse_here
 from tests.integration.test_logins import PASSWORD, serve, write_users
 from tests.issuer import ABSENT, INTROSPECTION, JWKS, Issuer, Key, Reply
@@ -92,7 +92,7 @@ class Wire:
 
     def _exchange(self, method: str, request: bytes) -> Answer:
         if self._socket is None:
-            self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=20)
+            self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S)
             self.connections += 1
         self._socket.sendall(request)
         response = HTTPResponse(self._socket, method=method)

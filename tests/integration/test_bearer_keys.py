@@ -17,12 +17,13 @@ import httpx
 import pytest
 from msgspec import Struct
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.test_bearer import AUDIENCE, bearer_table, check_log
 from tests.integration.test_logins import PASSWORD, serve, write_users
 from tests.issuer import ABSENT, DISCOVERY, JWKS, Issuer, Key, Reply, b64
 
-POLL_MAX_S = 20.0
+POLL_MAX_S = PATIENCE_S
 
 RULES = """
 users = "users"
@@ -186,11 +187,11 @@ class Served(Struct):
     elsewhere: Issuer
 
     def try_token(self, token: str) -> httpx.Response:
-        return httpx.get(f"{self.daemon.url}/token", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        return httpx.get(f"{self.daemon.url}/token", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
 
     def add_post(self, token: str) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.post(f"{self.daemon.url}/post", json={"post": "x"}, headers=headers, timeout=20)
+        return httpx.post(f"{self.daemon.url}/post", json={"post": "x"}, headers=headers, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +309,7 @@ def test_a_flood_of_unknown_keys_is_held_off(served: Served) -> None:
     made_up = [issuer.token(header={"kid": f"made-up-{number}"}) for number in range(500)]
 
     def send(tokens: list[str]) -> list[int]:
-        with httpx.Client(base_url=served.daemon.url, timeout=20) as client:
+        with httpx.Client(base_url=served.daemon.url, timeout=PATIENCE_S) as client:
             return [client.get("/token", headers={"Authorization": f"Bearer {one}"}).status_code for one in tokens]
 
     with ThreadPoolExecutor(10) as pool:

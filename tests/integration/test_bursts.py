@@ -21,6 +21,7 @@ import bcrypt
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser, h_a1
 from tests.issuer import INTROSPECTION, Issuer, Key
@@ -32,7 +33,7 @@ BURST = 1000
 RIGHT_AT = 950
 """The position of the right password among the wrong ones."""
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 
 SETTINGS = f"""
 users = "users"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
 from tests.issuer import DISCOVERY, Issuer, Key, Reply
@@ -81,7 +82,7 @@ def test_whoever_does_not_want_to_wait_need_not(tmp_path: Path, issuer: Issuer) 
         for path in (DISCOVERY, f"/b{DISCOVERY}"):
             issuer.wait_for_request(path)
         process.send_signal(signal.SIGINT)
-        shown, error = process.communicate(timeout=30)
+        shown, error = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, error) == (130, "postd: interrupted\n")
     assert shown.startswith("settings: ok\n")
 

@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 
 from tests.cli.test_user import terminal
 from tests.client.server import EVENT_STREAM, Cut, problem, serving
+from tests.helpers import PATIENCE_S
 from tests.integration import forking
 from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
@@ -22,7 +23,7 @@ from tests.integration.test_client import AUDIENCE, issue_tokens
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import Issuer, Key
 
-WAIT_MAX_S = 30.0
+WAIT_MAX_S = PATIENCE_S
 HOSTILE = "a\x1b[31m\tb\n\u202ec ü"
 
 
@@ -199,5 +200,5 @@ def test_a_reader_that_goes_away_ends_a_list_quietly(open_daemon: Daemon) -> Non
     run("add", "x", "--url", open_daemon.url)
     process = subprocess.Popen([POSTD, "list", "--url", open_daemon.url], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert process.communicate(timeout=60)[1] == b""
+    assert process.communicate(timeout=WAIT_MAX_S)[1] == b""
     assert process.returncode == 1

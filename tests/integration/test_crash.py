@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 ROUNDS = 3
@@ -23,7 +24,7 @@ class Writer(threading.Thread):
         self._acknowledged = acknowledged
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=10) as client:
+        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as client:
             count = 0
             while True:
                 text = f"{self.name}-{count}"
@@ -49,7 +50,7 @@ def test_no_acknowledged_post_is_lost_and_no_id_is_used_twice(tmp_path: Path) ->
             writers = [Writer(daemon.url, f"{number}-{n}", enough, acknowledged) for n in range(WRITERS)]
             for writer in writers:
                 writer.start()
-            assert enough.wait(60)
+            assert enough.wait(PATIENCE_S)
             daemon.kill()
             for writer in writers:
                 writer.join()

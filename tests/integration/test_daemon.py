@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers import locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.integration.daemon import FREE_PORT, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
 
 JSON = {"Content-Type": "application/json"}
@@ -87,7 +87,7 @@ def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
             assert client.post(url, content=b"x" * 20_000, headers=JSON).status_code == 413
             assert client.get(url).http_version == "HTTP/1.1"
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
             tls.sendall(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000)
@@ -103,7 +103,7 @@ def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate:
     with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
         context = ssl.create_default_context(cafile=str(cert))
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as plain,
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
             lines = [b"POST /post HTTP/1.1", b"Bad Name: x", b"Host: localhost", b"Content-Type: application/json"]
@@ -234,7 +234,7 @@ def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path
         statuses: list[int] = []
 
         def add() -> None:
-            statuses.append(httpx.post(f"{daemon.url}/post", json={"post": "x"}, timeout=20).status_code)
+            statuses.append(httpx.post(f"{daemon.url}/post", json={"post": "x"}, timeout=PATIENCE_S).status_code)
 
         writer = threading.Thread(target=add)
         with locked(tmp_path / "postd.db", "IMMEDIATE"):
@@ -335,7 +335,7 @@ def test_a_store_that_turns_out_unfit_when_its_lock_is_gone_ends_the_start(tmp_p
         daemon = daemon_and_lock.enter_context(Daemon(tmp_path, wait=False))
         daemon.wait_for("store not open")
         lock.close()
-        assert daemon.process.wait(10) == 1
+        assert daemon.process.wait(PATIENCE_S) == 1
     assert [line for line in daemon.log.splitlines() if line.startswith("postd: ")] == [
         f"postd: {tmp_path}/postd.db: it is an SQLite database of another program, not of postd"
     ]
@@ -343,7 +343,7 @@ def test_a_store_that_turns_out_unfit_when_its_lock_is_gone_ends_the_start(tmp_p
 
 
 def test_help_tells_what_there_is() -> None:
-    result = subprocess.run([TWISTD, "postd", "--help"], capture_output=True, text=True, timeout=30, check=True)
+    result = subprocess.run([TWISTD, "postd", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     for word in ("--config=", "--listen=", "--store=", "http://127.0.0.1:8080/", "sqlite:PATH"):
         assert word in result.stdout
     assert result.stderr == ""
@@ -355,4 +355,4 @@ def test_listing_plugins_imports_nothing_of_ours() -> None:
         "assert 'postd' in {plugin.tapname for plugin in getPlugins(IServiceMaker)};"
         "assert 'postd' not in sys.modules and 'klein' not in sys.modules"
     )
-    subprocess.run([str(Path(TWISTD).parent / "python"), "-c", script], check=True, timeout=30)
+    subprocess.run([str(Path(TWISTD).parent / "python"), "-c", script], check=True, timeout=PATIENCE_S)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.helpers import locked
+from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_redis import serve
@@ -22,7 +22,7 @@ from tests.integration.test_workers import TWO, clients_of_each
 from tests.issuer import Issuer, Key
 from tests.redis_server import RedisServer
 
-WAIT_MAX_S = 20.0
+WAIT_MAX_S = PATIENCE_S
 WITHIN_S = 1.0
 """How soon a change has to be told (issue: within a second), where the machine does nothing else."""
 

@@ -13,9 +13,10 @@ import pytest
 import requests
 from msgspec import Struct
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 UNREAD = b"x" * 300_000
 """More than the buffers of a socket take, behind a request that is refused."""
 

@@ -16,9 +16,10 @@ from twisted.web.http_headers import Headers
 
 from postd.web.compress import INLINE_MAX_BYTES
 from postd.web.posts import SNAPSHOT_MAX
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = PATIENCE_S
 Posts = list[dict[str, Any]]
 Read = Callable[[str], tuple[Mapping[str, str], Posts]]
 """Returns the headers of an answer, and what a client has made of its body."""

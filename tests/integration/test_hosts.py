@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration import forking
 from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.logins import POSTD
@@ -21,7 +22,7 @@ def ask(address: tuple[str, int] | str, host: str, request: str = "GET /post", *
     """Return the status of the answer to a request on a connection of its own; a path is a UNIX socket's."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as client:
-        client.settimeout(30)
+        client.settimeout(PATIENCE_S)
         client.connect(address)
         client.sendall(before + f"{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         received = b""

@@ -10,6 +10,7 @@ import pytest
 import pytest_twisted
 import treq
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 JSON = {"Content-Type": "application/json"}
@@ -23,17 +24,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def talk(daemon: Daemon, data: bytes) -> bytes:
-    """Send bytes; return all that comes back until the server closes or says nothing for a second."""
-    with socket.create_connection(("127.0.0.1", daemon.port)) as client:
-        client.settimeout(1)
+    """Send bytes; return all that comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client:
         client.sendall(data)
-        received = b""
-        try:
-            while chunk := client.recv(65536):
-                received += chunk
-        except TimeoutError:
-            pass
-        return received
+        return b"".join(iter(lambda: client.recv(65536), b""))
 
 
 @pytest_twisted.ensureDeferred
@@ -92,7 +86,7 @@ def test_a_client_that_has_said_its_last_gets_its_answers(daemon: Daemon) -> Non
         (post * 5, 5),
         (b"GET /po", 0),
     ):
-        with socket.create_connection(("127.0.0.1", daemon.port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client:
             client.sendall(request)
             client.shutdown(socket.SHUT_WR)
             received = b""

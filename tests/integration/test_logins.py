@@ -27,6 +27,7 @@ from twisted.internet import reactor
 from twisted.web.client import Agent
 
 from postd.auth.userfile import make_account, set_account
+from tests.helpers import PATIENCE_S
 from tests.integration.clients import DIGEST_CLIENTS, TIMEOUT_S, DigestClient
 from tests.integration.daemon import FREE_PORT, Daemon, refuse_here, run_postd
 from tests.integration.logins import (
@@ -388,7 +389,7 @@ class Counter(threading.Thread):
         self._accepted = accepted
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=10) as client:
+        with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as client:
             for count in range(1, 100_000):
                 try:
                     answer = self._alice.get(client, self._nonce, count)
@@ -409,7 +410,7 @@ def test_no_count_is_taken_twice_after_a_kill_under_load(tmp_path: Path) -> None
         counters = [Counter(daemon, alice, enough, accepted) for _ in range(8)]
         for counter in counters:
             counter.start()
-        assert enough.wait(60)
+        assert enough.wait(PATIENCE_S)
         daemon.kill()
         for counter in counters:
             counter.join()

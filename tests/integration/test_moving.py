@@ -16,14 +16,14 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from tests.helpers import run_sql
+from tests.helpers import PATIENCE_S, run_sql
 from tests.integration import forking
 from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
 from tests.redis_server import RedisServer
 
 POSTS = 30_000
-WAIT_MAX_S = 60
+WAIT_MAX_S = PATIENCE_S
 
 
 def lines_of(first: int, count: int) -> bytes:
@@ -87,7 +87,7 @@ class Writer(threading.Thread):
         self.refused: list[httpx.Response] = []
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=30) as client:
+        with httpx.Client(base_url=self._url, timeout=WAIT_MAX_S) as client:
             while not self._enough.is_set():
                 answer = client.post("/post", json={"post": "meanwhile"})
                 if answer.status_code == 201:

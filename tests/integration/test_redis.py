@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from postd.auth.userfile import make_account, set_account
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, see_home, sign_in
@@ -146,7 +147,7 @@ def check_unavailable(node: Daemon, session: str, nonce: str) -> None:
         ("POST", "/login", {"data": form}),
         ("POST", "/logout", {"headers": cookie}),
     ]
-    with httpx.Client(base_url=node.url, timeout=10) as client:
+    with httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client:
         for method, path, options in requests:
             began = time.monotonic()
             answer = client.request(method, path, **options)  # type: ignore[arg-type] # of many kinds
@@ -157,7 +158,7 @@ def check_unavailable(node: Daemon, session: str, nonce: str) -> None:
 
 def ask_many(node: Daemon, count: int) -> None:
     """Ask for the list again and again, a hundred times at once, on one connection."""
-    with socket.create_connection(("127.0.0.1", node.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as client:
         for _ in range(count // 100):
             client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
             answers = b""
@@ -226,7 +227,7 @@ def test_a_refusal_that_comes_late_ends_the_start(tmp_path: Path) -> None:
     with node:
         node.wait_for("trying again")
         with RedisServer(tmp_path / "redis", f"requirepass {SECRET}", port=redis_port, password=SECRET):
-            assert node.process.wait(20) == 1
+            assert node.process.wait(PATIENCE_S) == 1
     assert "wr0ng" not in node.log
     assert "Traceback" not in node.log
     assert node.log.count("\npostd: redis://:***@") == 1
@@ -276,7 +277,7 @@ def test_kill_9_of_a_node_loses_nothing_acknowledged(
     ends = threading.Event()
 
     def write(node: Daemon, name: str) -> None:
-        with httpx.Client(base_url=node.url, timeout=10) as client:
+        with httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client:
             count = 0
             while not ends.is_set():
                 text = f"{name}-{count}"
@@ -294,7 +295,7 @@ def test_kill_9_of_a_node_loses_nothing_acknowledged(
         writers = [threading.Thread(target=write, args=(node, f"{n}")) for n, node in enumerate([one, other] * 2)]
         for writer in writers:
             writer.start()
-        assert enough.wait(60)
+        assert enough.wait(PATIENCE_S)
         one.kill()
         time.sleep(0.2)
         ends.set()

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers import locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.integration.daemon import (
     FREE_PORT,
     START_MAX_S,
@@ -62,7 +62,7 @@ def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
             others = [pid for one, pid in workers.items() if one != number]
             for pid in others:
                 os.kill(pid, signal.SIGSTOP)
-            client = closing.enter_context(httpx.Client(base_url=daemon.url, timeout=30))
+            client = closing.enter_context(httpx.Client(base_url=daemon.url, timeout=PATIENCE_S))
             try:
                 client.get("/nothing")
             finally:
@@ -209,7 +209,7 @@ def test_a_stop_under_load_loses_nothing_and_leaves_nobody(tmp_path: Path) -> No
         writers = [Writer(daemon.url, f"{n}", enough, acknowledged) for n in range(8)]
         for writer in writers:
             writer.start()
-        assert enough.wait(60)
+        assert enough.wait(PATIENCE_S)
         workers = daemon.workers
         assert daemon.stop() == -signal.SIGTERM
         for writer in writers:
@@ -356,10 +356,10 @@ def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) 
                 with httpx.Client(transport=httpx.HTTPTransport(uds=str(sock))) as client:
                     assert client.get("http://x/post").text == "[]\n"
                 address = ("127.0.0.1", int(haproxy.rpartition(":")[2].rstrip("/")))
-                with socket.create_connection(address, timeout=10) as proxied:
+                with socket.create_connection(address, timeout=PATIENCE_S) as proxied:
                     check_proxied(proxied)
                 with socket.socket(socket.AF_UNIX) as proxied:
-                    proxied.settimeout(10)
+                    proxied.settimeout(PATIENCE_S)
                     proxied.connect(str(tmp_path / "h.sock"))
                     check_proxied(proxied)
             assert stat.S_IMODE(sock.stat().st_mode) == 0o660
@@ -399,6 +399,7 @@ def test_a_socket_of_systemd(tmp_path: Path) -> None:
             assert httpx.get(url).text == "[]\n"
             os.kill(pid, signal.SIGKILL)
             wait_for_workers(daemon, without=pid)
+        # The new ones may still be importing: the client waits in the socket's backlog.
         assert httpx.get(url).text == "[]\n"
         assert httpx.get(url, headers={"Host": "posts.example"}).status_code == 421  # by the address it really has
     finally:

@@ -21,7 +21,7 @@ from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.model import Change, ChangeKind
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
-from tests.helpers import locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_it_answers
 from tests.store.failing import wait_until
 from tests.store.older import NEWEST, OLDER, POSTS, make_older, names_in, older_postd, schema_of, tables_of
@@ -29,7 +29,7 @@ from tests.store.upgrading import KINDS
 
 reactor = cast(IReactor, global_reactor)
 
-END_MAX_S = 60
+END_MAX_S = PATIENCE_S
 
 
 @pytest.fixture

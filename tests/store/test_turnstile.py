@@ -24,7 +24,7 @@ from postd.store.sqlite import SqliteStore
 from postd.store.sqlite_file import BUSY_TIMEOUT_MS
 from postd.store.sqlite_locks import SharedFile
 from postd.store.sqlite_turn import TURN_MAX_S, Turnstile
-from tests.helpers import locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import error_of, started, until_it_answers
 
 reactor = cast(IReactor, global_reactor)
@@ -72,7 +72,7 @@ class Process:
 
     def result(self) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._read())
-        assert self._process.wait(30) == 0
+        assert self._process.wait(PATIENCE_S) == 0
         return result
 
     def signal(self, number: int) -> None:

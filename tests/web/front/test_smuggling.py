@@ -12,7 +12,7 @@ import httpx
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from tests.helpers import InMemoryApi, result_of
+from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.integration.daemon import Daemon
 from tests.web.front import grammar
 from tests.web.front.connections import (
@@ -51,7 +51,7 @@ SPLIT_EACH_MAX = 8
 NOT_IMPLEMENTED = {501, 505}
 """The only answers of the kind 5xx that a client can be the reason for."""
 
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 ACCESS_LINE = re.compile(r'- \S+ \[[^\]]+\] ".*" [1-5][0-9][0-9] ')
 
 

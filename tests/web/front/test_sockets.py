@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from postd.web.front.sockets import bytes_taken, has_unread
-from tests.helpers import MemoryTransport
+from tests.helpers import PATIENCE_S, MemoryTransport
 
-DEADLINE_S = 10
+DEADLINE_S = PATIENCE_S
 
 
 class Pair:
