@@ -77,7 +77,7 @@ class RedisLink:
         self._started: Deferred[None] = Deferred()
         self._has_served = self._stopped = False
         self._why_not = f"{address.description}: not connected yet"
-        self._watch = LoopingCall(self._look)
+        self._watch = LoopingCall.withCount(self._look)
         self._watch.clock = reactor
         self._looks = 0
         self._late: list[tuple[RedisProtocol, int]] = []  # at the last look, and how many answers had come by then
@@ -254,10 +254,19 @@ class RedisLink:
         confirmer.note(info)
         return protocol, confirmer
 
-    def _look(self) -> None:
+    def _look(self, due: int) -> None:
+        """Look after the connection.
+
+        Args:
+            due: how many looks have become due since the last. More than one: this process stood still, or had a long
+                turn, and what was asked in that has hardly been sent. It is no fault of the server's.
+        """
         protocol = self._protocol
         if protocol is None:
             return
+        if due > 1:
+            for one in self._connections(protocol):
+                one.wait_longer((due - 1) * _LOOK_EVERY_S)
         self._looks += 1
         if not self._give_up_if_late(protocol) and self._looks % _ASK_EACH_LOOK_OF == 0:
             asking = Deferred.fromCoroutine(self._ask_who_it_is(protocol))
@@ -266,13 +275,16 @@ class RedisLink:
     def _give_up_if_late(self, protocol: RedisProtocol) -> bool:
         """Give a connection up if an answer is late, and was at the last look: it may lie here unread."""
         now = self._reactor.seconds()
-        beside = (self._confirmer.protocol,) if self._confirmer is not None else ()
-        late = [(one, one.answered) for one in (protocol, *beside) if one.is_late(now)]
+        late = [(one, one.answered) for one in self._connections(protocol) if one.is_late(now)]
         give_up = any(one in self._late for one in late)
         self._late = late
         if give_up:
             protocol.give_up("does not answer")
         return give_up
+
+    def _connections(self, protocol: RedisProtocol) -> list[RedisProtocol]:
+        """Return a connection, and the one beside it if there is one."""
+        return [protocol, *([self._confirmer.protocol] if self._confirmer is not None else ())]
 
     async def _ask_who_it_is(self, protocol: RedisProtocol) -> None:
         self._set_clock(await protocol.ask_soon("TIME"))

@@ -177,6 +177,10 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         """Tell whether the next answer should have come by now."""
         return bool(self.give_up_at) and self.give_up_at[0] <= now
 
+    def wait_longer(self, seconds: float) -> None:
+        """Wait that much longer for each answer that is waited for."""
+        self.give_up_at = deque(give_up_at + seconds for give_up_at in self.give_up_at)
+
     def give_up(self, why: str) -> None:
         """Fail all that waits, and what is asked from now on, for a reason."""
         self._note_loss(StoreUnavailableError, why)

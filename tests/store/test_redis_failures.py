@@ -130,6 +130,18 @@ async def test_a_short_stop_costs_no_connection(server: RedisServer, log: Log) -
 
 
 @ensureDeferred
+async def test_stall_of_our_own_process_costs_no_connection(server: RedisServer, log: Log) -> None:
+    """A turn of the reactor that takes longer than an answer may, on a busy machine."""
+    async with connected(server.url) as store:
+        server.freeze()
+        asking = started(store.list_posts(limit=9))
+        time.sleep(2)  # noqa: ASYNC251 - the stall
+        reactor.callLater(0.5, server.thaw)
+        await asking
+        assert log.lines("trying again") == []
+
+
+@ensureDeferred
 async def test_a_write_that_arrives_late_is_not_done(server: RedisServer) -> None:
     """A network may hold bytes back and bring them long after their sender has gone."""
     with Proxy(server.port) as proxy:
