@@ -5,8 +5,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate
+
+# No test is timed, nor is one of Hypothesis's examples (200 ms, as it comes).
+settings.register_profile("postd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("postd")
 
 
 def pytest_configure() -> None:

@@ -32,7 +32,7 @@ from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.store.sqlite import SqliteStore
-from tests.helpers import InMemoryApi, result_of
+from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.web.wire import FORM, Asked, ask, begin, user_line
 
 T = TypeVar("T")
@@ -620,13 +620,13 @@ class HashThreadsTests:
 
     @ensureDeferred
     async def test_the_reactor_goes_on_meanwhile(self, threads: HashThreads) -> None:
-        verifying = gatherResults([threads.run(time.sleep, 0.2) for _ in range(THREADS)])
-        turns = 0
-        while not verifying.called:
+        enough = threading.Event()
+        verifying = gatherResults([threads.run(enough.wait, PATIENCE_S) for _ in range(THREADS)])
+        for _ in range(10):
             await deferLater(cast(IReactor, global_reactor), 0.005)
-            turns += 1
+        assert not verifying.called
+        enough.set()
         await verifying
-        assert turns >= 10
 
     @ensureDeferred
     async def test_errors_come_back(self, threads: HashThreads) -> None:

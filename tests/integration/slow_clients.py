@@ -15,9 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
-GIVE_UP_S = 20.0
+GIVE_UP_S = PATIENCE_S
 """How long a client waits for the server to do something; far longer than any limit in these tests."""
 
 GET = b"GET /post/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.integration.daemon import FREE_PORT, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
+from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
 
 JSON = {"Content-Type": "application/json"}
 
@@ -150,7 +150,7 @@ def test_in_the_background(tmp_path: Path) -> None:
     try:
         daemon = Daemon(tmp_path)
         daemon.log_file = tmp_path / "twistd.log"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + START_MAX_S
         while "postd ready" not in daemon.log and time.monotonic() < deadline:
             time.sleep(0.05)
         assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201

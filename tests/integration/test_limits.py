@@ -46,8 +46,9 @@ from tests.web.wire import decode_answer
 BODY_S, HEADER_S, IDLE_S = 1.0, 2.0, 3.0
 """All different, so that one limit is not taken for another."""
 
-OVER_S = 2.5
-"""How much later than at its limit a connection may end: the sweep, and a machine that has other things to do."""
+OVER_S = 6.0
+"""How much later than at its limit a connection may end: the sweep, and a machine that has other things to do. By the
+defaults of the limits (10, 30 and 60 s) it would end later than that."""
 
 TRICKLE_S = 0.1
 LINGER_S = 2.0
@@ -405,7 +406,7 @@ def test_a_crowd_that_trickles_is_cut_and_others_do_not_notice(crowded: Crowded)
         assert ending.statuses == [408]
         check_408(ending, HEADER_S)
     latencies = crowded.latencies.result()
-    assert latencies.median_s < 0.25, f"median {latencies.median_s} s, p99 {latencies.p99_s} s"
+    assert latencies.median_s < 1, f"median {latencies.median_s} s, p99 {latencies.p99_s} s"
 
 
 def test_all_of_them_cost_bounded_memory(crowded: Crowded) -> None:
@@ -490,7 +491,7 @@ def test_one_connection_more_is_closed_at_once_and_the_others_go_on(
         began = now()
         for other in ("tcp", "ssl", "haproxy", "unix"):  # they are counted together
             assert is_turned_away(to, other)
-        assert now() - began < 5
+        assert now() - began < 10  # which a connection has for its first head
         assert all(map(get, clients))
         clients.pop(17).close()
         clients.append(wait_to_be_let_in(to, kind))

@@ -120,9 +120,9 @@ def test_white_space_costs_little_wherever_it_stands(value: bytes, white: bytes)
     def took(length: int) -> float:
         long, times = value % (white * length), []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.thread_time()
             assert not prefers_gzip(long)
-            times.append(time.perf_counter() - start)
+            times.append(time.thread_time() - start)
         return min(times)
 
     assert took(16_000) < 100 * max(took(1_000), 1e-6)  # 16 times as long: a square would take 256 times as much
