@@ -1,5 +1,6 @@
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -8,13 +9,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate
+from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
 # No test is timed, nor is one of Hypothesis's examples (200 ms, as it comes).
 settings.register_profile("postd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("postd")
 
 
-def pytest_configure() -> None:
+def _reset_signals() -> None:
     """Let no process that tests start inherit ignored or blocked signals (a script's `&`, nohup).
 
     For this process nothing changes: a handler that does nothing replaces SIG_IGN. Processes that it starts have the
@@ -26,6 +28,23 @@ def pytest_configure() -> None:
     for number in signal.valid_signals() - left:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to begin without a Redis server where `POSTD_REQUIRE_ALL` says that all tests have to run."""
+    _reset_signals()
+    is_worker = hasattr(config, "workerinput")  # of pytest-xdist: what its controller found holds for it
+    if os.environ.get("POSTD_REQUIRE_ALL", "0") not in {"", "0"} and not is_worker and find_redis_server() is None:
+        raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but there is {NO_SERVER}; {REMEDY}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # what it adds comes after the sections of all others
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say at the end how many tests were left out for want of a Redis server, and how to run them."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    if left_out := sum(NO_SERVER in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{left_out} tests were left out: {NO_SERVER}. To run them, {REMEDY}.", yellow=True)
 
 
 @pytest.fixture

