@@ -4,6 +4,22 @@
 2. No status code lives here: `postd.web.errors` holds the one table from these classes to answers.
 """
 
+import os
+
+SOCKET_PATH_MAX_BYTES = 107
+"""What the kernel has room for in the address of a UNIX socket: unix(7)."""
+
+
+def check_socket_path(path: str) -> None:
+    """Check that a UNIX socket can have a path.
+
+    Raises:
+        ValueError: it is too long; Python would say so without the lengths, and Twisted not where it connects.
+    """
+    size = len(os.fsencode(path))
+    if size > SOCKET_PATH_MAX_BYTES:
+        raise ValueError(f"a path of {size} bytes, more than the {SOCKET_PATH_MAX_BYTES} of a UNIX socket")
+
 
 def printable(text: str) -> str:
     """Return somebody's text with nothing in it that a terminal would obey."""

@@ -40,7 +40,7 @@ from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
 from postd.certificates import UNFIT, Certificate, UnfitError
-from postd.errors import ConfigError
+from postd.errors import ConfigError, check_socket_path
 from postd.proxied import ProxiedEndpoint
 from postd.reactor import IReactor
 
@@ -328,6 +328,7 @@ class _Looking:
         return self.listenTCP(port, TLSMemoryBIOFactory(self.certificate, False, factory), **keywords)  # noqa: FBT003 - Twisted's signature
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+        check_socket_path(address)
         return cast("IListeningPort", None)
 
 
@@ -346,6 +347,7 @@ class _Binding(_Looking):
         return bound
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+        check_socket_path(address)  # before Twisted makes a lock beside it, and leaves it there
         bound: IListeningPort = self._reactor.listenUNIX(address, factory, **keywords)
         return bound
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate
+from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
 from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
 # No test is timed, nor is one of Hypothesis's examples (200 ms, as it comes).
@@ -52,6 +52,13 @@ def api() -> Iterator[InMemoryApi]:
     api = InMemoryApi()
     yield api
     api.close()
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder with a short path: a UNIX socket's has at most 107 bytes, and that of `tmp_path` may be longer."""
+    with make_socket_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

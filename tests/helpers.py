@@ -1,7 +1,9 @@
 """What tests of several layers share."""
 
 import ipaddress
+import os
 import sqlite3
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -53,6 +55,14 @@ def result_of(call: Any) -> Any:
     if hasattr(results[0], "raiseException"):
         results[0].raiseException()
     return results[0]
+
+
+@contextmanager
+def make_socket_folder() -> Iterator[Path]:
+    """Make a folder whose path leaves a UNIX socket in it enough of its 107 bytes, wherever the temporary folder is."""
+    root = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="postd-", dir=root if len(os.fsencode(root)) < 40 else "/tmp") as name:
+        yield Path(name)
 
 
 def run_sql(path: Path, *statements: str) -> list[Any]:

@@ -25,6 +25,7 @@ from postd.listeners import (
     Listener,
     adopt,
     bind,
+    check_endpoint,
     hold,
     is_for_this_machine,
     local_addresses,
@@ -84,19 +85,19 @@ def test_port_0_is_told_as_the_port_it_became(listen: Bind) -> None:
     assert not listener.url.endswith(":0/")
 
 
-def test_all_kinds(listen: Bind, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_all_kinds(listen: Bind, socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     urls = [
         listener.url
         for listener in listen(
-            f"unix:{tmp_path}/a.sock",
-            f"haproxy:unix:{tmp_path}/b.sock",
+            f"unix:{socket_folder}/a.sock",
+            f"haproxy:unix:{socket_folder}/b.sock",
             "haproxy:tcp:0:interface=127.0.0.1",
             f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}",
             "tcp6:0:interface=\\:\\:1",
         )
     ]
-    assert urls[:2] == [f"unix:{tmp_path}/a.sock", f"unix:{tmp_path}/b.sock"]
+    assert urls[:2] == [f"unix:{socket_folder}/a.sock", f"unix:{socket_folder}/b.sock"]
     assert [url.rpartition(":")[0] for url in urls[2:]] == ["http://127.0.0.1", "https://127.0.0.1", "http://[::1]"]
 
 
@@ -111,15 +112,15 @@ def test_all_kinds(listen: Bind, tmp_path: Path, certificate: tuple[Path, Path])
         ("tcp:0:interface=127.0.0.2", False),
         ("tcp6:0:interface=\\:\\:1", False),
         ("haproxy:tcp:0:interface=127.0.0.1", False),
-        ("unix:{tmp_path}/a.sock", False),
+        ("unix:{socket_folder}/a.sock", False),
         ("ssl:0:privateKey={key}:certKey={cert}", False),
         ("haproxy:ssl:0:privateKey={key}:certKey={cert}", False),
     ],
 )
 def test_what_strangers_can_reach_unencrypted(
-    listen: Bind, tmp_path: Path, certificate: tuple[Path, Path], description: str, *, exposed: bool
+    listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, exposed: bool
 ) -> None:
-    (listener,) = listen(description.format(tmp_path=tmp_path, key=certificate[0], cert=certificate[1]))
+    (listener,) = listen(description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1]))
     assert listener.exposed is exposed
 
 
@@ -128,10 +129,10 @@ def test_what_strangers_can_reach_unencrypted(
 )
 @pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
 def test_unix_socket_has_mode_0660_unless_another_is_given(
-    listen: Bind, tmp_path: Path, kind: str, options: str, mode: int
+    listen: Bind, socket_folder: Path, kind: str, options: str, mode: int
 ) -> None:
     for umask in (0, 0o022, 0o077):
-        path = tmp_path / f"{umask}.sock"
+        path = socket_folder / f"{umask}.sock"
         description = f"{kind}:address={path}{options}"
         before = os.umask(umask)
         try:
@@ -144,7 +145,7 @@ def test_unix_socket_has_mode_0660_unless_another_is_given(
 
 
 def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
-    listen: Bind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listen: Bind, socket_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = []
 
@@ -154,7 +155,7 @@ def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
         attempts.append(mode)
 
     monkeypatch.setattr(os, "chmod", chmod)
-    listen(f"unix:{tmp_path}/a.sock")
+    listen(f"unix:{socket_folder}/a.sock")
     assert attempts == [0o660]
 
 
@@ -179,14 +180,14 @@ def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.M
         ("tcp:0:interface=0.0.0.0", False),
         ("tcp6:0", False),
         ("ssl:0:privateKey={key}:certKey={cert}", False),
-        ("unix:{tmp_path}/a.sock", False),
+        ("unix:{socket_folder}/a.sock", False),
         ("haproxy:tcp:0:interface=127.0.0.1", False),
     ],
 )
 def test_browser_of_this_machine_alone_reaches_loopback(
-    listen: Bind, tmp_path: Path, certificate: tuple[Path, Path], description: str, *, local: bool
+    listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, local: bool
 ) -> None:
-    written = description.format(tmp_path=tmp_path, key=certificate[0], cert=certificate[1])
+    written = description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1])
     (listener,) = listen(written)
     assert listener.for_this_machine is is_for_this_machine(written) is local
     address = listener.port.getHost()
@@ -241,11 +242,22 @@ def test_a_taken_port_is_named(listen: Bind, taken_port: int) -> None:
         ("tcp:0:interface=192.0.2.1", "Cannot assign requested address"),
         ("tcp:99999:interface=127.0.0.1", "65535"),
         ("unix:/nowhere/a.sock", "No such file or directory"),
-        ("unix:{tmp_path}/" + "x" * 200, "AF_UNIX path too long"),
     ],
 )
-def test_an_address_that_cannot_be_had(listen: Bind, tmp_path: Path, description: str, why: str) -> None:
-    assert why in listen.refusal(description.format(tmp_path=tmp_path))
+def test_an_address_that_cannot_be_had(listen: Bind, description: str, why: str) -> None:
+    assert why in listen.refusal(description)
+
+
+@pytest.mark.parametrize("kind", ["unix", "haproxy:unix"])
+def test_socket_path_of_108_bytes_is_refused_with_its_length(listen: Bind, socket_folder: Path, kind: str) -> None:
+    longest = f"{socket_folder}/".ljust(107, "x")
+    why = "cannot listen: a path of 108 bytes, more than the 107 of a UNIX socket"
+    assert listen.refusal(f"{kind}:{longest}y") == f"--listen: {kind}:{longest}y: {why}"
+    with pytest.raises(ConfigError, match=f"^admin.listen: .*: {why}$"):
+        check_endpoint(f"{kind}:{longest}y", where="admin.listen")
+    assert list(socket_folder.iterdir()) == []
+    (listener,) = listen(f"{kind}:{longest}:lockfile=0")
+    assert listener.url == f"unix:{longest}"
 
 
 @ensureDeferred
@@ -272,8 +284,10 @@ def pass_on(sockets: list[Inherited]) -> list[Inherited]:
 
 
 @ensureDeferred
-async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(listen: Bind, tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
+async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(
+    listen: Bind, socket_folder: Path
+) -> None:
+    path = socket_folder / "a.sock"
     held = listen(f"unix:{path}:mode=640", "tcp:0:interface=127.0.0.1")
     sockets = hold(held)
 

@@ -38,8 +38,8 @@ class Systemd:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]:
-    reading = Systemd(str(tmp_path / "notify") if request.param == "path" else f"@postd-test-{os.getpid()}")
+def systemd(request: pytest.FixtureRequest, socket_folder: Path) -> Iterator[Systemd]:
+    reading = Systemd(str(socket_folder / "notify") if request.param == "path" else f"@postd-test-{os.getpid()}")
     yield reading
     reading.notifier.stop()
     reading.close()

@@ -7,6 +7,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from postd.errors import check_socket_path
+
 REDIS_URLS = (
     "redis://[USER[:PASSWORD]@]HOST[:PORT][/DB], rediss:// likewise, redis+unix://PATH, "
     "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]/PRIMARY[/DB]"
@@ -100,6 +102,10 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
         path = unquote(place)
         if not path or "\0" in path:
             raise ValueError("has no path of a socket")
+        try:
+            check_socket_path(path)
+        except ValueError as error:
+            raise ValueError(f"has {error}") from None
         return replace(address, path=path, db=_decode_db(parameters.get("db", "0")))
     hosts_text, _, path = place.partition("/")
     hosts = tuple(_decode_host(host, _PORTS[kind]) for host in hosts_text.split(","))

@@ -17,9 +17,9 @@ from tests.redis_server import RedisServer
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(socket_folder)
+    return socket_folder
 
 
 def check(*arguments: str) -> tuple[int, list[str], str]:

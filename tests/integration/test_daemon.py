@@ -54,19 +54,19 @@ def test_it_writes_nowhere_but_its_store_and_log(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "postd.db").stat().st_mode) == 0o600
 
 
-def test_a_settings_file(tmp_path: Path) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "postd.toml").write_text(
+def test_a_settings_file(socket_folder: Path) -> None:
+    (socket_folder / "conf").mkdir()
+    (socket_folder / "conf" / "postd.toml").write_text(
         'listen = ["tcp:0:interface=127.0.0.1", "unix:p.sock"]\nstore = "sqlite:posts.db"\n[limits]\nbody = "1KiB"\n'
     )
-    with Daemon(tmp_path, "-c", "conf/postd.toml", listen=None) as daemon:
+    with Daemon(socket_folder, "-c", "conf/postd.toml", listen=None) as daemon:
         assert httpx.post(f"{daemon.url}/post", json={"post": "x" * 2000}).status_code == 413
-        transport = httpx.HTTPTransport(uds=str(tmp_path / "conf" / "p.sock"))
+        transport = httpx.HTTPTransport(uds=str(socket_folder / "conf" / "p.sock"))
         with httpx.Client(transport=transport) as client:
             assert client.get("http://x/post").status_code == 200
             assert client.post("http://x/post", content=b"x" * 2000, headers=JSON).status_code == 413
-    assert (tmp_path / "conf" / "posts.db").exists()
-    assert not (tmp_path / "conf" / "p.sock").exists()
+    assert (socket_folder / "conf" / "posts.db").exists()
+    assert not (socket_folder / "conf" / "p.sock").exists()
 
 
 def test_memory_leaves_nothing(tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
     assert "127.0.0.1" in line
 
 
-def test_unix_socket_that_is_open_to_all_is_warned_of_where_its_peers_are_trusted(tmp_path: Path) -> None:
+def test_unix_socket_that_is_open_to_all_is_warned_of_where_its_peers_are_trusted(socket_folder: Path) -> None:
     listen = ["unix:closed.sock", "unix:open.sock:mode=666"]
-    settings = tmp_path / "postd.toml"
+    settings = socket_folder / "postd.toml"
     settings.write_text(f"listen = {listen}")
-    warned = f"unix:address={tmp_path}/open.sock:mode=666: every user of this machine may connect to this socket"
-    with Daemon(tmp_path, "-c", "postd.toml", listen=None) as daemon:
+    warned = f"unix:address={socket_folder}/open.sock:mode=666: every user of this machine may connect to this socket"
+    with Daemon(socket_folder, "-c", "postd.toml", listen=None) as daemon:
         assert "every user" not in daemon.log
         for times in (1, 2):
             settings.write_text(f'listen = {listen}\ntrusted_proxies = ["unix", "192.0.2.{times}"]')
@@ -248,11 +248,11 @@ def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path
     assert '"POST /post HTTP/1.1" 201' in daemon.log
 
 
-def test_a_start_that_fails_leaves_no_socket_behind(tmp_path: Path) -> None:
-    run_sql(tmp_path / "foreign.db", "CREATE TABLE customer (id)")
-    check_refused(run_postd(tmp_path, "-l", "unix:p.sock", "-s", "sqlite:foreign.db"), "another program")
-    check_refused(run_postd(tmp_path, "-l", "unix:p.sock", "-l", "tcp:x"))
-    assert [path.name for path in tmp_path.iterdir()] == ["foreign.db"]
+def test_a_start_that_fails_leaves_no_socket_behind(socket_folder: Path) -> None:
+    run_sql(socket_folder / "foreign.db", "CREATE TABLE customer (id)")
+    check_refused(run_postd(socket_folder, "-l", "unix:p.sock", "-s", "sqlite:foreign.db"), "another program")
+    check_refused(run_postd(socket_folder, "-l", "unix:p.sock", "-l", "tcp:x"))
+    assert [path.name for path in socket_folder.iterdir()] == ["foreign.db"]
 
 
 def test_a_start_that_fails_makes_no_store(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_page_of_another_host_reads_and_writes_nothing_on_loopback(tmp_path: Pat
     assert EVIL not in daemon.log
 
 
-def test_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     """Only what is bound to loopback has the automatic rule, and through it the admin listener."""
     key, cert = certificate
     listen = [
@@ -76,13 +76,13 @@ def test_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> N
         "tcp6:0:interface=\\:\\:1",
     ]
     more = f'insecure = ["open-writes"]\n[admin]\nlisten = ["{FREE_PORT}", "tcp:0:interface=0.0.0.0"]\n'
-    with start(tmp_path, f"listen = {json.dumps(listen)}\n{more}") as daemon:
+    with start(socket_folder, f"listen = {json.dumps(listen)}\n{more}") as daemon:
         loopback, on_all, haproxy, tls, admin, admin_on_all = (("127.0.0.1", port) for port in ports_of(daemon))
         assert [ask(loopback, host) for host in (EVIL, "localhost")] == [421, 200]
         assert ask(on_all, EVIL) == 200
         for header in (b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\n", b"PROXY TCP4 127.0.0.1 127.0.0.1 5000 80\r\n"):
             assert ask(haproxy, EVIL, before=header) == 200
-        assert ask(str(tmp_path / "p.sock"), EVIL) == 200
+        assert ask(str(socket_folder / "p.sock"), EVIL) == 200
         (ipv6,) = re.findall(r"http://\[::1\]:[0-9]+/", daemon.log.partition("postd ready: ")[2].partition(";")[0])
         for host, status in ((EVIL, 421), ("[::1]", 200)):
             assert httpx.get(f"{ipv6}post", headers={"Host": host}).status_code == status
@@ -108,14 +108,14 @@ def test_trusted_proxy_is_answered_for_any_host(tmp_path: Path) -> None:
 
 
 @WORKERS
-def test_reload_changes_hosts_of_open_connections(tmp_path: Path, workers: str) -> None:
+def test_reload_changes_hosts_of_open_connections(socket_folder: Path, workers: str) -> None:
     listen = f'listen = ["{FREE_PORT}", "unix:p.sock"]\nworkers = {workers}\n[admin]\nlisten = ["{FREE_PORT}"]\n'
-    with start(tmp_path, listen) as daemon, httpx.Client(headers={"Host": "posts.example"}) as client:
+    with start(socket_folder, listen) as daemon, httpx.Client(headers={"Host": "posts.example"}) as client:
         port, admin = ports_of(daemon)
-        socket_path = str(tmp_path / "p.sock")
+        socket_path = str(socket_folder / "p.sock")
 
         def reload(settings: str) -> None:
-            (tmp_path / "postd.toml").write_text(settings + listen)
+            (socket_folder / "postd.toml").write_text(settings + listen)
             told = daemon.log.count(" answers requests for ")
             daemon.process.send_signal(signal.SIGHUP)
             daemon.wait_for(" answers requests for ", told + 3)

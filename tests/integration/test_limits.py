@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from postd.config import load_settings
 from postd.errors import ConfigError
+from tests.helpers import make_socket_folder
 from tests.integration.daemon import Daemon
 from tests.integration.slow_clients import (
     GET,
@@ -293,11 +294,16 @@ class Crowded(Struct):
     log: str
 
 
+@contextmanager
+def make_folder(settings: str) -> Iterator[Path]:
+    with make_socket_folder() as folder:
+        (folder / "postd.toml").write_text(settings)
+        yield folder
+
+
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Crowded]:
+def crowded(certificate: tuple[Path, Path]) -> Iterator[Crowded]:
     """Let all clients loose on one server; what became of each is for the tests to look at."""
-    folder = tmp_path_factory.mktemp("crowded")
-    (folder / "postd.toml").write_text(endpoints(certificate) + LIMITS)
     groups = {
         "head": HEADS,
         "body": BODIES,
@@ -308,7 +314,11 @@ def crowded(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, P
         "other": OTHERS,
     }
     clients = {(group, name): client for group, some in groups.items() for name, client in some.items()}
-    with Daemon(folder, "-c", "postd.toml", listen=None) as daemon, ThreadPoolExecutor(len(clients) + 2) as threads:
+    with (
+        make_folder(endpoints(certificate) + LIMITS) as folder,
+        Daemon(folder, "-c", "postd.toml", listen=None) as daemon,
+        ThreadPoolExecutor(len(clients) + 2) as threads,
+    ):
         with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
             connection.executemany("INSERT INTO post (post) VALUES (?)", [(TEXT,)] * POSTS)
         to = addresses_of(daemon, certificate[1])
@@ -467,12 +477,9 @@ def wait_to_be_let_in(to: Addresses, kind: str = "tcp") -> socket.socket:
 
 
 @pytest.fixture(scope="module")
-def bounded(
-    tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
-) -> Iterator[tuple[Daemon, Addresses]]:
-    folder = tmp_path_factory.mktemp("bounded")
-    (folder / "postd.toml").write_text(endpoints(certificate) + TRUSTED + f"[limits]\nconnections = {CONNECTIONS}\n")
-    with Daemon(folder, "-c", "postd.toml", listen=None) as daemon:
+def bounded(certificate: tuple[Path, Path]) -> Iterator[tuple[Daemon, Addresses]]:
+    settings = endpoints(certificate) + TRUSTED + f"[limits]\nconnections = {CONNECTIONS}\n"
+    with make_folder(settings) as folder, Daemon(folder, "-c", "postd.toml", listen=None) as daemon:
         with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
             connection.execute("INSERT INTO post (post) VALUES ('x')")
         yield daemon, addresses_of(daemon, certificate[1])

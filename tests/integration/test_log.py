@@ -262,14 +262,16 @@ def test_a_file_that_cannot_be_written_ends_the_start(
     assert [path.name for path in tmp_path.iterdir()] == ["postd.toml"]
 
 
-def test_a_full_disk_keeps_nobody_from_being_served(tmp_path: Path) -> None:
-    with Daemon(tmp_path, *configure(tmp_path, 'file = "/dev/full"'), listen="unix:p.sock", wait=False) as daemon:
+def test_a_full_disk_keeps_nobody_from_being_served(socket_folder: Path) -> None:
+    with Daemon(
+        socket_folder, *configure(socket_folder, 'file = "/dev/full"'), listen="unix:p.sock", wait=False
+    ) as daemon:
         daemon.wait_for("No space left on device")
         deadline = time.monotonic() + START_MAX_S
-        while not (tmp_path / "p.sock").exists():
+        while not (socket_folder / "p.sock").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        transport = httpx.HTTPTransport(uds=str(tmp_path / "p.sock"))
+        transport = httpx.HTTPTransport(uds=str(socket_folder / "p.sock"))
         with httpx.Client(transport=transport, timeout=START_MAX_S) as client:
             assert client.post("http://x/post", json={"post": "x"}).status_code == 201
         daemon.process.send_signal(signal.SIGHUP)

@@ -529,13 +529,13 @@ def test_a_broken_user_file_leaves_the_old_one_in_force(tmp_path: Path) -> None:
         ("digest.algorithms = ['SHA-1']", "", ["postd.toml: digest.algorithms", '"SHA-256"']),
     ],
 )
-def test_what_could_never_work_ends_the_start(tmp_path: Path, settings: str, users: str, words: list[str]) -> None:
-    (tmp_path / "users").write_text(users)
-    (tmp_path / "postd.toml").write_text(f"users = 'users'\nlisten = ['unix:p.sock', '{FREE_PORT}']\n{settings}\n")
-    line = refuse_here(tmp_path, "-c", "postd.toml")
+def test_what_could_never_work_ends_the_start(socket_folder: Path, settings: str, users: str, words: list[str]) -> None:
+    (socket_folder / "users").write_text(users)
+    (socket_folder / "postd.toml").write_text(f"users = 'users'\nlisten = ['unix:p.sock', '{FREE_PORT}']\n{settings}\n")
+    line = refuse_here(socket_folder, "-c", "postd.toml")
     assert all(word in line for word in words), line
     assert "swordfish" not in line
-    assert {path.name for path in tmp_path.iterdir()} == {"users", "postd.toml"}  # no socket, and no store
+    assert {path.name for path in socket_folder.iterdir()} == {"users", "postd.toml"}  # no socket, and no store
 
 
 def test_passwords_in_plain_text_end_the_start(tmp_path: Path) -> None:

@@ -262,9 +262,12 @@ def finish(slow: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(tmp_path: Path, workers: str) -> None:
-    name = tmp_path / "socket"
-    with Daemon(tmp_path, "--workers", workers, listen=f"unix:{name}") as daemon, socket.socket(socket.AF_UNIX) as slow:
+def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(socket_folder: Path, workers: str) -> None:
+    name = socket_folder / "socket"
+    with (
+        Daemon(socket_folder, "--workers", workers, listen=f"unix:{name}") as daemon,
+        socket.socket(socket.AF_UNIX) as slow,
+    ):
         slow.settimeout(STOP_MAX_S)
         slow.connect(str(name))
         slow.sendall(HEAD + BODY[:10])
@@ -277,13 +280,13 @@ def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(tmp_path:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(tmp_path: Path, workers: str) -> None:
+def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(socket_folder: Path, workers: str) -> None:
     """Twistd forks after the socket is bound, and the lock beside it has the number of who bound it."""
-    name = tmp_path / "socket"
-    assert run_postd(tmp_path, "-l", f"unix:{name}", "-w", workers, before=()).returncode == 0
-    pid = int((tmp_path / "twistd.pid").read_text())
-    daemon = Daemon(tmp_path)
-    daemon.log_file = tmp_path / "twistd.log"
+    name = socket_folder / "socket"
+    assert run_postd(socket_folder, "-l", f"unix:{name}", "-w", workers, before=()).returncode == 0
+    pid = int((socket_folder / "twistd.pid").read_text())
+    daemon = Daemon(socket_folder)
+    daemon.log_file = socket_folder / "twistd.log"
     with socket.socket(socket.AF_UNIX) as slow:
         try:
             deadline = time.monotonic() + START_MAX_S
@@ -293,7 +296,7 @@ def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(tmp_pa
             slow.settimeout(STOP_MAX_S)
             slow.connect(str(name))
             slow.sendall(HEAD + BODY[:10])
-            another = run_postd(tmp_path, "-l", f"unix:{name}", "-s", "sqlite:other.db")
+            another = run_postd(socket_folder, "-l", f"unix:{name}", "-s", "sqlite:other.db")
             assert another.returncode == 1
             assert "cannot listen" in another.stderr
         finally:
@@ -301,7 +304,7 @@ def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(tmp_pa
         time.sleep(0.3)  # it would have ended long ago
         assert finish(slow).startswith(b"HTTP/1.1 201 Created\r\n")
         wait_for_end(pid)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["postd.db", "twistd.log"]
+    assert sorted(path.name for path in socket_folder.iterdir()) == ["postd.db", "twistd.log"]
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -338,12 +341,12 @@ def test_sighup_takes_users_up_and_ends_nobody(tmp_path: Path, users: Path, work
         assert daemon.process.poll() is None
 
 
-def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_all_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     more = ["-l", f"ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", "-l", "unix:p.sock:mode=660"]
     more += ["-l", "haproxy:tcp:0:interface=127.0.0.1", "-l", "haproxy:unix:h.sock", "-l", "tcp6:0:interface=\\:\\:1"]
-    with Daemon(tmp_path, *TWO, *more) as daemon:
-        sock = tmp_path / "p.sock"
+    with Daemon(socket_folder, *TWO, *more) as daemon:
+        sock = socket_folder / "p.sock"
         ready = re.search(r"postd ready: (.*?);", daemon.log)
         assert ready is not None
         plain, tls, _, haproxy, _, ipv6 = ready[1].split(", ")
@@ -360,7 +363,7 @@ def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) 
                     check_proxied(proxied)
                 with socket.socket(socket.AF_UNIX) as proxied:
                     proxied.settimeout(PATIENCE_S)
-                    proxied.connect(str(tmp_path / "h.sock"))
+                    proxied.connect(str(socket_folder / "h.sock"))
                     check_proxied(proxied)
             assert stat.S_IMODE(sock.stat().st_mode) == 0o660
             before = daemon.workers
@@ -369,7 +372,7 @@ def test_all_kinds_of_listeners(tmp_path: Path, certificate: tuple[Path, Path]) 
                 wait_for_workers(daemon, without=pid)
         daemon.wait_for("\n192.0.2.7 - - ")
     assert not sock.exists()
-    assert not (tmp_path / "h.sock").exists()
+    assert not (socket_folder / "h.sock").exists()
 
 
 def check_proxied(client: socket.socket) -> None:
@@ -473,8 +476,8 @@ def test_a_store_that_turns_out_unfit_ends_them_all(tmp_path: Path) -> None:
     ]
 
 
-def test_newcomers_are_turned_away_while_the_last_request_is_finished(tmp_path: Path) -> None:
-    with Daemon(tmp_path, *TWO, "-l", "unix:p.sock") as daemon:
+def test_newcomers_are_turned_away_while_the_last_request_is_finished(socket_folder: Path) -> None:
+    with Daemon(socket_folder, *TWO, "-l", "unix:p.sock") as daemon:
         address = ("127.0.0.1", daemon.port)
         with socket.create_connection(address, timeout=STOP_MAX_S) as slow:
             slow.sendall(HEAD + BODY[:10])
@@ -484,7 +487,7 @@ def test_newcomers_are_turned_away_while_the_last_request_is_finished(tmp_path: 
                 while time.monotonic() < deadline:
                     socket.create_connection(address, timeout=STOP_MAX_S).close()
                     time.sleep(0.02)
-            assert not (tmp_path / "p.sock").exists()
+            assert not (socket_folder / "p.sock").exists()
             slow.sendall(BODY[10:])
             assert slow.recv(10_000).startswith(b"HTTP/1.1 201 Created\r\n")
         assert daemon.process.wait(STOP_MAX_S) == -signal.SIGTERM

@@ -103,6 +103,7 @@ BAD_URLS = [
     ("redis+unix://", "has no path of a socket"),
     ("redis+unix://?db=1", "has no path of a socket"),
     ("redis+unix:///a%00b", "has no path of a socket"),
+    (f"redis+unix:///{'x' * 107}", "has a path of 108 bytes, more than the 107 of a UNIX socket"),
     ("redis+unix:///a?db=x", DB_WANTED),
     ("redis+sentinel://a,b", "has no name of a primary, which stands behind the sentinels"),
     ("redis+sentinel://a,/main", HOST_WANTED),
@@ -159,12 +160,12 @@ def test_no_message_has_a_password_in_it(url: str) -> None:
         ("redis://app:a_file=b@h", "redis://app:a_file=b@h"),
     ],
 )
-def test_paths_are_relative_to_the_settings_file(tmp_path: Path, url: str, absolute: str) -> None:
-    folder = tmp_path / "a ü?&%@b"
+def test_paths_are_relative_to_the_settings_file(socket_folder: Path, url: str, absolute: str) -> None:
+    folder = socket_folder / "a ü?&%@b"
     folder.mkdir()
     (folder / "postd.toml").write_text(f'store = "{url}"')
-    store = load_settings(f"{folder.name}/postd.toml", {}, tmp_path).settings.store
-    quoted = f"{tmp_path}/a%20%C3%BC%3F%26%25%40b"
+    store = load_settings(f"{folder.name}/postd.toml", {}, socket_folder).settings.store
+    quoted = f"{socket_folder}/a%20%C3%BC%3F%26%25%40b"
     assert store == absolute.replace("{}", quoted)
     decoded = decode_redis_url(store)
     for path in (decoded.path, decoded.password_file, decoded.ca_file):

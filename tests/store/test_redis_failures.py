@@ -961,8 +961,12 @@ def test_a_host_that_does_not_answer() -> None:
             make_store(f"redis://127.0.0.1:{full.getsockname()[1]}").prepare()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
-    for url in (f"redis://127.0.0.1:{free_port()}", f"redis+unix://{tmp_path}/none", "redis://no.such.host.invalid"):
+def test_nobody_there(socket_folder: Path) -> None:
+    for url in (
+        f"redis://127.0.0.1:{free_port()}",
+        f"redis+unix://{socket_folder}/none",
+        "redis://no.such.host.invalid",
+    ):
         began = reactor.seconds()
         with pytest.raises(StoreUnavailableError):
             make_store(url).prepare()
@@ -970,9 +974,9 @@ def test_nobody_there(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_a_unix_socket(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis", f"unixsocket {tmp_path}/r") as server:
-        async with connected(f"redis+unix://{tmp_path}/r?db=1") as store:
+async def test_a_unix_socket(socket_folder: Path) -> None:
+    with RedisServer(socket_folder / "redis", f"unixsocket {socket_folder}/r") as server:
+        async with connected(f"redis+unix://{socket_folder}/r?db=1") as store:
             assert await store.add_post("x") == 1
             server.kill()
             await fails(store.add_post("ghost"))
