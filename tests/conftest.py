@@ -36,6 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist: what its controller found holds for it
     if os.environ.get("POSTD_REQUIRE_ALL", "0") not in {"", "0"} and not is_worker and find_redis_server() is None:
         raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but there is {NO_SERVER}; {REMEDY}")
+    # Clients in tests, and in the processes that they start, heed a proxy of the environment; it leads elsewhere.
+    others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    os.environ["no_proxy"] = ",".join(filter(None, [others, "localhost", "127.0.0.1", "::1"]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it adds comes after the sections of all others

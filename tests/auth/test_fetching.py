@@ -266,6 +266,7 @@ async def test_cookies_are_not_kept(issuer: Issuer) -> None:
 
 @ensureDeferred
 async def test_proxies_of_the_environment_are_not_used(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy")
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         for spelling in (name, name.upper()):
             monkeypatch.setenv(spelling, f"http://127.0.0.1:{closed_port()}")
