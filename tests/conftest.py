@@ -8,7 +8,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
+from tests.helpers import NOT_ROOT, PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
 from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
 # No test is timed, nor is one of Hypothesis's examples (200 ms, as it comes).
@@ -31,11 +31,14 @@ def _reset_signals() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to begin without a Redis server where `POSTD_REQUIRE_ALL` says that all tests have to run."""
+    """Refuse to begin without a Redis server or root where `POSTD_REQUIRE_ALL` says that all tests have to run."""
     _reset_signals()
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist: what its controller found holds for it
-    if os.environ.get("POSTD_REQUIRE_ALL", "0") not in {"", "0"} and not is_worker and find_redis_server() is None:
-        raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but there is {NO_SERVER}; {REMEDY}")
+    if os.environ.get("POSTD_REQUIRE_ALL", "0") not in {"", "0"} and not is_worker:
+        if find_redis_server() is None:
+            raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but there is {NO_SERVER}; {REMEDY}")
+        if os.geteuid() != 0:
+            raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but it is {NOT_ROOT}")
     # Clients in tests, and in the processes that they start, heed a proxy of the environment; it leads elsewhere.
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     os.environ["no_proxy"] = ",".join(filter(None, [others, "localhost", "127.0.0.1", "::1"]))
@@ -43,11 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it adds comes after the sections of all others
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-    """Say at the end how many tests were left out for want of a Redis server, and how to run them."""
+    """Say at the end how many tests were left out, why, and how to run them."""
     yield
-    skipped = terminalreporter.stats.get("skipped", [])
-    if left_out := sum(NO_SERVER in str(report.longrepr) for report in skipped):
-        terminalreporter.write_line(f"{left_out} tests were left out: {NO_SERVER}. To run them, {REMEDY}.", yellow=True)
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for why, remedy in ((NOT_ROOT, "run pytest as root"), (NO_SERVER, REMEDY)):
+        if left_out := sum(why in reason for reason in skipped):
+            line = f"{left_out} tests were left out: {why}. To run them, {remedy}."
+            terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ from postd.web.front.site import PostdSite
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
 
+NOT_ROOT = "not run as root, and files of other users have to be made"
+"""Why a test is skipped."""
+
 PATIENCE_S = 120.0
 """How long a test waits for what must come: longer than a busy machine takes, so that it means a hang."""
 
