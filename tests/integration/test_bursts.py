@@ -212,7 +212,7 @@ def test_burst_of_wrong_passwords_is_bounded_and_hides_the_right_one(servers: Se
 @pytest.mark.parametrize("servers", ["SQLite", "Redis"], indirect=True)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_without_a_stall_is_bounded(servers: Sequence[Daemon], scheme: str) -> None:
-    check_burst(servers, SCHEMES[scheme](servers[0]), next(NAMES), hidden=True, stalled=False)
+    check_burst(servers, SCHEMES[scheme](servers[0]), next(NAMES), hidden=False, stalled=False)
 
 
 def check_burst(servers: Sequence[Daemon], request: Request, name: str, *, hidden: bool, stalled: bool) -> None:
@@ -222,7 +222,8 @@ def check_burst(servers: Sequence[Daemon], request: Request, name: str, *, hidde
         servers: where to.
         request: makes the requests.
         name: the account.
-        hidden: whether the right one must be refused; which comes first in several processes cannot be known.
+        hidden: whether the right one must be refused. Which comes first cannot be known in several processes, nor in
+            one that goes on: on a busy machine it reads connections in an order of its own.
         stalled: as for `send_burst`.
     """
     statuses: list[int] = []
@@ -234,8 +235,8 @@ def check_burst(servers: Sequence[Daemon], request: Request, name: str, *, hidde
         if hidden:
             assert answered[right_at] in {429, 503}
         answered[right_at] = 429
-        check_bound(answered, len(processes_of(servers)))
         statuses += answered
+        check_bound(statuses, len(processes_of(servers)))
         if 503 not in answered:
             break
     assert statuses.count(401) >= FAILURES
