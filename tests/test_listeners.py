@@ -4,13 +4,13 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import pytest
-from pytest_twisted import ensureDeferred
+from pytest_twisted import async_yield_fixture, ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.endpoints import _SystemdParser
@@ -65,12 +65,12 @@ class Bind:
         return line
 
 
-@pytest.fixture
-def listen() -> Iterator[Bind]:
+@async_yield_fixture
+async def listen(socket_folder: Path) -> AsyncIterator[Bind]:  # before the folder goes: a port removes its socket
     listen = Bind()
     yield listen
     for listener in listen.bound:
-        listener.port.stopListening()
+        await maybeDeferred(listener.port.stopListening)
 
 
 @pytest.fixture

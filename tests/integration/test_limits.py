@@ -483,7 +483,8 @@ def bounded(certificate: tuple[Path, Path]) -> Iterator[tuple[Daemon, Addresses]
         with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
             connection.execute("INSERT INTO post (post) VALUES ('x')")
         yield daemon, addresses_of(daemon, certificate[1])
-    assert "Traceback" not in daemon.log
+        daemon.stop()
+        assert "Traceback" not in daemon.log
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ssl", "haproxy", "unix"])
