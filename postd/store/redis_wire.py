@@ -46,7 +46,7 @@ _HEARD_LOOK_EVERY_S = 0.005
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 _ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
-    # What somebody has to mend, in the settings of the server or in ours.
+    # These stay until the settings of the server or of postd are changed.
     "NOPERM": StoreRefusedError,
     "ACL failure in script": StoreRefusedError,  # its NOPERM: Redis 7.2 and newer, Valkey
     "The user executing the script can't": StoreRefusedError,  # the same, Redis 6.2 and 7.0
@@ -99,7 +99,7 @@ class RedisReplyError(Exception):
     Attributes:
         code: the words that tell its kind, a key of `_ERRORS`; empty for one that we don't know.
         text: what it says, from these words on, without what differs from script to script.
-        is_refusal: whether it stays until somebody mends something.
+        is_refusal: whether it stays until settings are changed.
     """
 
     def __init__(self, text: str) -> None:

@@ -75,7 +75,7 @@ def free_port() -> int:
 
 
 def try_image(builder: Builder, etc: Path) -> None:
-    """Start the image: with its own settings, which it refuses, and with some that let anybody write.
+    """Start the image: with its own settings, which it refuses, and with `insecure = ["open-writes"]`.
 
     Raises:
         MatrixError: it does something else than is promised.

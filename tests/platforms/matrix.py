@@ -168,7 +168,7 @@ class Machine:
 
     @contextmanager
     def started(self, command: str, *, user: str = "user") -> Iterator[subprocess.Popen[str]]:
-        """Start a line of shell; what is left of its processes is killed at the end."""
+        """Start a line of shell; its remaining processes are killed at the end."""
         root = self._folder / "root"
         overlay = f"lowerdir={self._base},upperdir={self._folder / 'upper'},workdir={self._folder / 'work'}"
         lines = [
