@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
+from tests.redis_server import NO_SERVER, REMEDY, WHEELS, find_redis_server
 
 ROOT = Path(__file__).parent.parent
 HIDDEN = """\
@@ -45,6 +45,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("POSTD_REDIS_SERVER", raising=False)
+    for package in WHEELS:  # pytest may have imported one, for its plugin
+        monkeypatch.delitem(sys.modules, package, raising=False)
     with monkeypatch.context() as patching:  # restored before pytest imports anything else
         patching.setattr(sys, "path", [str(tmp_path / "site")])
         yield tmp_path

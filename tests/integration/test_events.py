@@ -1,15 +1,18 @@
 """Changes as they come, from real processes: workers, nodes, restarts; and POSTs that are done once by all of them."""
 
 import json
-import subprocess
+import re
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -27,20 +30,27 @@ WITHIN_S = 1.0
 """How soon a change has to be told (issue: within a second), where the machine does nothing else."""
 
 
-class Curl:
-    """`curl -N`, and what it has printed."""
+class Listener:
+    """A client of the event stream, and what it has received."""
 
     def __init__(self, url: str, last_id: int | None = None) -> None:
-        field = [] if last_id is None else ["-H", f"Last-Event-ID: {last_id}"]
-        self.process = subprocess.Popen(["curl", "-sN", *field, f"{url}/post/events"], stdout=subprocess.PIPE)
-        self._lines: list[str] = []
+        address = urlsplit(url)
+        self._connection = HTTPConnection(str(address.hostname), address.port, timeout=WAIT_MAX_S)
+        self._connection.connect()
+        self._socket: socket.socket = self._connection.sock
+        self._fields = {} if last_id is None else {"Last-Event-ID": str(last_id)}
+        self._received = b""
+        self._is_whole = False
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.append(line.decode().rstrip("\n"))
+        with suppress(OSError, HTTPException):
+            self._connection.request("GET", "/post/events", headers=self._fields)
+            with self._connection.getresponse() as response:
+                while data := response.read1(65536):
+                    self._received += data
+                self._is_whole = True
 
     @property
     def events(self) -> list[tuple[str, int, Any]]:
@@ -49,44 +59,44 @@ class Curl:
         return [(one["event"], int(one["id"]), json.loads(one["data"])) for one in blocks if "data" in one]
 
     def _blocks(self) -> list[str]:
-        return "".join(f"{line}\n" for line in self._lines).split("\n\n")[:-1]
+        return self._received.decode(errors="ignore").split("\n\n")[:-1]
 
     def wait_for(self, count: int) -> float:
         """Wait for events; return the seconds that took."""
         start = time.monotonic()
         while len(self.events) < count:
-            assert time.monotonic() < start + WAIT_MAX_S, self._lines
+            assert time.monotonic() < start + WAIT_MAX_S, self._received
             time.sleep(0.01)
         return time.monotonic() - start
 
     def is_there(self) -> None:
         """Return when the server has begun to answer."""
         start = time.monotonic()
-        while not any(line.startswith("id:") for line in self._lines):
+        while not re.search(rb"^id:", self._received, re.MULTILINE):
             assert time.monotonic() < start + WAIT_MAX_S
             time.sleep(0.01)
 
-    def stop(self) -> int:
-        """Return curl's exit status: that of a transfer which ended as it should, if the server has ended it."""
-        try:
-            status = self.process.wait(WAIT_MAX_S)
-        finally:
-            self.process.kill()
-            self._reading.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
+    def ends_whole(self) -> bool:
+        """Wait for the end; tell whether it was the end of the response rather than that of the connection."""
+        self._reading.join(WAIT_MAX_S)
+        self.close()
+        return self._is_whole
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reading.join()
+        self._connection.close()
 
 
 @contextmanager
-def curl(url: str, last_id: int | None = None) -> Iterator[Curl]:
-    listener = Curl(url, last_id)
+def listening(url: str, last_id: int | None = None) -> Iterator[Listener]:
+    listener = Listener(url, last_id)
     try:
         listener.is_there()
         yield listener
     finally:
-        listener.process.kill()
-        listener.stop()
+        listener.close()
 
 
 def add(client: httpx.Client, text: str, key: str = "") -> httpx.Response:
@@ -96,7 +106,7 @@ def add(client: httpx.Client, text: str, key: str = "") -> httpx.Response:
 def listen_and_write(urls: list[str], writers: list[httpx.Client]) -> None:
     """Have listeners at all places be told what is written at all others, in one order, and soon."""
     with ExitStack() as closing:
-        listeners = [closing.enter_context(curl(url)) for url in urls]
+        listeners = [closing.enter_context(listening(url)) for url in urls]
         took = []
         for n in range(12):
             assert add(writers[n % len(writers)], f"post {n}").status_code == 201
@@ -141,7 +151,7 @@ def test_over_a_restart_and_kill_9_nothing_is_missed_and_nothing_told_twice(tmp_
     for round_ in range(3):
         with Daemon(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client:
             add(client, f"while nobody listens, {round_}")
-            with curl(daemon.url, last if last is not None else 0) as listener:
+            with listening(daemon.url, last if last is not None else 0) as listener:
                 add(client, f"while somebody does, {round_}")
                 listener.wait_for(2)
                 seen += listener.events
@@ -150,18 +160,18 @@ def test_over_a_restart_and_kill_9_nothing_is_missed_and_nothing_told_twice(tmp_
                     daemon.kill()
                 else:
                     daemon.stop()
-                    assert listener.stop() == 0  # it was told, and not cut off
+                    assert listener.ends_whole()
     assert [number for _, number, _ in seen] == list(range(1, 7))
     assert "Traceback" not in daemon.log
 
 
 def test_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
     with Daemon(tmp_path, *TWO) as daemon, ExitStack() as closing:
-        listeners = [closing.enter_context(curl(daemon.url)) for _ in range(6)]
+        listeners = [closing.enter_context(listening(daemon.url)) for _ in range(6)]
         start = time.monotonic()
         daemon.stop()
         assert time.monotonic() - start < 5
-        assert [listener.stop() for listener in listeners] == [0] * 6
+        assert all(listener.ends_whole() for listener in listeners)
 
 
 def test_a_token_that_ends_ends_the_stream(tmp_path: Path) -> None:
