@@ -20,7 +20,7 @@ from bench.contenders import AUDIENCE, ISSUER, POSTD, REALM
 from bench.loads import Load, load, percentile_99, script, time_slow_client
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
 from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from postd.protocol.password import hash_password, verify_password
 
 USER, PASSWORD = "bench", "correct horse battery staple"

@@ -1,4 +1,4 @@
-"""The reactor as our parts are handed it; only `postd.tap` and `postd.cli.running` import the global one."""
+"""The reactor as our parts are handed it; only `postd.daemon.tap` and `postd.cli.run_async` import the global one."""
 
 from types import FrameType
 

@@ -25,16 +25,17 @@ from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisc
 from twisted.web.resource import IResource
 
 from postd.auth.password import HashThreads
-from postd.config import Limits, Settings, decode_text
-from postd.logins import Logins
+from postd.daemon.authentication import Authentication
+from postd.daemon.server import make_tree
 from postd.reactor import IReactor
-from postd.serving import make_tree
-from postd.store.sqlite import SqliteStore
-from postd.store.sqlite_engine import WriterThread
+from postd.settings.schema import Limits, Settings
+from postd.settings.values import decode_text
+from postd.store.sqlite.engine import WriterThread
+from postd.store.sqlite.store import SqliteStore
 from postd.web.events import Events
-from postd.web.front.access_log import AccessLog
-from postd.web.front.channel import Channel
-from postd.web.front.site import PostdSite
+from postd.web.server.access_log import AccessLog
+from postd.web.server.connection import Channel
+from postd.web.server.factory import PostdSite
 
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
@@ -204,7 +205,7 @@ class InMemoryApi:
         if self.users:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))
         self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
-        self.logins = Logins(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
+        self.logins = Authentication(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
         # Opened when nothing can be refused any more: nobody would close it.
         self.store.prepare()
         result_of(self.store.start())

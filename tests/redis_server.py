@@ -210,7 +210,7 @@ class Proxy:
         """Let nothing through to the server, for now; it comes later, even if the client has gone."""
         self._free.clear()
 
-    def let_go(self) -> None:
+    def unbind(self) -> None:
         self._free.set()
 
     def _begin(self, work: Callable[..., None], *arguments: object) -> None:

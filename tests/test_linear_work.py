@@ -20,9 +20,10 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent
 
-from postd.cli.postlines import LINE_MAX_BYTES, decode_post
+from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
 from postd.client.answers import read_problem
-from postd.log import FORMATS
+from postd.daemon.log import FORMATS
+from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import ServerNotProvenError, check_info, choose_challenge, decode_digest_response
 from postd.protocol.discovery import freshness_s
@@ -31,7 +32,6 @@ from postd.protocol.http1 import EXTENSIONS_MAX_BYTES, HEAD_MAX_BYTES, BegunHead
 from postd.protocol.jwk import KeySetError, decode_key_set
 from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
-from postd.proxied import ProxiedEndpoint
 from tests.helpers import InMemoryApi
 from tests.web.clients import Proof, basic, make_api
 from tests.web.wire import FORM, Asked
@@ -325,7 +325,7 @@ def test_a_proxy_header_costs_in_proportion(begin: bytes, piece: int) -> None:
             self.factory = factory
 
     endpoint: Any = Endpoint()
-    ProxiedEndpoint(endpoint).listen(Factory.forProtocol(Protocol))
+    ProxyProtocolEndpoint(endpoint).listen(Factory.forProtocol(Protocol))
 
     def work(text: bytes) -> None:
         protocol, transport = endpoint.factory.buildProtocol(None), StringTransport()

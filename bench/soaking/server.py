@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from tests.issuer import INTROSPECTION
 
 TWISTD = str(Path(sys.executable).parent / "twistd")

@@ -24,12 +24,12 @@ from postd.auth.credentials import (
     Refused,
     log_refusal,
 )
-from postd.auth.fetching import Fetcher
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
-from postd.auth.once import Remembered
 from postd.auth.throttle import Throttle, attempt_from
+from postd.caching import Remembered
 from postd.errors import IssuerUnavailableError, LoginsBusyError
+from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import (

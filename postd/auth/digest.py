@@ -13,7 +13,7 @@ from postd.auth.credentials import (
     log_refusal,
 )
 from postd.auth.throttle import Throttle, attempt_of
-from postd.auth.userfile import NAME_MAX_BYTES
+from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
 from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
 from postd.protocol.password import normalize

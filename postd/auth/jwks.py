@@ -17,9 +17,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.auth.once import Told, is_within
+from postd.caching import Told, is_within
 from postd.errors import IssuerUnavailableError
+from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt

@@ -19,10 +19,10 @@ from twisted.python.threadpool import ThreadPool
 
 from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
-from postd.auth.once import Remembered, UnderWay
 from postd.auth.throttle import Attempt, Throttle, attempt_of
-from postd.auth.userfile import NAME_MAX_BYTES
+from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
+from postd.caching import Remembered, UnderWay
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor

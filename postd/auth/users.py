@@ -10,7 +10,7 @@ from msgspec import Struct
 from twisted.logger import Logger
 
 from postd.auth.checker import Lasting
-from postd.auth.userfile import Account, decode_users, read_user_file
+from postd.auth.user_file import Account, decode_users, read_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import UNKNOWN_HASH, cost_of
 

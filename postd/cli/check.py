@@ -11,14 +11,15 @@ import click
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from postd.auth.bearer import Issuer
-from postd.auth.fetching import FetchError
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import FetchedKeys
-from postd.auth.userfile import Account, decode_users, read_user_file
-from postd.cli.running import global_reactor, run
-from postd.cli.shared import counted, with_settings
-from postd.cli.storing import try_store
-from postd.config import BearerSettings, LoadedSettings, Settings, check_folders, count_workers
+from postd.auth.user_file import Account, decode_users, read_user_file
+from postd.cli.options import counted, with_settings
+from postd.cli.run_async import global_reactor, run
+from postd.cli.with_store import try_store
+from postd.daemon.issuers import make_issuer
+from postd.daemon.log import file_problem
+from postd.daemon.settings_checks import account_problems, exposure_problem, forgery_problem, hosts_of, rule_problems
 from postd.errors import (
     ConfigError,
     PostdError,
@@ -28,11 +29,12 @@ from postd.errors import (
     StoreUnavailableError,
     printable,
 )
-from postd.issuers import make_issuer
-from postd.listeners import check_endpoint, is_for_this_machine, will_be_open_to_all
-from postd.log import file_problem
+from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
+from postd.net.endpoints import check_endpoint
+from postd.net.fetching import FetchError
 from postd.protocol.password import weakness
-from postd.review import account_problems, exposure_problem, forgery_problem, hosts_of, rule_problems
+from postd.settings.loading import LoadedSettings, check_folders, count_workers
+from postd.settings.schema import BearerSettings, Settings
 
 
 @click.command()
@@ -99,7 +101,7 @@ def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
             yield str(error)
             continue
         why = exposure_problem(settings) if exposed else None
-        if will_be_open_to_all(description):
+        if makes_world_writable_socket(description):
             why = forgery_problem(settings, description)
         if why is not None:
             yield f"{where}: {description}: {why}"
@@ -112,7 +114,7 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
         for description in descriptions:
             with suppress(ConfigError):
                 check_endpoint(description, where=loaded.where["listen"])
-                local = is_for_this_machine(description)
+                local = is_loopback_only(description)
                 hosts = hosts_of(settings, local=bool(local), admin=admin)
                 if local is None and hosts != (on_loopback := hosts_of(settings, local=True, admin=admin)):
                     hosts = f"{hosts}, or if the socket is on loopback for {on_loopback}"

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from postd.cli.passwords import ask_password, password_option, read_password
-from postd.cli.postlines import write_out
-from postd.cli.running import global_reactor, run
+from postd.cli.post_lines import write_out
+from postd.cli.run_async import global_reactor, run
 from postd.client import (
     Auth,
     Basic,

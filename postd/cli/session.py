@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from postd.auth.userfile import check_name, decode_users, read_user_file
+from postd.auth.user_file import check_name, decode_users, read_user_file
 from postd.auth.users import fingerprint_of
-from postd.cli.shared import counted, table, with_settings
-from postd.cli.storing import use_store
-from postd.config import LoadedSettings
+from postd.cli.options import counted, table, with_settings
+from postd.cli.with_store import use_store
 from postd.errors import printable
 from postd.model import Session
-from postd.store import Store
+from postd.settings.loading import LoadedSettings
+from postd.store.interface import Store
 
 
 @click.group(no_args_is_help=False)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from postd.auth.useredit import edit_user_file, load_user_file
-from postd.auth.userfile import (
+from postd.auth.user_file import (
     Account,
     check_name,
     decode_users,
@@ -15,12 +14,14 @@ from postd.auth.userfile import (
     remove_account,
     set_account,
 )
+from postd.auth.user_file_editing import edit_user_file, load_user_file
+from postd.cli.options import counted, table, with_settings
 from postd.cli.passwords import ask_password, checked, password_option, read_password
-from postd.cli.shared import counted, table, with_settings
-from postd.config import LoadedSettings, Settings
 from postd.errors import ConfigError, printable
 from postd.protocol.digest import HASHES
 from postd.protocol.password import hash_kind, weakness
+from postd.settings.loading import LoadedSettings
+from postd.settings.schema import Settings
 
 
 @click.group(no_args_is_help=False)

@@ -10,8 +10,8 @@ import orjson
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectError, DNSLookupError
 
-from postd.auth.fetching import explain, first_cause, is_untrusted
 from postd.client.errors import NoAnswerError, ProblemError
+from postd.net.fetching import explain, first_cause, is_untrusted
 
 
 def no_answer(error: Exception, origin: str) -> Exception:

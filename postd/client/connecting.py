@@ -8,7 +8,7 @@ from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
-from postd.auth.fetching import Endpoints
+from postd.net.fetching import Endpoints
 from postd.reactor import IReactor
 
 CONNECT_MAX_S = 10.0

@@ -11,10 +11,10 @@ from twisted.web.client import CookieAgent
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from postd.auth.fetching import drop
-from postd.auth.once import UnderWay
+from postd.caching import UnderWay
 from postd.client.errors import SignInError
 from postd.client.signing import Signer
+from postd.net.fetching import drop
 from postd.reactor import IReactor
 
 SIGN_IN_MAX_S = 30.0

@@ -15,8 +15,8 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
-from postd.auth.fetching import drop
 from postd.client.errors import SignInError
+from postd.net.fetching import drop
 
 BODY_MAX_BYTES = 1024 * 1024
 """A body that is larger, or whose length is not known, is not kept to be sent again."""

@@ -11,10 +11,10 @@ from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.http_headers import Headers
 
-from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.auth.once import UnderWay
+from postd.caching import UnderWay
 from postd.client.errors import SignInError
 from postd.client.signing import Signer
+from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.bearer import BearerSyntaxError, decode_token
 from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, metadata_urls
 from postd.reactor import IReactor

@@ -6,10 +6,10 @@ from typing import Any
 
 from twisted.web.resource import IResource, Resource
 
-from postd.metrics.exposition import CONTENT_TYPE, encode
-from postd.report import Report
-from postd.web.answers import TEXT, Answer, make_answer
-from postd.web.front.router import Application, Router
+from postd.monitoring.exposition import CONTENT_TYPE, encode
+from postd.monitoring.health import Report
+from postd.web.responses import TEXT, Answer, make_answer
+from postd.web.server.routing import Application, Router
 
 _HEADERS = {b"Cache-Control": b"no-store"}
 

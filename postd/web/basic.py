@@ -5,7 +5,7 @@ from typing import Any
 
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
-from postd.web.client import Clients
+from postd.web.peer import Clients
 
 
 class BasicCredentialFactory:

@@ -5,7 +5,7 @@ from typing import Any
 
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
 from postd.protocol.bearer import BearerSyntaxError, decode_token
-from postd.web.client import SAFE_METHODS, Clients
+from postd.web.peer import SAFE_METHODS, Clients
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 

@@ -14,16 +14,16 @@ from typing import Any
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.model import POST_ID_MAX, Post, bare_name, check_text
 from postd.store.interface import Once, PostStore
-from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer
-from postd.web.backwards import list_before
 from postd.web.errors import Problem
 from postd.web.form import decode_form
-from postd.web.front.router import Application
 from postd.web.idempotency import KEPT_S
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, Listed
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
 from postd.web.query import decode_number, decode_query
+from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer
+from postd.web.reverse_paging import list_before
+from postd.web.server.routing import Application
 
 PAGE_POSTS = 100
 """How many posts a page has at the most."""

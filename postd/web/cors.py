@@ -16,9 +16,9 @@ from typing import Any
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
-from postd.web.answers import Answer, encode_header, make_no_content
 from postd.web.errors import API_SEGMENTS
-from postd.web.front.answering import answer
+from postd.web.responses import Answer, encode_header, make_no_content
+from postd.web.server.driver import answer
 
 ALL = "*"
 """What stands for every origin."""

@@ -9,8 +9,8 @@ from twisted.logger import Logger
 from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
 from postd.auth.digest import NonceBook
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
-from postd.web.client import Clients
 from postd.web.errors import Problem
+from postd.web.peer import Clients
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 from klein import Klein
 
-from postd.web.answers import JSON, PAGE_HEADERS, Answer
-from postd.web.compress import VARY, Text
-from postd.web.front.router import Application
+from postd.web.compression import VARY, Text
 from postd.web.openapi.document import Route, find_routes, make_document
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
+from postd.web.responses import JSON, PAGE_HEADERS, Answer
+from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
 

@@ -28,8 +28,8 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.protocol.percent import percent_decode
-from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
-from postd.web.logged import show_method, show_target
+from postd.web.redaction import show_method, show_target
+from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """What the paths of the API begin with."""

@@ -3,7 +3,7 @@
 All listeners of a process share one look at the store, a few times a second and only while there are any: that finds
 what other workers and nodes have done, and costs less than being told by each of them. What was found is encoded once.
 A listener that reads slowly holds up nobody: it is sent nothing until it has read, then what it has missed, from the
-change log. The front ends those that read nothing (`postd.web.front.channel`).
+change log. The front ends those that read nothing (`postd.web.server.connection`).
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -19,8 +19,8 @@ from postd.auth.checker import Lasting
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.answers import Stream, make_stream
 from postd.web.query import as_number, decode_query
+from postd.web.responses import Stream, make_stream
 
 LOOK_EVERY_S = 0.1
 """How long a change takes at the most to be noticed."""

@@ -37,12 +37,12 @@ from zope.interface import Attribute, Interface, implementer
 from postd.auth.checker import Checker, Lasting, always
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.errors import TooManyFailuresError
-from postd.web.answers import Answer, make_no_content, make_redirect
-from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, answer_problem, is_api
-from postd.web.front.answering import Steps, ViewResource, error_page
+from postd.web.peer import Clients
+from postd.web.responses import Answer, make_no_content, make_redirect
+from postd.web.server.driver import Steps, ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
 

@@ -11,13 +11,13 @@ from twisted.logger import Logger
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
-from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
-from postd.web.client import Clients
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.form import decode_form
-from postd.web.front.router import Application
 from postd.web.guard import IUser, User, outcome_of
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
+from postd.web.peer import Clients
+from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
+from postd.web.server.routing import Application
 
 _log = Logger()
 

@@ -12,18 +12,18 @@ from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
 from postd.auth.checker import Lasting
-from postd.auth.once import UnderWay
+from postd.caching import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
-from postd.web.answers import JSON, TEXT, Answer, Stream, make_answer, make_not_modified
 from postd.web.body import decode_text
-from postd.web.compress import VARY, Text, answer_current
-from postd.web.conditional import has_preconditions, is_current, require_current
+from postd.web.compression import VARY, Text, answer_current
 from postd.web.events import Events
-from postd.web.front.router import Application
 from postd.web.idempotency import IdempotencyKeys
-from postd.web.longlist import LongList, encode_posts
+from postd.web.long_list import LongList, encode_posts
+from postd.web.preconditions import has_preconditions, is_current, require_current
 from postd.web.query import decode_number, decode_query
+from postd.web.responses import JSON, TEXT, Answer, Stream, make_answer, make_not_modified
+from postd.web.server.routing import Application
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""

@@ -18,9 +18,9 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from werkzeug.exceptions import NotFound
 
 from postd.model import bare_name
-from postd.web.answers import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.errors import Problem
-from postd.web.front.answering import Answering, ViewResource, error_page
+from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
+from postd.web.server.driver import Answering, ViewResource, error_page
 from postd.web.streaming import PIECE_BYTES, Flow
 
 _log = Logger()

@@ -34,7 +34,7 @@ from postd.auth.throttle import Throttle, attempt_from
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
-from postd.store.sqlite import SqliteStore
+from postd.store.sqlite.store import SqliteStore
 from postd.web.guard import IUser, Realm, User
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of

@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from postd.auth.fetching import Fetcher, FetchError, UnusableError
 from postd.auth.introspection import (
     ACCEPTED_S,
     ASKING_MAX,
@@ -20,6 +19,7 @@ from postd.auth.introspection import (
     Introspector,
 )
 from postd.errors import IssuerUnavailableError, LoginsBusyError
+from postd.net.fetching import Fetcher, FetchError, UnusableError
 from postd.protocol.jwt import LEEWAY_S, AccessToken, ExpiredTokenError, TokenError, TokenPolicy
 from postd.reactor import IReactor
 from tests.auth.test_jwks import Network, Question

@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from postd.auth.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.auth.jwks import (
     DISCOVERY_S,
     OLD_S,
@@ -21,6 +20,7 @@ from postd.auth.jwks import (
     KeySource,
 )
 from postd.errors import IssuerUnavailableError
+from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import FRESH_MAX_S, FRESH_MIN_S, FRESH_S
 from postd.protocol.jwt import decode_jwt
 from postd.reactor import IReactor

@@ -31,7 +31,7 @@ from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
-from postd.store.sqlite import SqliteStore
+from postd.store.sqlite.store import SqliteStore
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.web.wire import FORM, Asked, ask, begin, user_line
 

@@ -19,11 +19,11 @@ from postd.auth.throttle import (
     attempt_from,
     attempt_of,
 )
-from postd.config import Settings, ThrottleSettings
+from postd.daemon.authentication import Authentication
+from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
-from postd.logins import Logins
 from postd.reactor import IReactor
-from postd.serving import make_tree
+from postd.settings.schema import Settings, ThrottleSettings
 from tests.helpers import Answer, InMemoryApi, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
 
@@ -460,7 +460,7 @@ class Site:
             trusted_proxies=cast(Any, ("10.0.0.1",)),
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
-        logins = Logins(settings, self.api.store, reactor=reactor, threads=self.threads)
+        logins = Authentication(settings, self.api.store, reactor=reactor, threads=self.threads)
         tree = make_tree(settings, self.api.store, self.api.events, logins)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 

@@ -248,7 +248,7 @@ class UserDirectoryTests:
 
 
 class WatchTests:
-    """What the running server makes of it: `Logins` looks at the file each second."""
+    """What the running server makes of it: `Authentication` looks at the file each second."""
 
     def test_a_file_that_is_not_there_yet_is_warned_of_once(self, tmp_path: Path) -> None:
         with capturedLogs() as events:

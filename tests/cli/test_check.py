@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from twisted.internet import reactor
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from postd.cli.main import main
 from postd.reactor import IReactor
-from postd.store.sqlite import SqliteStore
+from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked
 from tests.redis_server import RedisServer
 

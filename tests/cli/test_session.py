@@ -8,9 +8,9 @@ import httpx
 import pytest
 from twisted.internet import reactor
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from postd.reactor import IReactor
-from postd.store.sqlite import SqliteStore
+from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked, run_sql
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postd import __version__
-from postd.auth.userfile import Account, decode_users
+from postd.auth.user_file import Account, decode_users
 from postd.cli.main import main
 from postd.protocol.password import verify_password
 from tests.helpers import PATIENCE_S

@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 
-from postd.tap import Options, makeService
+from postd.daemon.tap import Options, makeService
 from tests.helpers import PATIENCE_S
 from tests.integration.forking import FORK_SERVER, Process, run
 
@@ -122,7 +122,7 @@ def find_workers(pid: int) -> dict[int, int]:
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-        if "postd.worker" in command:
+        if "postd.daemon.worker" in command:
             found[int(command[-2])] = int(child)
     return found
 

@@ -23,9 +23,9 @@ LIBRARIES = """
 twisted.scripts.twistd twisted.internet.epollreactor twisted.internet.ssl twisted.trial.itrial
 twisted.web.guard twisted.web.http twisted.web.static twisted.web.template twisted.web.util
 hiredis joserfc.jws treq treq.client werkzeug.routing werkzeug.test
-postd.tap postd.store.sqlite
+postd.daemon.tap postd.store.sqlite.store
 postd.auth.bearer postd.auth.introspection postd.auth.jwks postd.auth.session
-postd.cli.main postd.cli.check postd.cli.moving postd.cli.posts postd.cli.session postd.cli.user
+postd.cli.main postd.cli.check postd.cli.transfer postd.cli.posts postd.cli.session postd.cli.user
 """
 
 _MESSAGE_MAX_BYTES = 1 << 20

@@ -19,13 +19,14 @@ from twisted.web.static import Data
 
 from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
-from postd.config import ByteCount, Limits
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
+from postd.settings.schema import Limits
+from postd.settings.values import ByteCount
 from postd.web.bearer import BearerCredentialFactory
-from postd.web.client import Clients
-from postd.web.front.site import PostdSite
 from postd.web.guard import Guard, Realm
+from postd.web.peer import Clients
+from postd.web.server.factory import PostdSite
 from tests.issuer import INTROSPECTION, Issuer, Key
 
 AUDIENCE = "https://api.example"

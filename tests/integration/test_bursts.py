@@ -26,7 +26,7 @@ from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser, h_a1
 from tests.issuer import INTROSPECTION, Issuer, Key
 from tests.redis_server import RedisServer
-from tests.store.test_redis_sentinel import start_group
+from tests.store.redis.test_sentinel import start_group
 
 FAILURES = 10
 BURST = 1000

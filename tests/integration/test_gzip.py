@@ -14,7 +14,7 @@ import requests
 import treq
 from twisted.web.http_headers import Headers
 
-from postd.web.compress import INLINE_MAX_BYTES
+from postd.web.compression import INLINE_MAX_BYTES
 from postd.web.posts import SNAPSHOT_MAX
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon

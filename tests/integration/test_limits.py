@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from postd.config import load_settings
 from postd.errors import ConfigError
+from postd.settings.loading import load_settings
 from tests.helpers import make_socket_folder
 from tests.integration.daemon import Daemon
 from tests.integration.slow_clients import (

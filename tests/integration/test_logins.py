@@ -26,7 +26,7 @@ from treq.client import HTTPClient
 from twisted.internet import reactor
 from twisted.web.client import Agent
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from tests.helpers import PATIENCE_S
 from tests.integration.clients import DIGEST_CLIENTS, TIMEOUT_S, DigestClient
 from tests.integration.daemon import FREE_PORT, Daemon, refuse_here, run_postd

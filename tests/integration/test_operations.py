@@ -19,7 +19,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from tests.helpers import make_certificate, run_sql
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, Daemon
 from tests.integration.logins import DigestUser, is_stale, sign_in

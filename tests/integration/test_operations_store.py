@@ -12,7 +12,7 @@ from tests.helpers import PATIENCE_S, run_sql
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user, see_home, sign_in
 from tests.integration.test_moving import Writer, postd
-from tests.store.older import NEWEST, make_older
+from tests.store.sqlite.older import NEWEST, make_older
 
 WORKERS = 2
 ASKED = 5

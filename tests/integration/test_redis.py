@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.integration.forking import run

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from postd.auth.userfile import make_account, set_account
+from postd.auth.user_file import make_account, set_account
 from tests.helpers import make_certificate
 from tests.integration.daemon import FREE_PORT, START_MAX_S, Daemon
 from tests.integration.logins import DigestUser, compute, decode_parameters, h_a1

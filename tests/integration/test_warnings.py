@@ -20,7 +20,7 @@ from tests.integration.test_bearer import AUDIENCE, Wire, bearer, bearer_table, 
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import INTROSPECTION, Issuer, Key
 from tests.test_providers import TOKENS
-from tests.web.front.test_smuggling import SENT, talk
+from tests.web.server.test_smuggling import SENT, talk
 
 # What Twisted itself causes when it is imported: twisted.web.static, as in pyproject.toml, and, up to Python 3.12,
 # conch, imported as twistd lists plugins.

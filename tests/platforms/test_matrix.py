@@ -5,8 +5,8 @@ from tests.platforms.matrix import SYSTEMS, Cell, Counts, Result, commands, make
 RED = """\
 ....F                                                                    [100%]
 =========================== short test summary info ============================
-FAILED tests/store/test_redis.py::test_a - assert 1 == 2
-ERROR tests/store/test_redis.py::test_b - OSError
+FAILED tests/store/redis/test_store.py::test_a - assert 1 == 2
+ERROR tests/store/redis/test_store.py::test_b - OSError
 1 failed, 7289 passed, 17 skipped, 1 error in 263.21s (0:04:23)
 17 tests were skipped
 """
@@ -16,8 +16,8 @@ def test_counts_and_failures_are_those_of_the_last_lines() -> None:
     counts = read_counts(RED, 270.0)
     assert counts.numbers == {"failed": 1, "passed": 7289, "skipped": 17, "error": 1}
     assert [line.partition(" - ")[0] for line in counts.failed] == [
-        "FAILED tests/store/test_redis.py::test_a",
-        "ERROR tests/store/test_redis.py::test_b",
+        "FAILED tests/store/redis/test_store.py::test_a",
+        "ERROR tests/store/redis/test_store.py::test_b",
     ]
     assert not counts.is_green
 
@@ -45,7 +45,7 @@ def test_page_has_all_cells_and_hides_no_failure() -> None:
     (row,) = (line for line in page.splitlines() if line.startswith("| Debian 12"))
     assert "not run" in row
     assert "not in it" in row
-    assert "- trixie-3.13-redis-server: FAILED tests/store/test_redis.py::test_a" in page
+    assert "- trixie-3.13-redis-server: FAILED tests/store/redis/test_store.py::test_a" in page
     assert "- trixie-3.13-valkey-server: apt-get: no such package" in page
 
 

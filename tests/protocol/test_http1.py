@@ -1,4 +1,4 @@
-"""Heads and chunks, each read in one way or not at all (RFC 9112); tests/web/front has whole connections."""
+"""Heads and chunks, each read in one way or not at all (RFC 9112); tests/web/server has whole connections."""
 
 from typing import Any
 

@@ -30,6 +30,7 @@ from postd.errors import (
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
 from postd.reactor import IReactor
+from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import (
     CHANGES_KEPT,
     KEY_BYTES,
@@ -40,7 +41,6 @@ from postd.store.interface import (
     Reservation,
     Store,
 )
-from postd.store.writes import QUEUE_MAX
 
 MakeStore = Callable[[], Store]
 

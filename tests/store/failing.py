@@ -12,8 +12,8 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 
 from postd.errors import PostdError, StoreUnavailableError
 from postd.reactor import IReactor
-from postd.store import open_store
 from postd.store.interface import Store
+from postd.store.opening import open_store
 from tests.store.contract import started
 
 reactor = cast(IReactor, global_reactor)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon import TWISTD, Daemon
-from tests.store.older import NEWEST, make_older, tables_of
+from tests.store.sqlite.older import NEWEST, make_older, tables_of
 
 NOBODY = 65534
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 import postd
-from postd.config import load_settings
-from postd.review import exposure_problem
+from postd.daemon.settings_checks import exposure_problem
+from postd.settings.loading import load_settings
 from tests.integration.daemon import TWISTD, Daemon, refuse_here
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from postd.config import load_settings
+from postd.settings.loading import load_settings
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()

@@ -17,12 +17,12 @@ from twisted.internet.task import deferLater
 
 from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
-from postd.store import open_store as make_store_of
 from postd.store.interface import Store
+from postd.store.opening import open_store as make_store_of
 from tests.redis_server import RedisServer
-from tests.store import test_redis
 from tests.store.contract import MakeStore, check_text_comes_back, error_of, with_any_text
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
+from tests.store.redis import test_store
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DEBIAN = os.environ.get("POSTD_REDIS_SERVER", "/usr/bin/redis-server")
@@ -115,7 +115,7 @@ def server(shared_server: ExampleServer) -> ExampleServer:
     return shared_server
 
 
-class DebianRedisStoreTests(test_redis.RedisStoreTests):
+class DebianRedisStoreTests(test_store.RedisStoreTests):
     @with_any_text
     @ensureDeferred
     async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:

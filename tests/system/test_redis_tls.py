@@ -10,8 +10,8 @@ import pytest
 from pytest_twisted import ensureDeferred
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
-from postd.store import Store
-from postd.store import open_store as make_store_of
+from postd.store.interface import Store
+from postd.store.opening import open_store as make_store_of
 from tests.helpers import make_certificate
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.redis_server import RedisServer, free_port

@@ -19,7 +19,7 @@ from typing import Self
 import httpx
 import pytest
 
-from postd.config import load_settings
+from postd.settings.loading import load_settings
 from tests.integration.daemon import START_MAX_S, TWISTD, Daemon, wait_for_end
 from tests.redis_server import free_port
 

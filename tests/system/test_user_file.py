@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from postd.auth.useredit import edit_user_file, load_user_file
-from postd.auth.userfile import Account, set_account
+from postd.auth.user_file import Account, set_account
+from postd.auth.user_file_editing import edit_user_file, load_user_file
 from postd.errors import ConfigError
 
 ALICE, BOB = 12345, 12346
@@ -157,7 +157,7 @@ def test_another_user_follows_any_link(top: Path) -> None:
     top.chmod(0o755)
     path = link(top / "link", "home/users", BOB)
     script = (
-        "import os, sys; from pathlib import Path; from postd.auth.useredit import edit_user_file; "
+        "import os, sys; from pathlib import Path; from postd.auth.user_file_editing import edit_user_file; "
         f"os.chdir(sys.argv[1]); os.setuid({ALICE}); edit_user_file(Path('link'), lambda *_: b'#\\n')"
     )
     subprocess.run([sys.executable, "-c", script, str(path.parent)], check=True)

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, capturedLogs, eventAsJSON, eventAsText
 
-from postd.web.front.site import PostdSite
+from postd.web.server.factory import PostdSite
 from tests.helpers import Answer, InMemoryApi, connect
 from tests.web.wire import Transport
 

@@ -4,8 +4,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from postd.metrics.tally import Numbers
-from postd.report import Report
+from postd.monitoring.health import Report
+from postd.monitoring.tally import Numbers
 from postd.web.admin import make_admin_root
 from tests.helpers import Answer, make_site
 from tests.web.clients import ask_raw

@@ -19,8 +19,8 @@ from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
 from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
-from postd.web.client import Clients
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
+from postd.web.peer import Clients
 from tests.helpers import Answer, InMemoryApi, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.web.clients import (

@@ -12,8 +12,8 @@ from msgspec import ValidationError, structs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.logger import LogLevel
 
-from postd.logins import Logins
-from postd.serving import make_tree
+from postd.daemon.authentication import Authentication
+from postd.daemon.server import make_tree
 from tests.helpers import Answer, InlineHashThreads, MemoryTransport, connect, forget_own, make_site
 from tests.web.clients import (
     HASHES,
@@ -606,7 +606,7 @@ class NonceTests:
         """D19; and a count that one worker has seen is used up at all others."""
         api = md5.api
         loaded = api.logins.settings
-        worker = Logins(loaded, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
+        worker = Authentication(loaded, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
         worker.start()
         site = make_site(make_tree(loaded, api.store, api.events, worker), clock=api.clock)
         proof = md5.proof()

@@ -37,18 +37,18 @@ from postd.auth.credentials import (
     Refused,
     SessionCredentials,
 )
-from postd.config import load_settings
+from postd.daemon.service import make_service
 from postd.errors import ConfigError, StoreUnavailableError
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
-from postd.service import make_service
+from postd.settings.loading import load_settings
 from postd.web.basic import BasicCredentialFactory
 from postd.web.bearer import BearerCredentialFactory
-from postd.web.client import Clients
 from postd.web.errors import Problem
-from postd.web.front.answering import ViewResource, error_page
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
+from postd.web.peer import Clients
 from postd.web.protected import show_name
+from postd.web.server.driver import ViewResource, error_page
 from tests.helpers import Answer, InlineHashThreads, InMemoryApi, forget_own, make_site, result_of
 from tests.web.clients import (
     BCRYPT,

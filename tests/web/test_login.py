@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
-from postd.config import Settings
-from postd.logins import Logins
+from postd.daemon.authentication import Authentication
+from postd.daemon.server import make_tree
 from postd.model import Session
 from postd.reactor import IReactor
-from postd.serving import make_tree
+from postd.settings.schema import Settings
 from tests.helpers import FIELD_TEXT, Answer, InlineHashThreads, InMemoryApi, forget_own, make_site, result_of
 from tests.web.wire import FORM, Server, Worker, ask, user_line
 
@@ -895,7 +895,7 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
     """Return another server on the same store, that has read the user file anew."""
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
-    logins = Logins(loaded, api.store, reactor=reactor, threads=InlineHashThreads(reactor))
+    logins = Authentication(loaded, api.store, reactor=reactor, threads=InlineHashThreads(reactor))
     return Worker(make_site(make_tree(loaded, api.store, api.events, logins), clock=api.clock), api.clock)
 
 

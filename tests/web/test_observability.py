@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from postd.metrics.exposition import FAMILIES, encode
-from postd.metrics.tally import Numbers
-from postd.web.front.router import VARIABLE
+from postd.monitoring.exposition import FAMILIES, encode
+from postd.monitoring.tally import Numbers
 from postd.web.posts import PostApi
+from postd.web.server.routing import VARIABLE
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())

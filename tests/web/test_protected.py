@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from postd.web.front.channel import Channel
+from postd.web.server.connection import Channel
 from tests.helpers import FIELD_TEXT, Answer, InMemoryApi, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
 

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
-from postd.web.longlist import STREAMED_PAGE
+from postd.web.long_list import STREAMED_PAGE
 from postd.web.posts import SNAPSHOT_MAX
 from postd.web.streaming import PIECE_BYTES, Flow
 from tests.helpers import Answer, InMemoryApi, SlowTransport, connect, result_of
@@ -133,7 +133,7 @@ def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, ap
 
 @pytest.mark.usefixtures("transport")
 def test_what_is_too_long_to_be_kept_is_not(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postd.web.longlist.KEPT_MAX_BYTES", 10_000)
+    monkeypatch.setattr("postd.web.long_list.KEPT_MAX_BYTES", 10_000)
     assert [read(api).header("ETag") for _ in range(4)] == [None] * 4
 
 
@@ -149,7 +149,7 @@ def test_of_several_who_are_sent_it_one_keeps_it(transport: SlowTransport, api: 
 def test_who_takes_long_leaves_it_to_another(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postd.web.longlist.KEEP_WITHIN_S", 0)
+    monkeypatch.setattr("postd.web.long_list.KEEP_WITHIN_S", 0)
     read(api)
     get(transport)  # slowly, and for good
     assert [read(api).header("ETag") is None for _ in range(2)] == [True, False]

@@ -13,8 +13,8 @@ from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.task import Clock
 from zope.interface import alsoProvides
 
-from postd.web.front.channel import Channel
-from postd.web.front.site import PostdSite
+from postd.web.server.connection import Channel
+from postd.web.server.factory import PostdSite
 from tests.helpers import Answer, MemoryTransport, connect
 
 FORM = "application/x-www-form-urlencoded"

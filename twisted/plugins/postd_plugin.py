@@ -2,4 +2,4 @@
 
 from twisted.application.service import ServiceMaker
 
-postd = ServiceMaker("postd", "postd.tap", "Keep short text posts behind a JSON API.", "postd")
+postd = ServiceMaker("postd", "postd.daemon.tap", "Keep short text posts behind a JSON API.", "postd")

@@ -1,4 +1,4 @@
-"""What `postd.web.metadata` and `postd.web.docs` do, in words."""
+"""What `postd.web.resource_metadata` and `postd.web.docs` do, in words."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 from klein import Klein
 
-from postd.web.answers import phrase
 from postd.web.errors import is_api
-from postd.web.front.router import VARIABLE
 from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.operation import Access, Body, Operation, Reply
 from postd.web.openapi.parts import (
@@ -21,6 +19,8 @@ from postd.web.openapi.parts import (
     TEXT_TYPE,
     ProblemDetails,
 )
+from postd.web.responses import phrase
+from postd.web.server.routing import VARIABLE
 
 OPERATIONS = {**posts.OPERATIONS, **login.OPERATIONS, **board.OPERATIONS, **about.OPERATIONS}
 _TAGS = {
@@ -101,7 +101,7 @@ def make_document(routes: Iterable[Route], *, read: Collection[str], write: Coll
         Access.WRITE: _schemes(write),
         Access.SESSION: ("session",),
     }
-    # No Klein application has /home: it is a protected page (`postd.web.site`).
+    # No Klein application has /home: it is a protected page (`postd.web.routes`).
     served = {" ".join(route) for route in (*routes, ("GET", "/home"))}
     described = {
         (method, path): operation

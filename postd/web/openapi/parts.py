@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import POST_ID_MAX, PostId
-from postd.web.answers import TEXT
 from postd.web.openapi.operation import Body
 from postd.web.posts import LIMIT_MAX
+from postd.web.responses import TEXT
 
 TEXT_TYPE = TEXT.decode("ascii")
 HTML_TYPE = "text/html; charset=utf-8"

@@ -8,8 +8,8 @@ from http import HTTPStatus
 from string import Template
 from typing import Any
 
-from postd.web.answers import phrase
 from postd.web.pages import COLORS, make_policy, read
+from postd.web.responses import phrase
 
 _STYLE = COLORS + read("docs.css")
 

@@ -1,0 +1,44 @@
+"""What the commands share."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from postd.settings.loading import load_settings
+
+_OPTIONS = {
+    "store": click.option("-s", "--store", metavar="URL", help="Where posts are kept. [default: sqlite:postd.db]"),
+    "users": click.option("-u", "--users", metavar="FILE", help="The user file."),
+}
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command `--config` and options for some settings; it is called with the `loaded` that come of them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option("-c", "--config", metavar="FILE", help="TOML file with the settings; an option given here wins.")
+        @functools.wraps(command)
+        def with_options(*, config: str | None, **arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in names}
+            options = {name: value for name, value in given.items() if value is not None}
+            command(loaded=load_settings(config, options, Path.cwd()), **arguments)
+
+        for name in reversed(names):
+            with_options = _OPTIONS[name](with_options)
+        return with_options
+
+    return decorate
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, its columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: `1 user`, `2 users`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,104 @@
+"""Posts as lines of JSON, the form in which they leave a store and come into another (contract: postd export)."""
+
+import json
+import os
+import select
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from postd.cli.run_async import ready
+from postd.errors import InvalidTextError
+from postd.model import POST_ID_MAX, check_text
+from postd.protocol.nesting import is_too_deep
+
+LINE_MAX_BYTES = 64 * 1024
+"""The largest line; a post whose characters are all escaped has a fortieth of that."""
+
+_READ_AT_ONCE_BYTES = 64 * 1024
+
+
+def encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
+    """Return posts as lines."""
+    return b"".join(
+        orjson.dumps({"id": post_id, "post": text}, option=orjson.OPT_APPEND_NEWLINE) for post_id, text in posts
+    )
+
+
+def decode_post(line: bytes) -> tuple[int, str]:
+    """Return the id and the text of a post. Members beside these two are ignored, as the API ignores them.
+
+    Raises:
+        ValueError: the line holds no post; why not.
+    """
+    if len(line) > LINE_MAX_BYTES:
+        raise ValueError(f"it has more than {LINE_MAX_BYTES // 1024} KiB")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    if is_too_deep(text):
+        raise ValueError("it is nested too deeply")
+    try:
+        members = _decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
+    if not isinstance(members, _Members):
+        raise ValueError('it is not an object such as {"id":1,"post":"some text"}')  # noqa: TRY004 - as above
+    post_id, text = (_only_member(members, name) for name in ("id", "post"))
+    if type(post_id) is not int or not 1 <= post_id <= POST_ID_MAX:
+        raise ValueError(f"its id is not a whole number from 1 to {POST_ID_MAX}")
+    if not isinstance(text, str):
+        raise ValueError("its post is not a string")  # noqa: TRY004 - as above
+    try:
+        return post_id, check_text(text)
+    except InvalidTextError as error:
+        raise ValueError(error.why) from None
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object in the order they came; what is not one of these is an array."""
+
+
+def _only_member(members: _Members, name: str) -> Any:
+    values = [value for named, value in members if named == name]
+    if len(values) != 1:
+        raise ValueError(f'it has "{name}" more than once' if values else f'it has no "{name}"')
+    return values[0]
+
+
+# The standard library's: orjson lets the last of two equal names win. Of what no id can be, only that is kept; the
+# names of constants that JSON does not have become what no member that counts may be.
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_Members,
+    parse_constant=lambda _: None,
+    parse_float=lambda _: None,
+    parse_int=lambda digits: int(digits) if len(digits) <= len(str(POST_ID_MAX)) else None,
+)
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, Sequence[bytes]]]:
+    """Yield the lines of a file or a pipe without their ends, some together, and the number of the first of them.
+
+    Memory is bounded: a line that is too long comes cut off, as the last one, and still too long.
+    """
+    number, rest = 1, b""
+    await ready(descriptor, select.POLLIN)
+    while chunk := os.read(descriptor, _READ_AT_ONCE_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield number, lines
+        number += len(lines)
+        if len(rest) > LINE_MAX_BYTES:
+            break
+        await ready(descriptor, select.POLLIN)
+    if rest:
+        yield number, [rest]
+
+
+async def write_out(descriptor: int, content: bytes) -> None:
+    """Write to a file or a pipe, at the pace of its reader."""
+    left = memoryview(content)
+    while left:
+        await ready(descriptor, select.POLLOUT)
+        left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]

@@ -1,0 +1,255 @@
+"""`postd export`, `import`, `copy`, `backup`: posts on their way out of a store and into another."""
+
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from postd.cli.options import counted, with_settings
+from postd.cli.output_file import beside, new_file
+from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_out
+from postd.cli.progress import Bar
+from postd.cli.run_async import global_reactor
+from postd.cli.with_store import named_store, try_store, use_stores
+from postd.errors import (
+    PostExistsError,
+    StoreNotEmptyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    printable,
+)
+from postd.settings.loading import LoadedSettings, load_settings
+from postd.store.interface import Import, Store
+from postd.store.sqlite.store import SqliteStore
+
+_AT_ONCE = 500
+"""Posts that are moved together."""
+
+_REVISIONS_APART = 10**9
+"""How far the changes of a copy are from those of its source. A client that comes back from the source with the number
+of a change is to be told to read anew; and a source that was backed up goes on to count until the backup is needed."""
+
+
+@click.command("export")
+@click.argument("file", required=False, default="-")
+@with_settings("store")
+def export_posts(*, loaded: LoadedSettings, file: str) -> None:
+    """Write all posts to FILE as lines of JSON, {"id":1,"post":"some text"}, in the order of their ids.
+
+    FILE must not be there yet, and is readable by its owner alone; without it, or for "-", posts go to the standard
+    output. Servers may go on. The posts of an SQLite store are as they stood at one moment.
+    """
+    if file == "-":
+        if sys.stdout is None:
+            raise click.ClickException("there is no standard output to write to")
+        # What looks on a terminal as the posts do would get between them.
+        _export(try_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
+        return
+    with new_file(Path(file)) as made:
+        store = try_store(loaded)
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            exported = _export(store, descriptor)
+        finally:
+            os.close(descriptor)
+    click.echo(f"{counted(exported, 'post')} exported to {printable(file)}")
+
+
+def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
+    async def work() -> int:
+        exported = 0
+        with Bar("exporting", await store.last_id(), shown=shown) as bar:
+            async for posts in store.read_posts(at_once=_AT_ONCE):
+                await write_out(descriptor, encode_posts(posts))
+                exported += len(posts)
+                bar.reach(posts[-1][0])
+        return exported
+
+    return use_stores([store], work)
+
+
+@click.command("import")
+@click.argument("file", required=False, default="-")
+@click.option(
+    "--skip-existing", is_flag=True, help="Leave out posts whose ids are taken, instead of refusing them all."
+)
+@with_settings("store")
+def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> None:
+    """Store the posts of FILE, lines of JSON as `postd export` writes them, with the ids that they have.
+
+    Without FILE, or for "-", they come from the standard input. All of them are stored, or none: a line that holds no
+    post is refused, and so is an id that is taken. The store is made if it is not there. Servers may go on.
+    """
+    with _opened(file) as source:
+        name = "standard input" if file == "-" else printable(file)
+        store = try_store(loaded, create=True)
+
+        async def work() -> tuple[int, int]:
+            async with _import_into(store) as taken:
+                given = await _take_lines(taken, source, name)
+                try:
+                    return given, await taken.commit(skip_existing=skip_existing)
+                except PostExistsError as error:
+                    why = f"there is a post with the id {error.post_id} already"
+                    raise _not_imported(f"{name}: {why} (--skip-existing leaves such posts out)") from None
+
+        given, stored = use_stores([store], work)
+    skipped = f"; {given - stored} skipped, whose ids are taken" if skip_existing else ""
+    click.echo(f"{counted(stored, 'post')} imported{skipped}")
+
+
+async def _take_lines(taken: Import, source: BinaryIO, name: str) -> int:
+    """Hand the posts of a file to an import; return how many there are."""
+    status = os.fstat(source.fileno())
+    size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    given = read = 0
+    with Bar("importing", size) as bar:
+        async for first, lines in read_lines(source.fileno()):
+            posts, numbers = [], []
+            for number, line in enumerate(lines, first):
+                if line and not line.isspace():
+                    try:
+                        posts.append(decode_post(line))
+                    except ValueError as error:
+                        raise _not_imported(f"{name}: line {number}: {error}") from None
+                    numbers.append(number)
+            for start in range(0, len(posts), _AT_ONCE):
+                try:
+                    await taken.add(posts[start : start + _AT_ONCE])
+                except PostExistsError as error:
+                    again = max(n for n, (post_id, _) in zip(numbers, posts, strict=True) if post_id == error.post_id)
+                    why = f"{name}: line {again}: an earlier line has the id {error.post_id} as well"
+                    raise _not_imported(why) from None
+            given += len(posts)
+            read += sum(map(len, lines)) + len(lines)
+            bar.reach(read)
+    return given
+
+
+def _opened(file: str) -> AbstractContextManager[BinaryIO]:
+    if file == "-":
+        if sys.stdin is None:
+            raise click.ClickException("there is no standard input to read posts from")
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(file).open("rb", buffering=0)
+    except OSError as error:
+        raise click.ClickException(f"{file}: it cannot be read: {error.strerror}") from None
+
+
+def _not_imported(why: str) -> click.ClickException:
+    return click.ClickException(f"{why}; nothing was imported")
+
+
+@click.command("copy")
+@click.option("--to", "target_url", metavar="URL", required=True, help="The store to copy to; it is made or is empty.")
+@with_settings("store")
+def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
+    """Copy all posts to another store, with their ids and the next one: the way from SQLite to Redis.
+
+    Stop the servers of the store first: if a post is added or changed meanwhile, nothing is copied. Sessions are not
+    copied: users sign in again.
+    """
+    options = load_settings(None, {"store": target_url}, Path.cwd())
+    target_loaded = msgspec.structs.replace(options, where={**options.where, "store": "--to"})
+    source, target = try_store(loaded), named_store(target_loaded)
+    if source.description == target.description or _same_file(loaded.settings.store, target_loaded.settings.store):
+        raise click.ClickException(f"--to: {target.description} is the store to copy from; name another one")
+    target.prepare()
+
+    async def work() -> int:
+        before = await source.version()
+
+        async def check_unchanged(words: str) -> None:
+            if await source.version() != before:
+                raise click.ClickException(f"{source.description} was written to meanwhile; {words}")
+
+        again = "stop its servers and copy again"
+        copied = await _move(source, target, lambda: check_unchanged(f"nothing was copied; {again}"))
+        await check_unchanged(f"the copy has not all of that; {again}, to a store that is empty")
+        return copied
+
+    try:
+        copied = use_stores([source, target], work)
+    except StoreNotEmptyError:
+        raise click.ClickException(f"{target.description}: there are posts in it; copy to an empty store") from None
+    click.echo(f"{counted(copied, 'post')} copied to {target.description}; users have to sign in again")
+
+
+def _same_file(url: str, other: str) -> bool:
+    paths = [path for kind, _, path in (url.partition(":"), other.partition(":")) if kind == "sqlite"]
+    return len(paths) == 2 and all(map(os.path.exists, paths)) and Path(paths[0]).samefile(paths[1])
+
+
+@click.command("backup")
+@click.argument("file")
+@with_settings("store")
+def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
+    """Make FILE, an SQLite store with all posts of one, as they stood at one moment, and the next id.
+
+    Servers may go on. FILE must not be there yet, and is readable by its owner alone. It can be used as a store at
+    once. Sessions, keys and the counts of logins stay behind: users sign in again.
+    """
+    if file == "-":
+        raise click.UsageError("a backup is a file: give its name")
+    source = named_store(loaded)
+    if not isinstance(source, SqliteStore):
+        why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"
+        raise click.ClickException(f"{source.description}: {why}")
+    with new_file(Path(file)) as made:
+        source.prepare(create=False)
+        target = SqliteStore(str(made), reactor=global_reactor())
+        try:
+            target.prepare()
+            saved = use_stores([source, target], lambda: _move(source, target))
+        except (StoreRefusedError, StoreUnavailableError) as error:
+            # Nobody knows the file by the name that it has for now.
+            raise click.ClickException(error.why.replace(str(made), file)) from None
+        if any(name.exists() for name in beside(made)):
+            raise click.ClickException(f"{file}: it could not be written to the end; is there space left?")
+    click.echo(f"{counted(saved, 'post')} saved in {printable(file)}")
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _move(source: Store, target: Store, check: Callable[[], Awaitable[None]] = _nothing) -> int:
+    """Bring all posts of a store into an empty one; return how many there are.
+
+    Args:
+        source: where they stay.
+        target: goes on with the next id, and with numbers of changes that the source has not used.
+        check: raises if they are not to be stored after all.
+
+    Raises:
+        StoreNotEmptyError: the target has posts.
+    """
+    if (await target.list_posts(limit=1)).posts:  # nobody is to wait for that; what counts is the look at the end
+        raise StoreNotEmptyError
+    async with _import_into(target) as taken:
+        with Bar("reading", await source.last_id()) as bar:
+            async for posts in source.read_posts(at_once=_AT_ONCE):
+                await taken.add(posts)
+                bar.reach(posts[-1][0])
+        # Asked for after the posts: neither is behind them.
+        last_id, version = await source.last_id(), await source.version()
+        await check()
+        return await taken.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISIONS_APART)
+
+
+@asynccontextmanager
+async def _import_into(store: Store) -> AsyncIterator[Import]:
+    """Yield an import that leaves nothing behind."""
+    taken = await store.begin_import()
+    try:
+        yield taken
+    finally:
+        with suppress(StoreUnavailableError):  # what it is in the way of is told already
+            await taken.discard()

@@ -1,0 +1,163 @@
+"""`twistd postd`: its options, and the way from them to the service."""
+
+# First: another system may lack what is imported next.
+import postd.linux
+
+# isort: split
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.application.service import IService, MultiService
+from twisted.logger import FileLogObserver, ILogObserver, Logger
+from twisted.python import usage
+from twisted.python.components import Componentized
+from twisted.python.logfile import LogFile
+from twisted.scripts._twistd_unix import UnixAppLogger
+
+import postd
+from postd.daemon.log import FORMATS, AppendedFile, reopen_rotated
+from postd.errors import ConfigError
+from postd.reactor import IReactor
+from postd.settings.loading import LoadedSettings, load_settings
+
+_log = Logger()
+
+
+class Options(usage.Options):
+    """What may follow `twistd postd`; an option wins over the settings file."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Keeps short text posts behind a JSON API. With no options at all it serves on http://127.0.0.1:8080/ and "
+        "keeps the posts in postd.db in the current folder."
+    )
+    optParameters = [  # noqa: RUF012 - Twisted's way
+        ["config", "c", None, "TOML file with the settings; an option given here wins over it."],
+        [
+            "store",
+            "s",
+            None,
+            "Where posts are kept: sqlite:PATH, redis://HOST, memory: for a while … [default: sqlite:postd.db]",
+        ],
+        ["users", "u", None, "The user file, which `postd user` keeps. [default: none]"],
+        ["workers", "w", None, "Worker processes that share the listening sockets; 0: one a core. [default: 1]"],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listen: list[str] = []
+
+    def opt_listen(self, endpoint: str) -> None:
+        """Twisted server endpoint to listen on; repeatable. [default: tcp:8080:interface=127.0.0.1]"""
+        self.listen.append(endpoint)
+
+    opt_l = opt_listen
+
+    def opt_version(self) -> None:
+        """Display the version of postd and exit."""
+        sys.stdout.write(f"postd {postd.__version__}\n")
+        raise SystemExit(0)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        # Stock twistd prints the whole help on stdout for a mistyped option.
+        try:
+            super().parseOptions(options)
+        except usage.UsageError as error:
+            raise _refusal(f"{error} (twistd postd --help shows the options)") from None
+
+
+def makeService(options: Options) -> IService:
+    """Make the service from parsed options; ends the process with one line if they cannot be used."""
+    given: dict[str, object] = {"listen": options.listen} if options.listen else {}
+    given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
+    try:
+        # First: what is wrong with them is told without the half second that the rest takes to be imported.
+        read = partial(load_settings, options["config"], given, Path.cwd())
+        loaded = read()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload; it would end the start
+
+        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+
+        from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
+
+        logged = _Logged(loaded, options.parent or {})
+        running = cast("IReactor", reactor)
+        logged.serve(make_service(loaded, reread_settings=read, reopen_log=logged.reopen, reactor=running))
+    except ConfigError as error:
+        raise _refusal(str(error)) from None
+    return logged
+
+
+class _Logged(MultiService):
+    """What serves, and what twistd is to log to as long as it does: it asks its application for that.
+
+    Args:
+        loaded: the settings.
+        twistd: its options, whose `--logger` wins over `[log]`, and `--syslog` over `format`.
+
+    Raises:
+        ConfigError: the file of the log cannot be written to.
+    """
+
+    def __init__(self, loaded: LoadedSettings, twistd: Mapping[str, Any]) -> None:
+        super().__init__()
+        log, where = loaded.settings.log, loaded.where["log"]
+        self._twistd = twistd
+        self._format = FORMATS[log.format]
+        self._file: AppendedFile | None = None
+        self._rotated: LogFile | None = None
+        if log.file:
+            try:
+                self._file = AppendedFile(log.file, self._format)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{where}.file", f"{log.file}: {getattr(error, 'strerror', error)}") from None
+        if twistd.get("logger") and log.file:
+            _log.warn("{where}.file is not written to: twistd was given --logger", where=where)
+        elif log.format != "text" and (twistd.get("logger") or (twistd.get("syslog") and not log.file)):
+            _log.warn("{where}.format is of no use: twistd was given --logger or --syslog", where=where)
+
+    def serve(self, service: IService) -> None:
+        """Take what serves."""
+        service.setServiceParent(self)
+
+    def reopen(self) -> None:
+        """Let the log go on in a file of the same name that may be another one: `[log] file`, or twistd's."""
+        if self._file is not None:
+            self._file.reopen()
+        elif self._rotated is not None:
+            reopen_rotated(self._rotated)
+
+    def setServiceParent(self, parent: Any) -> None:
+        if isinstance(parent, Componentized):
+            observer = self._file or self._twistds_own()
+            if observer is not None:
+                parent.setComponent(ILogObserver, observer)
+        super().setServiceParent(parent)
+
+    def _twistds_own(self) -> FileLogObserver | AppendedFile | None:
+        """Return what twistd would log to, with our lines; None where it is to do that by itself."""
+        if self._twistd.get("logger") or self._twistd.get("syslog"):
+            return None
+        path = Path(self._twistd.get("logfile") or "-").absolute()  # twistd may go to another folder
+        try:
+            if path.exists() and not path.is_file():
+                # Stock twistd, if it may, gives /dev/null another name at each megabyte, and makes a file in its place.
+                self._file = AppendedFile(str(path), self._format)
+                return self._file
+            observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - whatever it is
+        except OSError as error:
+            raise _refusal(f"--logfile: {error.filename or path}: {error.strerror}") from None
+        observer.formatEvent = self._format
+        out: object = observer._outFile  # noqa: SLF001 - twistd's rotated file, or standard output
+        self._rotated = out if isinstance(out, LogFile) else None
+        return observer
+
+
+def _refusal(why: str) -> SystemExit:
+    """An end with status 1 and one line on stderr."""
+    return SystemExit("postd: " + " ".join(why.split()))

@@ -1,0 +1,1 @@
+"""Monitoring: counters (`tally`), their Prometheus names (`exposition`), and the health of a server (`health`)."""

@@ -1,0 +1,5 @@
+"""Sockets: endpoint strings, listening ports, TLS, the PROXY protocol, and fetching documents by HTTPS.
+
+1. Nothing here knows posts, users or settings.
+2. `endpoint_strings` imports no Twisted: settings use it.
+"""

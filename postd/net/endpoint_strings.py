@@ -1,0 +1,115 @@
+"""Twisted's server endpoint strings, read as text: kinds, options, addresses and paths.
+
+In them a colon ends an argument, an equals sign ends its name, a backslash quotes. Settings use this module: it imports
+no Twisted.
+"""
+
+import ipaddress
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
+"""The kinds of endpoints that a server can listen on, of those that Twisted has."""
+
+WANTED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
+"""What is allowed, for error messages."""
+
+
+UNIX_MODE = "660"
+"""The permissions of a UNIX socket whose endpoint gives no `mode=`, octal: the daemon's user and its group."""
+
+
+def is_loopback_only(description: str) -> bool | None:
+    """Return what `Listener.loopback_only` will be once the endpoint is bound, None if only its socket can tell."""
+    if is_proxied(description) or kinds_of(description)[-1] == "unix":
+        return False
+    return None if is_systemd(description) else names_loopback(description)
+
+
+def names_loopback(description: str) -> bool:
+    """Return whether the endpoint's `interface=` is a loopback address or `localhost`."""
+    named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
+    interface = re.sub(r"\\(.)", r"\1", named[1]) if named else ""
+    try:
+        return ipaddress.ip_address(interface).is_loopback
+    except ValueError:
+        return interface == "localhost"
+
+
+def makes_world_writable_socket(description: str) -> bool:
+    """Return whether an endpoint makes a UNIX socket that every user of this machine may connect to.
+
+    Args:
+        description: a valid endpoint string (`postd.net.endpoints.check_endpoint`).
+    """
+    kinds = kinds_of(description)
+    mode = unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
+    return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)
+
+
+def is_systemd(description: str) -> bool:
+    """Return whether the socket is bound and owned by systemd (socket activation)."""
+    return kinds_of(description)[-1] == "systemd"
+
+
+def is_proxied(description: str) -> bool:
+    """Return whether connections begin with a PROXY header."""
+    return kinds_of(description)[0] == "haproxy"
+
+
+def kinds_of(description: str) -> list[str]:
+    """Return the kinds of an endpoint, outermost first: `haproxy:tcp:80` is haproxy, then tcp."""
+    kind, _, rest = description.partition(":")
+    return [kind, *kinds_of(rest)] if kind == "haproxy" else [kind]
+
+
+def unix_mode(description: str) -> str | None:
+    """Return the `mode=` of a `unix:` endpoint, None if it has none."""
+    options = dict(_split(argument, "=") for argument in _split(description, ":") if argument.startswith("mode="))
+    return options.get("mode")
+
+
+_PATHS: Mapping[str, Sequence[str]] = {
+    "unix": ("address",),
+    "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
+    "tls": ("path",),
+}
+
+
+_FIRST_ARGUMENT = {"unix": "address", "tls": "path"}
+
+
+def absolute_endpoint(description: str, folder: Path) -> str:
+    """Make the paths in an endpoint string absolute."""
+    kind, *arguments = _split(description, ":")
+    kind = kind.lower()
+    if kind == "haproxy" and arguments:
+        return "haproxy:" + absolute_endpoint(":".join(arguments), folder)
+    return ":".join([kind, *_absolute_arguments(kind, arguments, folder)])
+
+
+def _absolute_arguments(kind: str, arguments: Sequence[str], folder: Path) -> Iterator[str]:
+    for position, argument in enumerate(arguments):
+        name, *rest = _split(argument, "=")
+        value = "=".join(rest)
+        if not rest and position == 0 and kind in _FIRST_ARGUMENT:
+            name, value = _FIRST_ARGUMENT[kind], name
+        if name in _PATHS.get(kind, ()) and value:
+            quoted = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
+            yield f"{name}={quoted}"
+        else:
+            yield argument
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at the separators that no backslash quotes."""
+    parts, quoted = [""], False
+    for character in text:
+        if character == separator and not quoted:
+            parts.append("")
+            continue
+        parts[-1] += character
+        quoted = character == "\\" and not quoted
+    return parts

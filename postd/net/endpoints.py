@@ -1,0 +1,142 @@
+"""From an endpoint string to a bound port, or one line that says why not."""
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from OpenSSL import SSL, crypto
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError, VerifyError
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.protocol import Factory
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+
+import postd.linux  # noqa: F401 - refuses other systems
+from postd.errors import ConfigError, check_socket_path
+from postd.net.endpoint_strings import KINDS, UNIX_MODE, WANTED, is_systemd, kinds_of, names_loopback, unix_mode
+from postd.net.proxy_protocol import ProxyProtocolEndpoint
+from postd.net.tls import UNFIT, Certificate, UnusableCertificateError
+
+EXPIRY_WARNING_S = 7 * 86_400
+"""How long before its expiry a certificate is warned of in the log."""
+
+
+def expiry_problem(certificate: Certificate, now: float) -> str:
+    """Return a sentence on a certificate that has expired or soon will; else an empty string."""
+    left_s = certificate.not_after - now
+    if left_s > EXPIRY_WARNING_S:
+        return ""
+    at = datetime.fromtimestamp(certificate.not_after, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"the certificate {'ends soon: ' if left_s > 0 else 'has ended: '}{at}"
+
+
+def read_certificate(description: str, where: str) -> Certificate:
+    """Read the key and certificate files that a TLS endpoint names.
+
+    Raises:
+        ConfigError: one of them cannot be read or used.
+    """
+    reactor = DryRunReactor()
+    listen(decode_endpoint(description, where, reactor), make_unused_factory(), f"{where}: {description}")
+    assert reactor.certificate is not None
+    return reactor.certificate
+
+
+def make_unused_factory() -> Factory:
+    """Return a protocol factory for ports that this process does not accept on."""
+    factory = Factory()
+    factory.noisy = False
+    return factory
+
+
+class DryRunReactor:
+    """Takes the place of the reactor under an endpoint: parses and loads everything, listens on nothing.
+
+    Attributes:
+        certificate: that of the endpoint, if it is one of TLS.
+    """
+
+    certificate: Certificate | None = None
+
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+        return cast("IListeningPort", None)
+
+    def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
+        self.certificate = Certificate(contextFactory)
+        return self.listenTCP(port, TLSMemoryBIOFactory(self.certificate, False, factory), **keywords)  # noqa: FBT003 - Twisted's signature
+
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+        check_socket_path(address)
+        return cast("IListeningPort", None)
+
+
+def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
+    """Make sure that an endpoint can be understood, without binding it; return whether strangers could reach it.
+
+    Args:
+        description: the endpoint.
+        where: the setting it comes from, for the error.
+        now: seconds since the epoch, if it matters whether its certificate has ended.
+
+    Raises:
+        ConfigError: it cannot be understood, or its key or its certificate cannot be used, or has ended.
+    """
+    if is_systemd(description):  # what it is is known to the service alone
+        return False
+    kind = kinds_of(description)[-1]
+    _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
+    if certificate is not None and certificate.not_after <= now:
+        raise ConfigError(where, f"{description}: {expiry_problem(certificate, now)}")
+    return kind in {"tcp", "tcp6"} and not names_loopback(description)
+
+
+def bind_endpoint(
+    description: str, factory: IProtocolFactory, reactor: DryRunReactor, where: str
+) -> tuple[IListeningPort, Certificate | None]:
+    return listen(decode_endpoint(description, where, reactor), factory, f"{where}: {description}"), reactor.certificate
+
+
+def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoint:
+    known = all(kind in KINDS for kind in kinds_of(description))
+    # Twisted takes an empty path for one, and leaves a lock file of that name behind.
+    if not known or description.endswith("unix:"):
+        raise ConfigError(where, f"{description!r} is not {WANTED}")
+    kind, _, rest = description.partition(":")
+    if kind == "haproxy":
+        return ProxyProtocolEndpoint(decode_endpoint(rest, where, reactor))
+    if kind == "unix" and unix_mode(description) is None:
+        description += f":mode={UNIX_MODE}"
+    try:
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except OSError as error:
+        raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
+    except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
+        if isinstance(error, LookupError) and kinds_of(description)[-1] == "systemd":
+            raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
+        if isinstance(error, VerifyError):
+            raise ConfigError(where, f"{description}: {UNFIT}") from None
+        if isinstance(error, SSL.Error | crypto.Error):
+            raise ConfigError(where, f"{description}: its key or its certificate is not one, in PEM form") from None
+        raise ConfigError(where, f"{description!r} is not {WANTED}") from None
+    return endpoint
+
+
+def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> IListeningPort:
+    ports: list[IListeningPort] = []
+    failures: list[Failure] = []
+    # Every kind we allow is bound at once; none waits for the reactor.
+    endpoint.listen(factory).addCallbacks(ports.append, failures.append)
+    if failures:
+        error: Any = failures[0].value
+        if isinstance(error, UnusableCertificateError):
+            raise ConfigError(where, f"{error}")
+        if isinstance(error, CannotListenError):
+            error = error.socketError
+        raise ConfigError(where, f"cannot listen: {_reason(error)}")
+    return ports[0]
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{error}" or type(error).__name__

@@ -1,0 +1,250 @@
+"""Load settings from the TOML file and the command line, and check them.
+
+What cannot be used ends in a `ConfigError`, one line that names the file, the key and what is allowed.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+
+from postd.errors import ConfigError
+from postd.protocol.jwt import Algorithm
+from postd.settings.paths import make_absolute
+from postd.settings.schema import WORKERS_MAX, BearerSettings, Scheme, Settings
+from postd.settings.values import decode_text
+
+
+class LoadedSettings(Struct, frozen=True):
+    """Settings, and where each top-level key of them was given, for messages: `postd.toml: listen`, `--listen`.
+
+    `values` are what the settings were made from: plain values, which can go to another process.
+    """
+
+    settings: Settings
+    where: Mapping[str, str]
+    values: Mapping[str, Any]
+
+
+def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) -> LoadedSettings:
+    """Read the settings file and put the command line's options over it.
+
+    Args:
+        path: the TOML file, None for none.
+        options: settings given on the command line.
+        folder: what relative paths in `options` and in the defaults are relative to. Those in the file are relative
+            to the file's folder.
+
+    Raises:
+        ConfigError: the file cannot be read or holds something that cannot be used.
+    """
+    where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
+    values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
+    values = make_absolute(values, folder)
+    if path is not None:
+        if not path:
+            raise ConfigError("--config", "is empty; give the path of a TOML file")
+        file = folder / path
+        found = _read_toml(file, path)
+        _refuse_unknown(found, Settings, path)
+        _convert(found, path)
+        values |= make_absolute(found, file.parent)
+        where |= {key: f"{path}: {key}" for key in found}
+    given = dict(options)
+    if "workers" in given:
+        given["workers"] = _decode_workers(given["workers"])
+    values |= make_absolute(given, folder)
+    where |= {key: f"--{key}" for key in options}
+    return settings_from(values, where)
+
+
+def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
+    """Return the settings that another process has loaded: what it has as `values` and `where`."""
+    return LoadedSettings(_convert(dict(values), "settings"), where, values)
+
+
+def keep_fixed(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
+    """Leave out of new settings what a server cannot change while it runs; return them, and the keys that were."""
+    values, where, left = dict(loaded.values), dict(loaded.where), list[str]()
+    new, old = loaded.settings, before.settings
+    for key in _FIXED:
+        if getattr(new, key) != getattr(old, key):
+            left.append("admin.listen" if key == "admin" else key)
+            where[key] = before.where[key]
+            values.pop(key, None)
+            values |= {key: before.values[key]} if key in before.values else {}
+    for key in _FIXED_OF_LOG:
+        if getattr(new.log, key) != getattr(old.log, key):
+            left.append(f"log.{key}")
+            values["log"] = {**values.get("log", {}), key: getattr(old.log, key)}
+    return settings_from(values, where), left
+
+
+_FIXED = ("listen", "store", "workers", "admin")
+
+
+_FIXED_OF_LOG = ("file", "format")
+
+
+def count_workers(loaded: LoadedSettings) -> int:
+    """Return how many processes are to serve.
+
+    Raises:
+        ConfigError: they are more than one, and could not share the store.
+    """
+    count = loaded.settings.workers or len(os.sched_getaffinity(0))
+    if count > 1 and loaded.settings.store.startswith("memory:"):
+        why = f"{count} workers cannot share the store memory:, which lives in one process; allowed with it: 1"
+        raise ConfigError(loaded.where["workers"], why)
+    return count
+
+
+def check_folders(loaded: LoadedSettings) -> None:
+    """Make sure that the folders of pages are there.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    for number, page in enumerate(loaded.settings.pages):
+        if page.files and not Path(page.files).is_dir():
+            raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
+
+
+def _decode_workers(written: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
+        raise ConfigError("--workers", f"{written!r} is not {_WANTED['workers']}")
+    return int(written)
+
+
+_FILE_MAX_BYTES = 1024**2
+
+
+def _read_toml(file: Path, name: str) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(_FILE_MAX_BYTES + 1)
+        if len(content) > _FILE_MAX_BYTES:
+            raise ConfigError(name, "is no settings file: it has more than 1 MiB")
+        return tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(name, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(name, "is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(name, f"is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(name, "is nested too deeply") from None
+
+
+def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, path: str = "") -> None:
+    """Refuse keys that we don't know, before their values are looked at."""
+    fields = {info.encode_name: info for info in msgspec.structs.fields(struct)}
+    for key, value in table.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            inside = f"in [{path.rstrip('.')}]" if path else "at the top level"
+            raise ConfigError(f"{name}: {path}{key}", f"unknown key{meant}; allowed {inside}: {', '.join(fields)}")
+        for inner in (fields[key].type, *get_args(fields[key].type)):
+            if isinstance(inner, type) and issubclass(inner, Struct):
+                for one in value if isinstance(value, list) else [value]:
+                    if isinstance(one, dict):
+                        _refuse_unknown(one, inner, name, f"{path}{key}.")
+
+
+def _convert(values: dict[str, Any], name: str) -> Settings:
+    try:
+        settings = msgspec.convert(values, Settings, dec_hook=decode_text)
+    except msgspec.ValidationError as error:
+        why, _, at = str(error).partition(" - at `$.")
+        key = at.rstrip("`")
+        wanted = _WANTED.get(re.sub(r"\[[0-9.]*\]", "", key))
+        raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
+    _refuse_beside_any(settings, name)
+    listening = set[str]()
+    for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
+        for number, description in enumerate(descriptions):
+            if description in listening and not _ANY_PORT.match(description):
+                raise ConfigError(f"{name}: {key}[{number}]", f"{description} is listened on already")
+            listening.add(description)
+    paths = [page.path for page in settings.pages]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise ConfigError(f"{name}: page[{number}].path", f"{path} is the path of another page already")
+    for number, issuer in enumerate(settings.bearer):
+        key, why = _contradiction(issuer, settings.bearer[:number])
+        if why:
+            raise ConfigError(f"{name}: bearer[{number}].{key}", why)
+    return settings
+
+
+def _refuse_beside_any(settings: Settings, name: str) -> None:
+    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
+        if "*" in listed and len(listed) > 1:
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_WANTED[key]}')
+
+
+_ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
+"""Endpoints that are another port each time."""
+
+
+def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:
+    """Return what of an issuer's settings does not go with the others, and why; nothing, if all does."""
+    if any(issuer.issuer == other.issuer for other in others):
+        return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
+    if not issuer.audiences and not issuer.required_claims:
+        return "audience", 'may be "" only with required_claims: else a token for anybody would be good'
+    if issuer.client_secret_file and not issuer.client_id:
+        return "client_secret_file", "needs a client_id"
+    return "", ""
+
+
+_SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
+
+
+_WANTED = {
+    "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
+    "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
+    "users": "the path of a user file",
+    "workers": f"a whole number from 0 to {WORKERS_MAX}; 0 is one a core",
+    "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
+    "trusted_proxies": 'a list of addresses and networks, and "unix"',
+    "hosts": 'a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
+    "api": "a table, [api]",
+    "api.read": f'a list of one or more of "open", {_SCHEMES}',
+    "api.write": f'a list of one or more of "open", {_SCHEMES}',
+    "api.cors_origins": 'a list of origins, such as ["https://app.example"], or ["*"] alone',
+    "page": "tables, each under [[page]], with path and schemes",
+    "page.schemes": f"a list of one or more of {_SCHEMES}",
+    "page.files": "the path of a folder",
+    "page.users": "a list of names",
+    "session": "a table, [session]",
+    "session.secure": '"auto", "always" or "never"',
+    "digest": "a table, [digest]",
+    "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
+    "bearer": "tables, each under [[bearer]], with issuer and audience",
+    "bearer.issuer": "the URL that the tokens have as iss, to the byte",
+    "bearer.audience": 'a string, a list of strings, or "" together with required_claims',
+    "bearer.algorithms": f"a list of one or more of {', '.join(get_args(Algorithm))}; none is symmetric",
+    "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
+    "bearer.scope_claims": "a list of names of claims",
+    "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
+    "throttle": "a table, [throttle]",
+    "throttle.failures": "a whole number from 1 to 1000000",
+    "throttle.address_failures": "a whole number from 1 to 1000000",
+    "throttle.account_failures": "a whole number from 1 to 1000000",
+    "limits": "a table, [limits]",
+    "limits.connections": "a whole number from 1 to 1000000",
+    "admin": "a table, [admin]",
+    "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
+    "log": "a table, [log]",
+    "log.file": 'the path of a file, or "": where twistd logs',
+    "log.format": '"text" or "json"',
+    "log.access": "true or false",
+}

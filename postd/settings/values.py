@@ -1,0 +1,185 @@
+"""Types of the values in the settings: durations, sizes, origins, hosts, paths, each decoded from its written form.
+
+Each class has `decode(value)`, which raises `ValueError` with the reason, and some have `WANTED`, what is allowed.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Any, Self
+
+from postd.protocol.bearer import decode_scope
+from postd.protocol.digest import check_realm
+from postd.protocol.discovery import check_issuer, check_url
+from postd.protocol.host import check_host
+
+
+class ByteCount(int):
+    """A size, written `"16KiB"` or `"1MiB"`."""
+
+    WANTED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(_decode_quantity(value, {"KiB": 1024, "MiB": 1024**2}, 1, 1024**3, cls.WANTED))
+
+
+class Seconds(float):
+    """A duration, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
+
+    __slots__ = ()
+    LEAST = 0.001
+    WANTED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+        return cls(_decode_quantity(value, units, cls.LEAST, 3650 * 86400, cls.WANTED))
+
+
+class Leeway(Seconds):
+    """A duration that may be none."""
+
+    __slots__ = ()
+    LEAST = 0.0
+    WANTED = 'a duration of at most 3650d, such as "30s" or "0s"'
+
+
+class MaxAge(str):
+    """A duration in whole seconds as a header has it, written `"365d"`; or nothing."""
+
+    __slots__ = ()
+    WANTED = '"", or a duration of at most 3650d, such as "365d"'
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        try:
+            return cls(f"{Leeway.decode(value):.0f}" if value else "")
+        except ValueError:
+            raise ValueError(f"{value!r} is not {cls.WANTED}") from None
+
+
+def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value)
+    unit = units.get(match[2]) if match else None
+    amount = float(match[1]) * unit if match and unit else None
+    if amount is None or not least <= amount <= most:
+        raise ValueError(f"{value!r} is not {wanted}")
+    return amount
+
+
+class Realm(str):
+    """The text of a protection realm, which every client can quote (`postd.protocol.digest.check_realm`)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_realm(value))
+
+
+class TrustedProxy(str):
+    """An address or a network in its normal form, or `"unix"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        try:
+            return cls(value if value == "unix" else ipaddress.ip_network(value))
+        except ValueError:
+            raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
+
+
+class Origin(str):
+    """An origin as browsers write it, in lower case without a slash at its end (RFC 6454 §6.2), or nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        origin = value.lower().removesuffix("/")
+        if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
+            raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
+        return cls(origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80"))
+
+
+class CorsOrigin(Origin):
+    """An origin whose pages may use the API, or `"*"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        if not value:
+            raise ValueError("'' is not an origin, such as https://app.example")
+        return cls(value) if value == "*" else super().decode(value)
+
+
+class HostName(str):
+    """A host name or an address, normalized (`postd.protocol.host`), or `"*"`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(value if value == "*" else check_host(value))
+
+
+class PagePath(str):
+    """The path of a page: whole segments, none of them ours."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        segments = value.split("/")[1:]
+        plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
+        if not plain:
+            raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
+        if segments[0] in OUR_SEGMENTS:
+            raise ValueError(f"{value!r} is taken: {', '.join(f'/{own}' for own in OUR_SEGMENTS)} are our own")
+        return cls(value)
+
+
+class IssuerUrl(str):
+    """An issuer's identifier, as `iss` has it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_issuer(value))
+
+
+class AskedUrl(str):
+    """The URL of something at an issuer, or nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(check_url(value) if value else "")
+
+
+class ScopeText(str):
+    """Words of a scope, or none."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        decode_scope(value)
+        return cls(value)
+
+
+OUR_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
+"""What no page's path may begin with; some of it is served by later versions only."""
+
+
+def decode_text(kind: Any, value: object) -> object:
+    """Decode what is written as a string and is more than one (msgspec's hook)."""
+    if not isinstance(value, str):
+        wanted = getattr(kind, "WANTED", "a string")
+        raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - msgspec takes a ValueError
+    return kind.decode(value)

@@ -1,0 +1,45 @@
+"""Open a store by its URL."""
+
+import re
+
+import postd.linux  # noqa: F401 - refuses other systems
+from postd.errors import ConfigError
+from postd.reactor import IReactor
+from postd.store.interface import Store
+from postd.store.redis.url import REDIS_URLS, decode_redis_url
+from postd.store.sqlite.store import SqliteStore
+
+__all__ = ["STORE_URLS", "Store", "open_store"]
+
+STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
+"""What a store URL may be, for messages."""
+
+
+def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True) -> Store:
+    """Make the store that `url` names; nothing is opened yet.
+
+    Args:
+        url: one of `STORE_URLS`.
+        where: the setting the URL comes from, for the error.
+        reactor: its clock and its threads.
+        upgrade: whether an SQLite file that an older postd has left is brought up to date, and not refused. There is
+            one schema of Redis so far.
+
+    Raises:
+        ConfigError: it names no kind of store that there is.
+    """
+    kind, colon, rest = url.partition(":")
+    if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
+        return SqliteStore(rest, reactor=reactor, upgrade=upgrade)
+    if kind == "memory" and colon and not rest:
+        return SqliteStore.in_memory(reactor=reactor)
+    if kind.startswith("redis"):
+        from postd.store.redis.store import RedisStore  # noqa: PLC0415 - it brings libraries with it that SQLite does without
+
+        try:
+            return RedisStore(decode_redis_url(url), reactor=reactor)
+        except ValueError as error:
+            # The URL may have a password in it and is therefore not told.
+            raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
+    shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)  # there may be a password in it
+    raise ConfigError(where, f"{shown!r} is no store; allowed: {STORE_URLS}")

@@ -1,9 +1,0 @@
-"""The Redis store: all that a service must remember, for any number of nodes."""
-
-from postd.store.redis_import import RedisImports
-from postd.store.redis_logins import RedisLogins
-from postd.store.redis_posts import RedisPosts
-
-
-class RedisStore(RedisPosts, RedisLogins, RedisImports):
-    """A store in a Redis database (`postd.store.interface.Store`); what it is made from is told by `RedisEngine`."""

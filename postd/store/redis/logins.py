@@ -1,0 +1,135 @@
+"""Sessions, nonce counts, failed logins and keys in Redis (`postd.store.interface.LoginStore`).
+
+What is bytes is kept as hexadecimal digits, and times as text that is read back exactly. Nothing expires by Redis' own
+clock: it goes when it is purged, as in every store.
+"""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from postd.model import Session
+from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.redis.engine import RedisEngine
+from postd.store.redis.scripts import KEYS, load_script
+
+_MAKE_KEY = load_script("make_key", writes=True)
+_USE_NONCE = load_script("use_nonce", writes=True)
+_ADD_SESSION = load_script("add_session", writes=True)
+_FIND_SESSIONS = load_script("find_sessions")
+_RENEW_SESSION = load_script("renew_session", writes=True)
+_DELETE_SESSIONS = load_script("delete_sessions", writes=True)
+_DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
+_COUNT_FAILURES = load_script("count_failures")
+_RESERVE_ATTEMPT = load_script("reserve_attempt", writes=True, in_order=True)
+_RELEASE_ATTEMPT = load_script("release_attempt", writes=True)
+_ADD_FAILURE = load_script("add_failure", writes=True, in_order=True)
+_FORGET_FAILURES = load_script("forget_failures", writes=True)
+_PURGE = load_script("purge", writes=True)
+
+_AT_ONCE = 1000
+"""How many of anything one command or script is about: a millisecond or two of the server's time."""
+
+_SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "ends")
+_NO_FINGERPRINT = "-"
+
+
+class RedisLogins(RedisEngine):
+    """Sessions and the rest, each under keys of its own."""
+
+    async def key(self, name: str) -> bytes:
+        key = self._keys.get(name)
+        if key is None:
+            found = await self._ask("GET", KEYS["KEY"] + name)
+            made = found or await self._write(_MAKE_KEY, name, secrets.token_hex(KEY_BYTES))
+            key = self._keys[name] = bytes.fromhex(made)
+        return key
+
+    async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
+        first: bool = await self._write(_USE_NONCE, nonce.hex(), count, repr(expires)) == 1
+        return first
+
+    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+        times = (repr(time) for time in (session.created, session.seen, session.expires, session.ends))
+        ending = (old.hex() for old in in_place_of)
+        await self._write(_ADD_SESSION, id_hash.hex(), session.username, session.fingerprint.hex(), *times, *ending)
+
+    async def get_session(self, id_hash: bytes) -> Session | None:
+        return _decode_session(await self._ask("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
+
+    async def list_sessions(self) -> list[Session]:
+        ids = await self._ask("ZRANGE", KEYS["SESSIONS"], 0, -1)
+        found: list[Session | None] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            found += map(_decode_session, await self._read(_FIND_SESSIONS, *ids[start : start + _AT_ONCE]))
+        sessions = [session for session in found if session is not None]
+        return sorted(sessions, key=lambda session: (session.created, session.username))
+
+    async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
+        await self._write(_RENEW_SESSION, id_hash.hex(), repr(seen), repr(expires))
+
+    async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
+        return await self._delete_sessions([id_hash.hex() for id_hash in id_hashes])
+
+    async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
+        ended = 0
+        users = list(fingerprints.items())
+        for start in range(0, len(users), _AT_ONCE):
+            arguments = [
+                argument
+                for name, kept in users[start : start + _AT_ONCE]
+                for argument in (name, _NO_FINGERPRINT if kept is None else kept.hex())
+            ]
+            ended += await self._write(_DELETE_SESSIONS_OF, *arguments)
+        return ended
+
+    async def delete_all_sessions(self) -> int:
+        return await self._delete_sessions(await self._ask("ZRANGE", KEYS["SESSIONS"], 0, -1))
+
+    async def _delete_sessions(self, ids: list[str]) -> int:
+        ended = 0
+        for start in range(0, len(ids), _AT_ONCE):
+            ended += await self._write(_DELETE_SESSIONS, *ids[start : start + _AT_ONCE])
+        return ended
+
+    async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
+        return _decode_failures(await self._read(_COUNT_FAILURES, repr(now), *(key.hex() for key in keys)))
+
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        keys = (key.hex() for key in reservation.keys)
+        counted = await self._write(
+            _RESERVE_ATTEMPT, repr(now), repr(reservation.expires), reservation.id, *keys, *allowed
+        )
+        return None if counted is None else _decode_failures(counted)
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        await self._write(_RELEASE_ATTEMPT, reservation.id, *(key.hex() for key in reservation.keys))
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
+        id_ = secrets.token_hex(8) if reservation is None else reservation.id
+        hexed = (key.hex() for key in keys)
+        return _decode_failures(await self._write(_ADD_FAILURE, repr(now), repr(expires), id_, *hexed))
+
+    async def forget_failures(self, key: bytes) -> None:
+        await self._write(_FORGET_FAILURES, key.hex())
+
+    async def purge_expired(self, *, now: float) -> None:
+        times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S))
+        while await self._write(_PURGE, *times, _AT_ONCE):
+            pass
+
+
+def _decode_session(fields: list[Any]) -> Session | None:
+    username, fingerprint, *times = fields
+    if username is None:
+        return None
+    created, seen, expires, ends = map(float, times)
+    return Session(username, bytes.fromhex(fingerprint), created, seen, expires, ends)
+
+
+def _decode_failures(counted: list[Any]) -> dict[bytes, Failures]:
+    return {bytes.fromhex(key): Failures(count, float(first), reserved) for key, count, first, reserved in counted}

@@ -1,0 +1,189 @@
+"""Sessions, nonce counts, failed logins and keys in SQLite (`postd.store.interface.LoginStore`)."""
+
+import secrets
+import sqlite3
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from postd.model import Session
+from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.sqlite.engine import NewRow, SqliteEngine
+
+_EXPIRED = (
+    ("SELECT 1 FROM session WHERE expires <= ? LIMIT 1", "DELETE FROM session WHERE expires <= ?", 0),
+    ("SELECT 1 FROM failure WHERE expires <= ? LIMIT 1", "DELETE FROM failure WHERE expires <= ?", 0),
+    ("SELECT 1 FROM idempotency_key WHERE expires <= ? LIMIT 1", "DELETE FROM idempotency_key WHERE expires <= ?", 0),
+    (
+        "SELECT 1 FROM nonce_count WHERE expires <= ? LIMIT 1",
+        "DELETE FROM nonce_count WHERE expires <= ?",
+        NONCE_COUNTS_KEPT_S,
+    ),
+)
+"""For each table: is there anything expired, away with it, and how long it is kept beyond its end, in seconds."""
+
+
+class SqliteLogins(SqliteEngine):
+    """The tables of `schema/0002_logins.sql`."""
+
+    async def key(self, name: str) -> bytes:
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = await self._find_or_make_key(name)
+        return key
+
+    async def _find_or_make_key(self, name: str) -> bytes:
+        def query(connection: sqlite3.Connection) -> bytes | None:
+            row = connection.execute("SELECT value FROM service_key WHERE name = ?", (name,)).fetchone()
+            return row[0] if row else None
+
+        def write(connection: sqlite3.Connection) -> bytes | None:
+            made = secrets.token_bytes(KEY_BYTES)
+            connection.execute("INSERT INTO service_key VALUES (?, ?) ON CONFLICT DO NOTHING", (name, made))
+            return query(connection)
+
+        found = await self._read(query)
+        made: bytes = await self._write(write) if found is None else found
+        return made
+
+    async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
+        # A power cut may lose it, and lets a nonce that is still alive be used twice; nothing else does.
+        first: bool = await self._write(NewRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
+        return first
+
+    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM session WHERE id_hash = ?", [(old,) for old in in_place_of])
+            row = (id_hash, *msgspec.structs.astuple(session))
+            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+        await self._write(write)
+
+    def get_session(self, id_hash: bytes) -> Coroutine[Any, Any, Session | None]:
+        def query(connection: sqlite3.Connection) -> Session | None:
+            row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
+            return Session(*row[1:]) if row else None
+
+        return self._recall(id_hash, query)
+
+    async def list_sessions(self) -> list[Session]:
+        def query(connection: sqlite3.Connection) -> list[Session]:
+            return [Session(*row[1:]) for row in connection.execute("SELECT * FROM session ORDER BY created, username")]
+
+        return await self._read(query)
+
+    async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            update = "UPDATE session SET seen = ?, expires = ? WHERE id_hash = ?"
+            connection.execute(update, (seen, expires, id_hash))
+
+        await self._write(write)
+
+    async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
+        rows = [(id_hash,) for id_hash in id_hashes]
+        return await self._delete_sessions("DELETE FROM session WHERE id_hash = ?", rows)
+
+    async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
+        rows = list(fingerprints.items())
+        return await self._delete_sessions("DELETE FROM session WHERE username = ? AND fingerprint IS NOT ?", rows)
+
+    async def delete_all_sessions(self) -> int:
+        return await self._delete_sessions("DELETE FROM session", [()])
+
+    async def _delete_sessions(self, delete: str, rows: Sequence[tuple[object, ...]]) -> int:
+        def write(connection: sqlite3.Connection) -> int:
+            return connection.executemany(delete, rows).rowcount
+
+        deleted: int = await self._write(write) if rows else 0
+        return deleted
+
+    async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
+        return _count(keys, await self._recall(keys, lambda connection: _select_failures(connection, keys)), now)
+
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        keys = reservation.keys
+
+        def write(connection: sqlite3.Connection) -> dict[bytes, Failures] | None:
+            counted = _count(keys, _select_failures(connection, keys), now)
+            for key, most in zip(keys, allowed, strict=True):
+                if key in counted and counted[key].count + counted[key].reserved >= most:
+                    return counted
+            _insert_failures(connection, map(_reserved, keys), reservation.expires)
+            return None
+
+        # A power cut may lose it: it ends the attempt, too.
+        counted: Mapping[bytes, Failures] | None = await self._write(write, synced=False)
+        return counted
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        await self._write(lambda connection: _delete_reservation(connection, reservation), synced=False)
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
+        def write(connection: sqlite3.Connection) -> dict[bytes, Failures]:
+            if reservation is not None:
+                _delete_reservation(connection, reservation)
+            _insert_failures(connection, keys, expires)
+            return _count(keys, _select_failures(connection, keys), now)
+
+        counted: Mapping[bytes, Failures] = await self._write(write)
+        return counted
+
+    async def forget_failures(self, key: bytes) -> None:
+        await self._write(lambda connection: connection.execute("DELETE FROM failure WHERE key = ?", (key,)))
+
+    async def purge_expired(self, *, now: float) -> None:
+        def query(connection: sqlite3.Connection) -> list[str]:
+            return [found for found, _, time in statements if connection.execute(found, (time,)).fetchone()]
+
+        def write(connection: sqlite3.Connection) -> None:
+            for _, delete, time in statements:
+                connection.execute(delete, (time,))
+
+        statements = [(found, delete, now - kept_s) for found, delete, kept_s in _EXPIRED]
+        if await self._read(query):  # a transaction that changes nothing would lock others out all the same
+            await self._write(write)
+
+
+def _reserved(key: bytes) -> bytes:
+    """Return the key under which reservations are kept, as failures are."""
+    return key + b" reserved"
+
+
+def _insert_failures(connection: sqlite3.Connection, keys: Iterable[bytes], expires: float) -> None:
+    connection.executemany("INSERT INTO failure (key, expires) VALUES (?, ?)", [(key, expires) for key in keys])
+
+
+def _delete_reservation(connection: sqlite3.Connection, reservation: Reservation) -> None:
+    # Rows with the same key and end are as good as each other: any one of them goes.
+    one = "SELECT number FROM failure WHERE key = ? AND expires = ? LIMIT 1"
+    rows = [(_reserved(key), reservation.expires) for key in reservation.keys]
+    connection.executemany(f"DELETE FROM failure WHERE number = ({one})", rows)  # noqa: S608 - only a constant
+
+
+def _select_failures(connection: sqlite3.Connection, keys: FailureKeys) -> dict[bytes, list[float]]:
+    """Return when the failures and the reservations of each key expire, in ascending order."""
+    wanted = (*keys, *map(_reserved, keys))
+    places = ", ".join("?" * len(wanted))
+    query = f"SELECT key, expires FROM failure WHERE key IN ({places}) ORDER BY expires"  # noqa: S608 - only places
+    expiries: dict[bytes, list[float]] = {}
+    for key, expires in connection.execute(query, wanted):
+        expiries.setdefault(key, []).append(expires)
+    return expiries
+
+
+def _count(keys: FailureKeys, expiries: Mapping[bytes, list[float]], now: float) -> dict[bytes, Failures]:
+    if not expiries:
+        return {}
+    counted = {}
+    for key in keys:
+        failed, reserved = (
+            [expires for expires in expiries.get(kept, ()) if expires > now] for kept in (key, _reserved(key))
+        )
+        if failed or reserved:
+            counted[key] = Failures(len(failed), failed[0] if failed else 0.0, len(reserved))
+    return counted

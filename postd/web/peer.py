@@ -1,0 +1,186 @@
+"""Who is at the other end of the connection, when there may be proxies in between (contract: `trusted_proxies`)."""
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress
+from twisted.logger import Logger
+
+from postd.auth.throttle import bucket
+from postd.web.errors import Problem
+from postd.web.responses import encode_header
+
+UNIX = "unix"
+"""What stands for the address of a client of a UNIX socket."""
+
+SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+"""Methods that change nothing (RFC 9110 §9.2.1)."""
+
+_AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class Clients:
+    """Tells clients' addresses and origins.
+
+    Args:
+        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+        public_url: our origin as clients see it, empty for the one that they say they see.
+
+    Attributes:
+        public_url: as given.
+    """
+
+    _log = Logger()
+
+    def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
+        self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
+        self._trusts_unix = UNIX in trusted_proxies
+        self.public_url = public_url
+        self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
+        self._group = lru_cache(maxsize=1024)(self._group_of)
+        self._told = False
+
+    def address(self, request: Any) -> str:
+        """Return the client's IP address, or `UNIX`: the last one that no trusted proxy has, or can have, made up."""
+        peer = _peer(request)
+        forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
+        if forwarded is None:
+            return peer
+        if not self._trusts(peer):
+            self._tell_once(peer)
+            return peer
+        for hop in reversed(b",".join(forwarded).split(b",")):
+            address = _decode_hop(hop)
+            if address is None:
+                break
+            peer = address
+            if not self._trusts(peer):
+                break
+        return peer
+
+    def connection_group(self, peer: IAddress | None) -> str | None:
+        """Return what a peer's connections are counted as (contract: `[limits] connections`), IPv6 by its /64.
+
+        None if their number has no limit of its own: those of trusted proxies and of UNIX sockets.
+        """
+        if not isinstance(peer, IPv4Address | IPv6Address):
+            return None
+        return self._group(peer.host)
+
+    def _group_of(self, address: str) -> str | None:
+        return None if self._is_trusted(address) else bucket(address)
+
+    def trusts(self, peer: IAddress) -> bool:
+        """Tell whether the other end of a connection is a trusted proxy."""
+        return self._trusts(_host(peer))
+
+    def is_secure(self, request: Any) -> bool:
+        """Tell whether the client's side of the connection is encrypted."""
+        return self.public_url.startswith("https:") or self._comes_over_tls(request)
+
+    def _comes_over_tls(self, request: Any) -> bool:
+        """Tell whether it is known to be, whatever the settings say of the origin."""
+        if request.isSecure():
+            return True
+        forwarded = request.fields.get(b"X-Forwarded-Proto")
+        if forwarded is None:
+            return False
+        if not self._trusts(_peer(request)):
+            self._tell_once(_peer(request))
+            return False
+        return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
+
+    def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
+        """Return what makes the line that keeps browsers from plain HTTP (RFC 6797 §6.1), of answers over TLS (§7.2).
+
+        Args:
+            max_age_s: for how many seconds they are to keep it in mind.
+        """
+        line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
+        return lambda request: line if self._comes_over_tls(request) else b""
+
+    def origin(self, request: Any) -> str:
+        """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""
+        if self.public_url:
+            return self.public_url
+        hosts = request.fields.get(b"Host", [])
+        if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
+            authority = hosts[0].decode("ascii").lower()
+        else:  # HTTP/1.0 may have none, and what is no name is not repeated
+            authority = _authority(request.getHost())
+        return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
+
+    def refuse_cross_site(self, request: Any) -> None:
+        """Let pass what a browser does for a page of ours, and what no browser does (contract 3).
+
+        Raises:
+            Problem: 403, a page of somebody else made the browser send this.
+        """
+        fields = request.fields
+        site = fields.get(b"Sec-Fetch-Site")
+        origin = fields.get(b"Origin")
+        if site is not None:
+            foreign = site not in ([b"same-origin"], [b"none"])
+        else:
+            foreign = origin is not None and not self._is_ours(origin, fields.get(b"Host", [b""])[0])
+        if foreign:
+            raise Problem(403, "This was sent by a page of another site.")
+
+    def refuse_cross_site_write(self, request: Any) -> None:
+        """As `refuse_cross_site`, of methods that may change something."""
+        if request.method not in SAFE_METHODS:
+            self.refuse_cross_site(request)
+
+    def _is_ours(self, origin: list[bytes], host: bytes) -> bool:
+        if self.public_url:
+            return origin == [self.public_url.encode()]
+        # Without the scheme: behind a proxy that does not tell, ours is not the one that the client sees.
+        authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
+        return len(origin) == 1 and authority != b"" and authority == host.lower()
+
+    def _is_trusted(self, address: str) -> bool:
+        if address == UNIX:
+            return self._trusts_unix
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        return any(ip in network for network in self._networks)
+
+    def _tell_once(self, peer: str) -> None:
+        if not self._told:
+            self._told = True
+            self._log.warn(
+                "{peer} sends X-Forwarded-For or X-Forwarded-Proto and is none of trusted_proxies: they are ignored",
+                peer=peer,
+            )
+
+
+def _peer(request: Any) -> str:
+    return _host(request.getClientAddress())
+
+
+def _host(address: Any) -> str:
+    host: str = UNIX if isinstance(address, UNIXAddress) else address.host
+    return host
+
+
+def _authority(address: Any) -> str:
+    if isinstance(address, UNIXAddress):
+        return "localhost"
+    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+
+
+def _decode_hop(hop: bytes) -> str | None:
+    """Return the address in one entry of `X-Forwarded-For`, with a port or brackets or without."""
+    text = hop.strip().decode("ascii", "replace")
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(text.partition("%")[0]))  # a scope may be any text
+    except ValueError:
+        return None

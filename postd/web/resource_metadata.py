@@ -1,0 +1,46 @@
+"""Who issues the tokens that are accepted here (RFC 9728; contract 4.4)."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from postd.web.bearer import METADATA_PATH
+from postd.web.peer import Clients
+from postd.web.responses import JSON, Answer, make_answer
+from postd.web.server.routing import Application
+
+
+class ResourceMetadata:
+    """The document that a challenge's `resource_metadata` leads to.
+
+    Args:
+        issuers: their identifiers.
+        scopes: the words of scopes that are asked for.
+        clients: tells our origin, which is the resource.
+    """
+
+    app = Application()
+
+    def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: Clients) -> None:
+        self._issuers = issuers
+        self._scopes = scopes
+        self._clients = clients
+
+    @app.route(METADATA_PATH, methods=["GET"])
+    async def show(self, request: Any) -> Answer:
+        members: dict[str, Any] = {
+            "resource": self._clients.origin(request),
+            "authorization_servers": self._issuers,
+            "scopes_supported": self._scopes,
+            "bearer_methods_supported": ["header"],
+        }
+        # What has no elements is left out (RFC 9728 §3.2).
+        body = orjson.dumps(
+            {name: value for name, value in members.items() if value},
+            option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
+        )
+        # A cache must not give one client's Host to another (contract 7).
+        cached = b"max-age=3600" if self._clients.public_url else b"no-store"
+        return make_answer(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})

@@ -1,0 +1,178 @@
+"""The table of URLs.
+
+| path | served by | behind |
+|---|---|---|
+| `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
+| `/`, `/login`, `/logout` | `login.LoginPages` | |
+| `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
+| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
+| the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
+| `/.well-known/oauth-protected-resource` | `metadata.ResourceMetadata`, if there are issuers of tokens | |
+| `/openapi.json`, `/docs` | `docs.Docs` | |
+| anything else | 404 | |
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from twisted.cred.portal import Portal
+from twisted.web.resource import IResource, Resource
+from werkzeug.exceptions import NotFound
+
+from postd.auth.session import Sessions
+from postd.store.interface import PostStore
+from postd.web.board import Board, show_name_and_board
+from postd.web.cookie import make_challenge
+from postd.web.cors import share
+from postd.web.docs import Docs
+from postd.web.events import Events
+from postd.web.guard import CredentialFactory, Guard, lasting
+from postd.web.login import LoginPages
+from postd.web.peer import Clients
+from postd.web.posts import PostApi
+from postd.web.protected import Folder, show_name
+from postd.web.resource_metadata import ResourceMetadata
+from postd.web.server.driver import ViewResource, error_page
+from postd.web.server.routing import Router
+
+_NOT_FOUND = error_page(NotFound())
+
+
+class Access(Struct, frozen=True):
+    """How clients are let in.
+
+    Args:
+        portal: logs in.
+        factories: one for each scheme that has a challenge, in the order of the challenges.
+        sessions: begins and ends sign-ins by form.
+        clients: tells where a request comes from.
+        realm: the protection realm's text.
+        secure: when the session's cookie is marked as secure (`login.LoginPages`).
+        metadata: tells who issues tokens, if anybody does.
+    """
+
+    portal: Portal
+    factories: Sequence[CredentialFactory]
+    sessions: Sessions
+    clients: Clients
+    realm: str
+    secure: str
+    metadata: ResourceMetadata | None = None
+
+
+class ProtectedPage(Struct, frozen=True):
+    """A page at a path: the folder `files`, or a text; for `users`, or for all who are known."""
+
+    path: str
+    schemes: Collection[str]
+    files: str = ""
+    users: frozenset[str] = frozenset()
+
+
+class _ByMethod(Resource):
+    """Shows what may be read and what may be written to different people; a preflight asks for neither."""
+
+    isLeaf = True
+
+    def __init__(self, options: IResource, read: IResource, write: IResource) -> None:
+        super().__init__()
+        self._by_method = {b"OPTIONS": options, b"GET": read, b"HEAD": read}
+        self._write = write
+
+    def render(self, request: Any) -> Any:
+        return self._by_method.get(request.method, self._write).render(request)
+
+
+class _Root(Resource):
+    def __init__(self, pages: Mapping[tuple[bytes, ...], IResource]) -> None:
+        super().__init__()
+        self._pages = pages
+        self._longest = max(map(len, pages), default=0)
+
+    def getChildWithDefault(self, path: bytes, request: Any) -> IResource:
+        child: IResource | None = self.children.get(path)
+        if child is None:
+            return self.getChild(path, request)
+        # For the log, until somebody knows better: who is not let in never gets there.
+        request.route = "/" + path.decode("ascii")
+        return child
+
+    def getChild(self, path: bytes, request: Any) -> IResource:
+        """Return the page that is nearest above a path."""
+        segments = (path, *request.postpath[: self._longest - 1])
+        for length in range(len(segments), 0, -1):
+            page = self._pages.get(segments[:length])
+            if page is not None:
+                below = length - 1
+                request.prepath += request.postpath[:below]
+                del request.postpath[:below]
+                request.route = "/" + b"/".join(segments[:length]).decode("ascii")
+                return page
+        return _NOT_FOUND
+
+
+def make_root(  # noqa: PLR0913 - all that there is
+    store: PostStore,
+    events: Events,
+    access: Access,
+    *,
+    read: Collection[str],
+    write: Collection[str],
+    pages: Sequence[ProtectedPage],
+    cors_origins: Collection[str] = (),
+) -> IResource:
+    """Return the resource tree.
+
+    Args:
+        store: keeps the posts.
+        events: tells of their changes.
+        access: how clients are let in.
+        read: the schemes that let a client read posts; "open" for no questions asked.
+        write: those that let it write.
+        pages: further pages.
+        cors_origins: origins whose pages may use the API (`postd.web.cors`).
+    """
+
+    def protect(resource: IResource, schemes: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
+        if "open" in schemes:
+            return resource
+        factories = [factory for factory in access.factories if factory.scheme.decode("ascii") in schemes]
+        challenge = make_challenge(access.realm) if "session" in schemes else None
+        return Guard(
+            access.portal, factories, resource, clients=access.clients, session_challenge=challenge, users=users
+        )
+
+    by_path = {
+        tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
+            Folder(page.files) if page.files else ViewResource(show_name), page.schemes, page.users
+        )
+        for page in pages
+    }
+    told = [PostApi.app, LoginPages.app]
+    has_board = "session" in read
+    by_path[b"home",] = protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
+    root = _Root(by_path)
+    # A router matches the whole path itself: routes are written out in full in the Klein applications.
+    api = PostApi(store, events, private="open" not in read, lasting=partial(lasting, access.portal))
+    posts = Router(api)
+    root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
+    login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)
+    forms = Router(login_pages)
+    for segment in (b"", b"login", b"logout"):
+        root.putChild(segment, forms)
+    if has_board:
+        board = Router(Board(store, site_name=access.realm, writable="session" in write))
+        signed_in = protect(board, ["session"])
+        root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
+        told.append(Board.app)
+    if access.metadata is not None:
+        root.putChild(b".well-known", Router(access.metadata))
+        told.append(ResourceMetadata.app)
+    docs = Router(Docs(told, read=read, write=write, site_name=access.realm))
+    for segment in (b"openapi.json", b"docs"):
+        root.putChild(segment, docs)
+    if cors_origins:
+        share(root, cors_origins)
+    return root

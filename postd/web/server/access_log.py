@@ -1,0 +1,124 @@
+"""The access log: a line a request, in the combined form of Apache with more behind it, or as JSON.
+
+| field | text | JSON |
+|---|---|---|
+| the client's address, or that which a trusted proxy tells | first | `client` |
+| who it was found to come from | third, `-` for nobody | `user` |
+| when the request was answered | in brackets | `time` |
+| its first line, as far as it is shown | in quotes | `method`, `target`, `protocol` |
+| the status, and the bytes of the body | after that | `status`, `bytes` |
+| `Referer` and `User-Agent`, likewise | in quotes | `referer`, `agent` |
+| the rule that its path fits, as README has it | `route=` | `route` |
+| the scheme of its credentials | `scheme=` | `scheme` |
+| from its head to its answer's end, in milliseconds | `ms=` | `ms` |
+| what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
+
+`postd.web.redaction` chooses what is shown of a request.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from postd.web.redaction import (
+    USER_MAX_CHARS,
+    escape,
+    shorten,
+    show_agent,
+    show_method,
+    show_referer,
+    show_target,
+    show_user,
+)
+
+DELAY_S = 0.1
+"""How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
+
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
+
+_log = Logger("postd.access")
+
+
+class AccessLog:
+    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last.
+
+    Args:
+        as_json: whether they are JSON.
+        address_of: tells a request's client.
+        reactor: its clock, by which bundles are made.
+    """
+
+    def __init__(self, *, as_json: bool, address_of: Callable[[Any], str], reactor: IReactorTime) -> None:
+        self._format = self._json_line if as_json else self._text_line
+        self._address_of = address_of
+        self._reactor = reactor
+        self._lines: list[str] = []
+        self._second = 0
+        self._date = ""
+        self._closed = False
+
+    def note(self, request: Any, now: float) -> None:
+        """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
+        if not self._lines:
+            self._reactor.callLater(DELAY_S, self.flush)
+        self._lines.append(self._format(request, (self._reactor.seconds() - request.started_s) * 1000, now))
+        if self._closed:  # nobody would come for it later
+            self.flush()
+
+    def close(self) -> None:
+        """Write what there is now, and what comes from now on at once."""
+        self._closed = True
+        self.flush()
+
+    def flush(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            _log.info("{lines}", lines="\n".join(lines))
+
+    def _text_line(self, request: Any, took_ms: float, now: float) -> str:
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._date = datetime.fromtimestamp(second, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+        fields = request.fields
+        referers = fields.get(b"Referer")
+        agents = fields.get(b"User-Agent")
+        first = "-"
+        if request.uri:
+            target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
+            first = f"{show_method(request.method)} {target} {protocol}"
+        return (
+            f"{self._address_of(request)} - {'-' if request.username is None else show_user(request.username)} "
+            f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
+            f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
+            f"route={request.route or '-'} scheme={request.auth_scheme or '-'} ms={took_ms:.1f} id={request.id}"
+        )
+
+    def _json_line(self, request: Any, took_ms: float, now: float) -> str:
+        fields = request.fields
+        referers = fields.get(b"Referer")
+        agents = fields.get(b"User-Agent")
+        username = request.username
+        members = {
+            "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+            "client": self._address_of(request),
+            "user": None if username is None else shorten(username, USER_MAX_CHARS),
+            "method": show_method(request.method) if request.uri else None,
+            "target": show_target(request) if request.uri else None,
+            "protocol": request.clientproto.decode("ascii") if request.uri else None,
+            "status": request.code,
+            "bytes": request.sentLength,
+            "referer": show_referer(referers[0]) if referers else None,
+            "agent": show_agent(agents[0]) if agents else None,
+            "route": request.route,
+            "scheme": request.auth_scheme,
+            "ms": round(took_ms, 1),
+            "id": request.id,
+        }
+        line = orjson.dumps(members).decode()
+        return line if line.isascii() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

@@ -1,0 +1,82 @@
+"""The hosts that requests may be for (contract: `hosts`), against DNS rebinding.
+
+A page whose host name resolves to 127.0.0.1 shares its origin with a server on loopback: the browser lets the page read
+and write there. The `Host` field still has the page's name, so it is judged before anything else of a request is.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+from twisted.logger import Logger
+
+from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
+from postd.protocol.http1 import Head, HttpSyntaxError
+from postd.web.peer import Clients
+
+if TYPE_CHECKING:
+    from postd.web.server.connection import Channel
+
+_MISDIRECTED = 421
+_REMEMBERED_MAX = 256
+
+_log = Logger()
+
+
+class Hosts:
+    """The rule for the hosts of requests. What the contract leaves open is settled here:
+
+    - A request of HTTP/1.0 without `Host` names no host and passes: every browser sends the field.
+    - A list of names holds for trusted proxies and UNIX sockets, too: it is the client's host that they pass on.
+    - On admin listeners, which are asked by address more often than by name, the list only adds names.
+
+    Args:
+        names: normalized hosts; none for any host, but on loopback listeners those of this machine alone.
+        clients: knows the trusted proxies, and `public_url`, whose host is always allowed.
+        exclusive: whether the names are the only ones, where there are any.
+    """
+
+    def __init__(self, names: Collection[str], clients: Clients, *, exclusive: bool = True) -> None:
+        own = [normalize_host(clients.public_url.partition("://")[2])] if clients.public_url else []
+        self._names = frozenset([*names, *own])
+        self._exclusive = exclusive and bool(names)
+        self._clients = clients
+        self._is_known = lru_cache(maxsize=_REMEMBERED_MAX)(self._look_up)
+        self._noted = False
+
+    def allow(self, head: Head, channel: "Channel") -> bool:
+        """Tell whether a request may be answered that has come on a connection."""
+        values = head.fields.get(b"Host")
+        if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
+            return True
+        if self._exclusive:
+            return False
+        return not channel.loopback_only or self._clients.trusts(channel.addresses()[0])
+
+    def refuse(self, head: Head, channel: "Channel") -> NoReturn:
+        """Refuse a request, and log the first refusal.
+
+        Raises:
+            HttpSyntaxError: 421.
+        """
+        if not self._noted:
+            self._noted = True
+            peer, ours = channel.addresses()
+            _log.warn(
+                "request from {peer} to {ours}: 421, its host ({count} bytes) is not allowed. If clients use that "
+                "name, add it to hosts or set public_url; if a proxy sent it, add the proxy to trusted_proxies. "
+                "Further refusals are in the access log only",
+                peer=_shown(peer),
+                ours=_shown(ours),
+                count=len(head.fields[b"Host"][0]),
+            )
+        why = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
+        raise HttpSyntaxError(_MISDIRECTED, why)
+
+    def _look_up(self, value: bytes) -> bool:
+        host = normalize_host(value.decode("ascii"))
+        return host in self._names or (not self._exclusive and is_local_host(host))
+
+
+def _shown(address: object) -> str:
+    return str(getattr(address, "host", "a UNIX socket"))

@@ -1,0 +1,481 @@
+"""One connection: bytes in, one request after the other to the resource tree, answers out.
+
+This takes the place of twisted.web's `HTTPChannel`; what it is to a `Request` it still is. Departures from stock
+Twisted, beside those of `postd.protocol.http1`, which decodes every head and every body:
+
+- What is not taken is answered with a problem, 400 or whatever says it best, and closes the connection; stock Twisted
+  answers bytes of its own or nothing. The connection then lingers (RFC 9112 §9.6): closed at once, with unread input,
+  it would be reset, and the client could lose the answer.
+- A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
+  goes out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
+- A request for a host that is not allowed is refused by its head, before its body is read
+  (`postd.web.server.allowed_hosts`).
+- A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes no byte of its
+  answer (`Limits`). One look a moment at all connections sees to that, not a timer for each request.
+- Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
+  more is read of them than a little. Stock Twisted goes on reading behind a paused response, and answers all that one
+  read has brought whether or not the answers can be sent.
+- A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
+  takes that for a client that has gone. One that has gone is then only noticed when it is written to: what is done
+  for a request must have an end of its own.
+- When the server ends, answers carry `Connection: close`, what is under way is finished, and connections without a
+  request are closed. Stock Twisted drops them all, with the answers that are not there yet.
+"""
+
+import math
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IDelayedCall,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISSLTransport,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.web.http import _NoPushProducer
+from twisted.web.http_headers import Headers, _nameEncoder
+from zope.interface import implementer
+
+from postd.protocol.http1 import (
+    END,
+    HEAD_MAX_BYTES,
+    BegunHead,
+    ChunkedBody,
+    Head,
+    HttpSyntaxError,
+    decode_head,
+    decode_start,
+    refuse_body,
+)
+from postd.web.server.request import PostdRequest
+from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
+
+if TYPE_CHECKING:
+    from postd.web.server.factory import PostdSite
+
+LINGER_S = 2
+"""How long a client that was refused may go on sending before it is cut off."""
+
+INPUT_MAX_BYTES = 64 * 1024
+"""How far a client may send ahead of its answers, give or take one read of the socket."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = b"Connection: close\r\n"
+_TOO_SLOW = 408
+
+_NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+
+_canonical_name = _nameEncoder.encode
+
+
+class _State(Enum):
+    OPEN = "requests are taken"
+    REFUSED = "the last answer has been given, what still comes is thrown away"
+    CLOSING = "what was written is on its way, what still comes is thrown away"
+    LOST = "the connection is gone"
+
+
+@implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
+class Channel(Protocol):
+    """An HTTP/1.1 connection.
+
+    Args:
+        site: the factory, which knows the limits, the resources and the log.
+
+    Attributes:
+        deadline_s: when something must have happened, by the reactor's clock.
+        group: what it counts as among the connections of one address, None if that has no limit.
+    """
+
+    transport: Any
+    group: str | None = None
+    request: PostdRequest | None = None
+    _state = _State.OPEN
+    _persistent = True
+    _begun: BegunHead | None = None  # a head, of which not all is there
+    _passed_empty_line = False  # before this head
+    _head: Head | None = None  # whose body is coming in
+    _chunks: ChunkedBody | None = None
+    _started_s = 0.0  # when the last head was there
+    _body_left = 0
+    _input_ended = False
+    _input_held = False
+    _full = False  # the transport has enough to send
+    _taken = 0  # what the client had taken by the last look
+    _all_sent = False  # it has nothing more to take but the end
+    _producer: Any = None
+    _next_turn: IDelayedCall | None = None
+    _addresses: tuple[IAddress, IAddress] | None = None
+    _for_this_machine: bool | None = None
+
+    def __init__(self, site: "PostdSite") -> None:
+        self.site = self.factory = site
+        self._clock = site.reactor
+        self._buffer = b""
+        self._body: list[bytes] = []
+        self.deadline_s = math.inf
+
+    # From the transport
+
+    def connectionMade(self) -> None:
+        transport = self.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        input_: Any = IPushProducer(transport, _NoPushProducer())
+        self._input = input_
+        self._input.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
+        self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        self.site.add(self)
+
+    def peer_changed(self) -> bool:
+        """Called when a PROXY header has named the client; return whether it may have one connection more."""
+        may_stay = self.site.regroup(self, self.getPeer())
+        if not may_stay:
+            self._state = _State.CLOSING
+            self.abort()
+        return may_stay
+
+    def dataReceived(self, data: bytes) -> None:
+        # Over TLS bytes still come in after the connection was closed for a bad request.
+        if self._state is not _State.OPEN:
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self.request is None and self._next_turn is None and not self._full:
+            self._take()
+        if self._buffer or self._full:
+            self._hold_input()
+
+    def readConnectionLost(self) -> None:
+        self._input_ended = True
+        self._close_after_input()
+
+    def writeConnectionLost(self) -> None:
+        """Called when our own half-close is done."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._state = _State.LOST
+        self.deadline_s = math.inf
+        request, self.request = self.request, None
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        try:
+            if request is not None:
+                request.connectionLost(reason)
+        finally:
+            self.site.forget(self)
+
+    def pauseProducing(self) -> None:
+        """Called when the client has much to read."""
+        self._full = True
+        if self._state is _State.OPEN:
+            self._taken = bytes_taken(self.transport)
+            self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        if self._producer is not None:
+            self._producer.pauseProducing()
+        if self.request is None:
+            self._hold_input()
+
+    def resumeProducing(self) -> None:
+        """Called when the client has read it."""
+        self._full = False
+        if self._state is _State.OPEN and self.request is not None:
+            self.deadline_s = math.inf
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        if self._buffer and self.request is None:
+            self._take_next_later()
+        else:
+            self._close_after_input()
+        self._hold_input()
+        if self.site.ending:
+            self.close_if_idle()
+
+    def stopProducing(self) -> None:
+        """Called when the connection is lost."""
+        if self._producer is not None:
+            self._producer.stopProducing()
+
+    # From the requests; the names are those that twisted.web's Request calls
+
+    def addresses(self) -> tuple[IAddress, IAddress]:
+        """Return the client's address and ours. A PROXY header may tell them: it has come when a request has."""
+        if self._addresses is None:
+            self._addresses = self.getPeer(), self.getHost()
+        return self._addresses
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether it came through a listener that only this machine can reach."""
+        if self._for_this_machine is None:
+            ours: Any = self.addresses()[1]
+            local = self.site.local_addresses
+            self._for_this_machine = bool(local) and (getattr(ours, "host", ""), getattr(ours, "port", 0)) in local
+        return self._for_this_machine
+
+    def getPeer(self) -> IAddress:
+        peer: IAddress = self.transport.getPeer()
+        return peer
+
+    def getHost(self) -> IAddress:
+        host: IAddress = self.transport.getHost()
+        return host
+
+    def isSecure(self) -> bool:
+        return bool(ISSLTransport.providedBy(self.transport))
+
+    def write_answer(self, head: bytes, headers: Headers | None, body: bytes) -> None:
+        """Write an answer of ours, or the beginning of one, at once.
+
+        Args:
+            head: what all such answers have.
+            headers: fields that this one has beside.
+            body: what is there of the body.
+        """
+        parts = [head]
+        if headers is not None:
+            parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
+        parts.append(self.site.date_line())
+        if self.site.ending:
+            self._persistent = False
+        if not self._persistent:
+            parts.append(_CLOSE)
+        parts += (b"\r\n", body)
+        self.transport.write(b"".join(parts))
+
+    def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        request = self.request
+        own_fields = request.own_fields + request.fields_of_all() if request is not None else b""
+        self.write_answer(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def writeSequence(self, data: list[bytes]) -> None:
+        self.transport.write(b"".join(data))
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        if not streaming:
+            raise ValueError("only producers that push are taken")
+        self._producer = producer
+        # The transport asks for a pause once; who comes later would never hear of it.
+        if self._full:
+            self._producer.pauseProducing()
+
+    def unregisterProducer(self) -> None:
+        self._producer = None
+
+    def requestDone(self, _request: PostdRequest) -> None:
+        """Called when an answer was written whole."""
+        self.request = None
+        if self._state is not _State.OPEN:
+            return
+        if self.site.ending:  # since the head of the answer went out
+            self._persistent = False
+        if not self._persistent:
+            self.loseConnection()
+            return
+        self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        if self._buffer:
+            self._take_next_later()
+        elif self._input_ended:
+            self.loseConnection()
+        if self._input_held:
+            self._hold_input()
+
+    def loseConnection(self) -> None:
+        """Close the connection when what was written is sent; one that does not take it is cut off in the end."""
+        self._close(self.site.limits.idle_s)
+
+    # From the site
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
+        waits = self.request is None and self._head is None and not self._buffer and not self._full
+        # What the kernel has and nobody has read is a request, too.
+        if waits and self._state is _State.OPEN and not has_unread(self.transport):
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        self._all_sent = not has_unsent(self.transport)
+        if self._all_sent and not self.isSecure():
+            end_output(self.transport)  # now: the transport would in a later turn, and lose what comes until then
+        self._close(LINGER_S)  # TLS waits for the client to say that it has understood
+
+    def pass_deadline(self) -> None:
+        """Called when `deadline_s` has passed."""
+        if self._state is not _State.OPEN or self._full:
+            taken, self._taken = self._taken, bytes_taken(self.transport)
+            if self._taken > taken and not self._all_sent:  # slowly, but it goes on
+                more_s = LINGER_S if self._state is _State.REFUSED else self.site.limits.idle_s
+                self.deadline_s = self._clock.seconds() + more_s
+            else:
+                self.abort()
+        elif self._head is not None or self._begun is not None:
+            self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
+        elif self.request is None and not has_unread(self.transport):
+            self._close_idle()
+
+    def abort(self) -> None:
+        self.transport.abortConnection()
+
+    # Requests
+
+    def _take(self) -> None:
+        """Take a request from what has come in, if there is one."""
+        try:
+            head = self._head or self._take_head()
+            body = None if head is None else self._take_body()
+        except HttpSyntaxError as error:
+            self._refuse(error)
+            return
+        if head is None or body is None:
+            return
+        self._head = self._chunks = None
+        self._persistent = head.persistent
+        self.deadline_s = math.inf
+        self.request = PostdRequest(self, head, body, self._started_s)
+        self.request.process()
+
+    def _take_head(self) -> Head | None:
+        buffer = self._buffer
+        if buffer.startswith(b"\r") and not self._passed_empty_line:  # one is passed over (RFC 9112 §2.2)
+            if len(buffer) < len(b"\r\n"):
+                return None
+            self._passed_empty_line = buffer.startswith(b"\r\n")
+            if self._passed_empty_line:
+                buffer = self._buffer = buffer[2:]
+        end = buffer.find(END)
+        if end < 0:
+            if buffer:
+                self._await_head(buffer)
+            return None
+        head = decode_head(buffer[:end], _canonical_name)
+        self._started_s = self._clock.seconds()
+        self._begun, self._passed_empty_line = None, False
+        self._buffer = buffer[end + len(END) :]
+        hosts = self.site.hosts
+        if hosts is not None and not hosts.allow(head, self):
+            self._head = head
+            hosts.refuse(head, self)
+        if head.length != 0:
+            self._begin_body(head)
+        return head
+
+    def _begin_body(self, head: Head) -> None:
+        # Also before the first look at the body: what is refused there is this request.
+        self._head = head
+        self.deadline_s = self._started_s + self.site.limits.body_s
+        max_body_bytes = self.site.limits.max_body_bytes
+        if head.length is None:
+            self._chunks = ChunkedBody(max_body_bytes, _canonical_name)
+        else:
+            self._body_left = head.length
+            if head.length > max_body_bytes:
+                refuse_body(max_body_bytes)
+        if head.expects_continue and not self._buffer:
+            self.transport.write(_CONTINUE)
+
+    def _await_head(self, buffer: bytes) -> None:
+        if self._begun is None:
+            self._begun = BegunHead(_canonical_name)
+            self.deadline_s = self._clock.seconds() + self.site.limits.header_s
+        self._begun.check(buffer)
+
+    def _take_body(self) -> bytes | None:
+        """Return the body once it is there."""
+        if self._head is None:
+            return b""
+        if self._chunks is not None:
+            self._body += self._chunks.take(self._buffer)
+            self._buffer = self._chunks.rest() if self._chunks.finished else b""
+            if not self._chunks.finished:
+                return None
+        else:
+            piece = self._buffer[: self._body_left]
+            self._buffer = self._buffer[len(piece) :]
+            self._body.append(piece)
+            self._body_left -= len(piece)
+            if self._body_left:
+                return None
+        body, self._body = b"".join(self._body), []
+        return body
+
+    def _refuse(self, error: HttpSyntaxError) -> None:
+        self._state = _State.REFUSED
+        self._persistent = False
+        head = self._head
+        if head is None:
+            method, target = decode_start(self._buffer)
+            # Of a head that is refused nothing counts but what it is called.
+            named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(END)[0])
+            head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
+        self._head = self._chunks = None
+        self._buffer, self._body = b"", []
+        PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say our last, and go on reading for a while what nobody looks at (RFC 9112 §9.6)."""
+        self._state = _State.REFUSED
+        self.deadline_s = self._clock.seconds() + LINGER_S
+        self._taken = bytes_taken(self.transport)
+        self._input.resumeProducing()
+        self.transport.unregisterProducer()
+        if self._input_ended or self.isSecure():  # TLS says that this is the end, and goes on reading
+            self.transport.loseConnection()
+        else:  # half-closed, the client gets the whole answer and its end
+            self.transport.loseWriteConnection()
+
+    def _take_next_later(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self._clock.callLater(0, self._take_next)
+
+    def _take_next(self) -> None:
+        """Take the next of several requests that were sent without waiting for answers."""
+        self._next_turn = None
+        if self._state is not _State.OPEN or self._full or self.request is not None:
+            return  # resumeProducing comes back to it
+        self._take()
+        if self._next_turn is None and self.request is None:
+            self._close_after_input()
+        if self._input_held:
+            self._hold_input()
+
+    def _close_after_input(self) -> None:
+        """Close when the client has said its last and has all its answers."""
+        if not self._input_ended:
+            return
+        if self._state is _State.REFUSED:  # our side has been closed already
+            self.transport.loseConnection()
+        elif self._state is _State.OPEN and self.request is None and self._next_turn is None and not self._full:
+            self.loseConnection()
+
+    def _hold_input(self) -> None:
+        """Stop reading from a client that does not read its answers, or sends ahead of them by more than a little."""
+        hold = (self._full and self.request is None) or len(self._buffer) > INPUT_MAX_BYTES
+        if self._state is _State.OPEN and hold != self._input_held:
+            self._input_held = hold
+            if hold:
+                self._input.pauseProducing()
+            else:
+                self._input.resumeProducing()
+
+    def _close(self, within_s: float) -> None:
+        if self._state is not _State.OPEN:
+            return
+        may_follow = not (self._input_ended or self.isSecure())
+        if may_follow and (self._buffer or has_unread(self.transport)):
+            self._linger()  # closed with unread input, the client could lose its last answer
+            return
+        self._state = _State.CLOSING
+        self._taken = bytes_taken(self.transport)
+        self.transport.unregisterProducer()
+        self.deadline_s = self._clock.seconds() + within_s
+        self.transport.loseConnection()

@@ -1,0 +1,319 @@
+"""The factory of connections: how many there may be, how long they may take, and their end.
+
+Departures from stock Twisted:
+
+- A connection over the limit is closed as soon as it was accepted, and the others go on; stock Twisted takes all it has
+  descriptors for. One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the
+  address is the proxy's until its header has come.
+- The access log goes out in bundles, with what stock Twisted does not tell (`postd.web.server.access_log`).
+- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of our limits.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.web.http import datetimeToString
+from twisted.web.resource import IResource
+from twisted.web.server import Site
+
+from postd.monitoring.tally import Tally
+from postd.web.server.access_log import AccessLog
+from postd.web.server.allowed_hosts import Hosts
+from postd.web.server.connection import Channel
+from postd.web.server.request import PostdRequest
+
+SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
+"""How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
+time."""
+
+IDLE_GRACE_S = 0.5
+"""How long connections without a request may still send one when the server ends. Closed at once, a client that is just
+sending one would not know what has become of it."""
+
+FULL_NOTE_S = 60
+"""How often the log tells that there are too many connections, in all and of one address."""
+
+_log = Logger()
+
+
+GroupOf = Callable[[IAddress | None], str | None]
+
+
+def _no_group(_peer: IAddress | None) -> None:
+    return None
+
+
+class Limits(Protocol):
+    """What one client may ask of the server (contract: `[limits]`), in bytes and seconds."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request."""
+
+    @property
+    def header_s(self) -> float:
+        """From the first byte of a head to its last."""
+
+    @property
+    def body_s(self) -> float:
+        """From the end of a head to that of its body."""
+
+    @property
+    def idle_s(self) -> float:
+        """A connection without a request; an answer of which the client takes nothing."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at the same time."""
+
+
+class _TurnedAway(TwistedProtocol):
+    """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
+
+    transport: Any
+
+    def connectionMade(self) -> None:
+        self.transport.abortConnection()
+
+
+class PostdSite(Site):
+    """The factory of connections.
+
+    Args:
+        root: the resource tree.
+        limits: what a client may ask for.
+        hosts: the hosts that requests may be for, None for any.
+        access_log: notes the requests, if anybody wants to know.
+        tally: counts them, likewise.
+        secure_fields: returns what the answer to a request has in its head where it goes over TLS.
+        group_of: returns what a peer's connections are counted as, such as its address; None if it may have all.
+        reactor: its clock.
+
+    Attributes:
+        local_addresses: host and port of the listeners that only this machine can reach.
+        connections_max: how many connections there may be; fewer than the limit where descriptors are short.
+    """
+
+    reactor: IReactorTime
+    noisy = False
+
+    def __init__(  # noqa: PLR0913 - all but three have their defaults
+        self,
+        root: IResource,
+        *,
+        limits: Limits,
+        hosts: Hosts | None = None,
+        access_log: AccessLog | None = None,
+        tally: Tally | None = None,
+        secure_fields: Callable[[PostdRequest], bytes] | None = None,
+        group_of: GroupOf = _no_group,
+        reactor: IReactorTime,
+    ) -> None:
+        super().__init__(root, timeout=None, reactor=reactor)
+        self.limits = limits
+        self.hosts = hosts
+        self.local_addresses: Collection[tuple[str, int]] = ()
+        self.connections_max = limits.connections
+        self.secure_fields = secure_fields
+        self._group_of = group_of
+        self._groups: dict[str, int] = {}
+        self.channels: set[Channel] = set()
+        self.ending = False
+        self._access_log = access_log
+        self._tally = tally
+        self._all_closed: Deferred[None] | None = None
+        self._full_noted_s = self._group_noted_s = -math.inf
+        self._sweeping = LoopingCall(self._sweep)
+        self._sweeping.clock = reactor
+        self._second = 0
+        self._date_line = b""
+        # No two processes, nor two runs of one, have the same: a log may be of all of them.
+        self._id_start = os.urandom(5).hex()
+        self._ids = 0
+
+    def renew(  # noqa: PLR0913 - what a reload changes
+        self,
+        root: IResource,
+        *,
+        limits: Limits,
+        hosts: Hosts | None,
+        access_log: AccessLog | None,
+        secure_fields: Callable[[PostdRequest], bytes] | None,
+        group_of: GroupOf,
+    ) -> None:
+        """Serve the requests from now on with other things; those under way have what they began with.
+
+        So have connections, which go on to count as they did.
+        """
+        self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
+        self._group_of = group_of
+        self.connections_max = limits.connections
+        if self._access_log is not None and access_log is not self._access_log:
+            self._access_log.close()
+        self._access_log = access_log
+        if self._sweeping.running:
+            self._sweeping.stop()
+            self._sweep_on()
+
+    def stopFactory(self) -> None:
+        if self._access_log is not None:
+            self._access_log.close()
+        super().stopFactory()
+
+    def log(self, request: PostdRequest) -> None:  # type: ignore[override]
+        """Note a request that was answered, or given up."""
+        if self._access_log is not None:
+            self._access_log.note(request, time.time())
+        if self._tally is not None:
+            asked = request.route, request.method, request.code, request.auth_scheme, request.auth_outcome
+            self._tally.note_request(asked, self.reactor.seconds() - request.started_s)
+
+    def next_request_id(self) -> str:
+        self._ids += 1
+        return f"{self._id_start}-{self._ids:x}"
+
+    def date_line(self) -> bytes:
+        """Return the field `Date` of an answer that goes out now."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date_line = b"Date: %b\r\n" % datetimeToString(second)
+        return self._date_line
+
+    def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
+        # Without the proxy that stock Twisted puts around each channel to be ready for h2.
+        if len(self.channels) >= self.connections_max:
+            self._note_full()
+            return _TurnedAway()
+        group = self._group_of(addr)
+        if self._is_full(group):
+            self._note_full_group(group)
+            return _TurnedAway()
+        channel = Channel(self)
+        channel.group = group
+        return channel
+
+    def _is_full(self, group: str | None) -> bool:
+        return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
+
+    def add(self, channel: Channel) -> None:
+        """Called when a connection is there."""
+        self.channels.add(channel)
+        self._enter(channel.group)
+        if not self._sweeping.running:
+            self._sweep_on()
+
+    def regroup(self, channel: Channel, peer: IAddress) -> bool:
+        """Called when a connection that is there turns out to be another peer's; tell whether that may have it."""
+        self._leave(channel.group)
+        group = self._group_of(peer)
+        is_full = self._is_full(group)
+        channel.group = None if is_full else group
+        self._enter(channel.group)
+        if is_full:
+            self._note_full_group(group)
+        return not is_full
+
+    def _enter(self, group: str | None) -> None:
+        if group is not None:
+            self._groups[group] = self._groups.get(group, 0) + 1
+
+    def _leave(self, group: str | None) -> None:
+        if group is not None:
+            left = self._groups[group] - 1
+            if left:
+                self._groups[group] = left
+            else:
+                del self._groups[group]
+
+    def _sweep_on(self) -> None:
+        limits = self.limits
+        shortest_s = min(limits.header_s, limits.body_s, limits.idle_s)
+        self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
+
+    def forget(self, channel: Channel) -> None:
+        """Called when a connection is gone."""
+        if channel in self.channels:
+            self.channels.remove(channel)
+            self._leave(channel.group)
+        if self.channels:
+            return
+        if self._sweeping.running:
+            self._sweeping.stop()
+        if self._all_closed is not None:
+            closed, self._all_closed = self._all_closed, None
+            closed.callback(None)
+
+    def begin_end(self) -> None:
+        """From now on each answer is the last of its connection."""
+        self.ending = True
+
+    async def finish(self, *, within_s: float) -> None:
+        """Return when all requests have had their answers, and all connections are closed.
+
+        Args:
+            within_s: what is still under way after so many seconds is cut off.
+        """
+        if not self.channels:
+            return
+        self._all_closed = Deferred()
+        closing_idle = self.reactor.callLater(min(IDLE_GRACE_S, within_s / 2), self.close_idle)
+        try:
+            await self._all_closed.addTimeout(within_s, self.reactor)
+        except DeferredTimeoutError:
+            self._all_closed = None
+            left = list(self.channels)
+            _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
+            for channel in left:
+                channel.abort()
+        finally:
+            if closing_idle.active():
+                closing_idle.cancel()
+
+    def close_idle(self) -> None:
+        """Close the connections that have no request."""
+        for channel in list(self.channels):
+            channel.close_if_idle()
+
+    def acceptableProtocols(self) -> list[bytes]:
+        return [b"http/1.1"]
+
+    def _sweep(self) -> None:
+        now = self.reactor.seconds()
+        for channel in [one for one in self.channels if one.deadline_s <= now]:
+            try:
+                channel.pass_deadline()
+            except Exception:  # noqa: BLE001 - nobody else's limit is to be lost by it
+                _log.failure("could not end a connection whose time has passed")
+
+    def _note_full(self) -> None:
+        self._count_refused()
+        now = self.reactor.seconds()
+        if now - self._full_noted_s >= FULL_NOTE_S:
+            self._full_noted_s = now
+            count = self.connections_max
+            _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)
+
+    def _note_full_group(self, group: str | None) -> None:
+        self._count_refused()
+        now = self.reactor.seconds()
+        if now - self._group_noted_s >= FULL_NOTE_S:
+            self._group_noted_s = now
+            _log.warn(
+                "{group} has {count} connections, half of [limits] connections: further ones of an address are refused",
+                group=group,
+                count=self._groups.get(group or ""),
+            )
+
+    def _count_refused(self) -> None:
+        if self._tally is not None:
+            self._tally.connections_refused += 1

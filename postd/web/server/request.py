@@ -1,0 +1,230 @@
+"""One request, as twisted.web's resources know it.
+
+Departures from stock Twisted:
+
+- It is made when all of it is there, of a head that was decoded already: nothing of it is taken apart once more. What
+  resources of ours have no use for (`args`, headers in Twisted's form) is made when somebody asks for it.
+- An answer that is known whole goes out with its head in one write (`send`).
+- No `Server` field with a version in it (contract 7), and no look at an encoder.
+- Each answer names its request (`X-Request-Id`), as the client or a proxy has, or as we do: who has the answer finds
+  its line in the log.
+"""
+
+import re
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+from twisted.web.http import parse_qs
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IRequest
+from twisted.web.resource import IResource, getChildForRequest
+from twisted.web.server import Request
+from zope.interface import implementer
+
+from postd.protocol.basic import BasicSyntaxError, decode_user_pass
+from postd.protocol.http1 import Head
+from postd.protocol.percent import percent_decode
+from postd.web.errors import Problem, answer_error, answer_problem
+from postd.web.responses import Answer, Stream, encode_header, make_no_content
+
+if TYPE_CHECKING:
+    from postd.web.server.connection import Channel
+    from postd.web.server.driver import Answering
+    from postd.web.server.factory import PostdSite
+
+_CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
+_HTTP_1_1 = 1
+_CLIENT_GONE = 499
+"""What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
+
+_ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
+"""What is taken for the name of a request: it goes into the log as it is."""
+
+_TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
+"""What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal."""
+
+_ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
+
+
+class RequestHeaders(Headers):
+    """The fields of a head that was decoded, whose names are in Twisted's spelling."""
+
+    def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
+        self._rawHeaders = fields
+
+
+@implementer(IRequest)
+class PostdRequest(Request):
+    """A request.
+
+    Args:
+        channel: its connection.
+        head: its head.
+        body: its body.
+        started_s: when its head was there, by the reactor's clock.
+
+    Attributes:
+        fields: the field lines of its head (`postd.protocol.http1.Head`).
+        username: who it was found to come from.
+        credentials: those that it was let in with, if any were needed.
+        auth_scheme: the scheme of the credentials in it, if there are any that count.
+        auth_outcome: what became of them (`postd_auth_total`).
+        route: the rule that its path fits, for the log.
+        file: its path, if that is the path of a file or a folder that was found, for the log.
+        own_fields: lines of the answer's head that are this request's alone.
+        answering: what makes the answer, while it waits for something.
+    """
+
+    defaultContentType = None
+    username: str | None = None
+    credentials: Any = None
+    auth_scheme: str | None = None
+    auth_outcome: str | None = None
+    route: str | None = None
+    file: bytes | None = None
+    answering: "Answering | None" = None
+    channel: "Channel"  # type: ignore[assignment]
+    site: "PostdSite"
+    transport: Any
+    own_fields = b""
+    _headers: Headers | None = None
+    _answer_headers: Headers | None = None
+    _id: str | None = None
+
+    def __init__(self, channel: "Channel", head: Head, body: bytes, started_s: float) -> None:
+        # All that Twisted's two constructors set, and what its requestReceived does.
+        self.channel = channel
+        self.site = channel.site
+        self.transport = channel.transport
+        self.client, self.host = channel.addresses()
+        self.notifications: list[Deferred[None]] = []
+        self.received_cookies: dict[bytes, bytes] = {}
+        self.cookies: list[bytes] = []
+        self.queued = False
+        self._adapterCache: dict[str, Any] = {}
+        self.fields = head.fields
+        self.method = head.method
+        self.uri = head.target
+        self.path = head.path
+        self.clientproto = _CLIENT_VERSIONS[head.minor]
+        self.content = BytesIO(body)
+        self.started_s = started_s
+
+    @property
+    def requestHeaders(self) -> Headers:  # type: ignore[override]
+        """The fields, in Twisted's way."""
+        if self._headers is None:
+            self._headers = RequestHeaders(self.fields)
+        return self._headers
+
+    @property
+    def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
+        """The parameters of the query."""
+        parameters: dict[bytes, list[bytes]] = parse_qs(self.uri.partition(b"?")[2], keep_blank_values=True)
+        return parameters
+
+    @property
+    def responseHeaders(self) -> Headers:  # type: ignore[override]
+        """Fields that the answer to this request has, beside its own."""
+        if self._answer_headers is None:
+            self._answer_headers = Headers()
+        return self._answer_headers
+
+    @property
+    def id(self) -> str:
+        """What the log calls this request: what it is called by who sent it, or what no other is called."""
+        if self._id is None:
+            given = self.fields.get(b"X-Request-Id")
+            self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
+        return self._id
+
+    def fields_of_all(self) -> bytes:
+        """Return the lines that every answer has in its head, whatever it is."""
+        named = b"X-Request-Id: %b\r\n" % self.id.encode("ascii")
+        return named if self.site.secure_fields is None else named + self.site.secure_fields(self)
+
+    def process(self) -> None:
+        """Find the resource and let it render."""
+        path = self.path
+        if path == b"*":
+            self.send(_ALLOWED_SOMEWHERE)
+            return
+        self.prepath = []
+        segments = path[1:].split(b"/")
+        if b"%" in path:
+            decoded = percent_decode(path[1:]).split(b"/")  # at once: segments are cheaper so
+            has_slash = len(decoded) != len(segments)
+            segments = [percent_decode(one) for one in segments] if has_slash else decoded
+        self.postpath = segments
+        self.show(self.site.resource)
+
+    def show(self, resource: IResource) -> None:
+        """Let a resource answer, or that of those below it which the rest of the path leads to."""
+        try:
+            self.render(getChildForRequest(resource, self))
+        except Exception as error:  # noqa: BLE001 - the table has them all
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error; an answer that was begun is cut off, so that nobody takes it for whole."""
+        answered = answer_error(self, error)
+        if self.startedWriting:
+            self.transport.abortConnection()
+        else:
+            self.send(answered)
+
+    def send(self, answered: Answer) -> None:
+        """Answer, and be done with it. A client that has gone is sent nothing."""
+        if self._disconnected:
+            return
+        body = answered.body if self.method != b"HEAD" else b""
+        self._begin(answered.status, answered.head, body)
+        self.sentLength = len(body)
+        self.finished = 1
+        self.site.log(self)
+        self._cleanup()
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Add a field to the answer, whichever that will be; another one of that name stays."""
+        self.own_fields += encode_header(name, value)
+
+    def begin(self, answered: Answer | Stream) -> None:
+        """Send the head; `write` sends the body then, and `finish` ends it."""
+        head = answered.head
+        if isinstance(answered, Stream) and answered.chunked and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
+            head += b"Transfer-Encoding: chunked\r\n"
+            self.chunked = self.method != b"HEAD"
+        self._begin(answered.status, head, b"")
+
+    def _begin(self, status: int, head: bytes, body: bytes) -> None:
+        self.startedWriting = 1
+        self.code = status
+        self.channel.write_answer(head + self.own_fields + self.fields_of_all(), self._answer_headers, body)
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)
+        if self.answering is not None:
+            self.answering.cancel()
+        if not self.startedWriting:
+            self.code = _CLIENT_GONE
+        self.site.log(self)
+
+    def refuse(self, status: int, why: str) -> None:
+        """Answer to a request that is not taken."""
+        self.send(answer_problem(self.path, Problem(status, why)))
+
+
+def _decode_id(lines: list[bytes]) -> str | None:
+    if len(lines) != 1 or not _ID.fullmatch(lines[0]):
+        return None
+    return None if _TOKEN.search(lines[0]) or _is_user_pass(lines[0]) else lines[0].decode("ascii")
+
+
+def _is_user_pass(text: bytes) -> bool:
+    """Tell whether it is what Basic sends of a name and a password."""
+    try:
+        return bool(decode_user_pass(text))
+    except BasicSyntaxError:
+        return False

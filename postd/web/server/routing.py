@@ -1,0 +1,98 @@
+"""From a request to a view of a Klein application, and from its result or error to the answer.
+
+This is `KleinResource` with these departures:
+
+- The `Host` field plays no part in routing. Klein binds its map to it for each request, and werkzeug raises for what
+  is no host name.
+- A path is matched as it was sent, decoded once: `//post`, `/post//1` and `/post%2F1` are not taken for `/post` and
+  `/post/1`, and a path that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
+- Methods are case-sensitive (RFC 9110 §9.1); werkzeug would take `post` for `POST`.
+- What a path leads to is remembered, and a view that waits for nothing is answered without a Deferred.
+- One table has all errors (`postd.web.errors`; `postd.web.server.driver`).
+"""
+
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+from klein import Klein
+from klein.resource import KleinResource
+from werkzeug.exceptions import MethodNotAllowed, NotFound
+
+from postd.protocol.percent import percent_decode
+from postd.web.responses import Answer, Stream
+from postd.web.server.driver import answer
+
+REMEMBERED_MAX = 4096
+"""How many pairs of method and path are remembered; paths with ids in them have no end."""
+
+VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
+
+_Match = tuple[Callable[..., Coroutine[Any, Any, Answer | Stream]], Mapping[str, Any], str]
+"""A view, its arguments, and the rule as the log has it."""
+
+
+ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Answer | Stream]])
+
+
+class Application(Klein):
+    """A Klein application whose views return answers, which is none of what Klein itself could render."""
+
+    def route(self, url: str, *arguments: Any, **keywords: Any) -> Callable[[ViewT], ViewT]:  # type: ignore[override]
+        decorate: Any = super().route(url, *arguments, **keywords)
+        return cast("Callable[[ViewT], ViewT]", decorate)
+
+
+class Router(KleinResource):
+    """The resource of an application.
+
+    Args:
+        views: an instance of the class that the application, its attribute `app`, is of.
+    """
+
+    def __init__(self, views: Any) -> None:
+        app: Application = views.app
+        super().__init__(app)
+        self._views = views
+        self._urls = app.url_map.bind("host.invalid")
+        self._remembered: dict[tuple[bytes, bytes], _Match] = {}
+
+    def render(self, request: Any) -> Any:
+        asked = request.method, request.path
+        try:
+            view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
+        except MethodNotAllowed as error:
+            for method in error.valid_methods or ():
+                request.route = self._match(method.encode("ascii"), request.path)[2]
+                break
+            raise
+        return answer(request, view(request, **arguments))
+
+    def _match(self, method: bytes, path: bytes) -> _Match:
+        rule, arguments = self._urls.match(_path(path), _method(method), return_rule=True)
+        # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
+        match = getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[method, path] = match
+        return match
+
+
+def _path(path: bytes) -> str:
+    if b"%" in path:
+        if b"%2f" in path.lower():
+            raise NotFound
+        path = percent_decode(path)
+    try:
+        text = path.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NotFound from None
+    if "//" in text:
+        raise NotFound
+    return text
+
+
+def _method(sent: bytes) -> str:
+    method = sent.decode("ascii")
+    # werkzeug upper-cases what it is asked for; a name with a space in it is no method of any rule.
+    return method if method == method.upper() else f"not {method}"

@@ -1,0 +1,543 @@
+"""The user file: what a line means, what is refused, and what an edit leaves as it was."""
+
+import fcntl
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import bcrypt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postd.auth.user_file import (
+    Account,
+    check_name,
+    decode_users,
+    make_account,
+    read_user_file,
+    remove_account,
+    set_account,
+)
+from postd.auth.user_file_editing import Edited, edit_user_file
+from postd.errors import ConfigError
+from postd.protocol.password import verify_password
+from tests.helpers import NOT_ROOT, SALT
+
+BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", SALT).decode()[4:]
+MD5 = hashlib.md5(b"alice:postd:secret").hexdigest()
+SHA256 = hashlib.sha256(b"alice:postd:secret").hexdigest()
+DIGEST = f"MD5={MD5},SHA-256={SHA256},realm=postd"
+ALICE = Account("alice", BCRYPT, "postd", {"MD5": MD5, "SHA-256": SHA256})
+
+NAMES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=":#"), min_size=1, max_size=20)
+COMMENTS = st.sampled_from([b"", b"  ", b"# kept", b"\t# a:b", b"#\xff"])
+FILES = st.lists(
+    st.tuples(COMMENTS | NAMES.map(lambda name: f"{name}:{BCRYPT}".encode()), st.sampled_from([b"\n", b"\r\n"]))
+).map(lambda lines: b"".join(line + end for line, end in lines))
+
+
+def decode(text: str | bytes) -> dict[str, Account]:
+    return decode_users(text if isinstance(text, bytes) else text.encode(), "users")
+
+
+def refusal(text: str | bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        decode(text)
+    line = str(caught.value)
+    assert "\n" not in line
+    for secret in (BCRYPT[7:], MD5, SHA256):
+        assert secret not in line
+    return line
+
+
+class DecodeUsersTests:
+    def test_a_file_of_htpasswd(self) -> None:
+        assert decode(f"alice:{BCRYPT}\nbob smith:{BCRYPT}\n") == {
+            "alice": Account("alice", BCRYPT),
+            "bob smith": Account("bob smith", BCRYPT),
+        }
+
+    def test_a_third_field(self) -> None:
+        assert decode(f"alice:{BCRYPT}:{DIGEST}\n") == {"alice": ALICE}
+        assert decode(f"alice:{BCRYPT}:SHA-256={SHA256},MD5={MD5.upper()},realm=postd") == {"alice": ALICE}
+
+    def test_a_third_field_with_one_algorithm(self) -> None:
+        account = decode(f"alice:{BCRYPT}:MD5={MD5},realm=postd")["alice"]
+        assert account.h_a1_for("postd", "MD5") == MD5
+        assert account.h_a1_for("postd", "SHA-256") is None
+
+    @pytest.mark.parametrize("realm", ["a, b", "a:b", "realm=x", "a=b,c=d", " spaced ", "The posts of 'x'"])
+    def test_a_realm_goes_to_the_end_of_its_line(self, realm: str) -> None:
+        for end in ("", "\n", "\r\n"):
+            account = decode(f"alice:{BCRYPT}:MD5={MD5},realm={realm}{end}")["alice"]
+            assert account.digest_realm == realm
+
+    def test_digest_works_in_the_realm_of_its_hashes_only(self) -> None:
+        assert ALICE.h_a1_for("postd", "SHA-256") == SHA256
+        assert ALICE.h_a1_for("other", "SHA-256") is None
+        assert Account("bob", BCRYPT).h_a1_for("postd", "MD5") is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"# comment\n\n  \t\n  # indented: too\n#x:y\nalice:{BCRYPT}",
+            f"alice:{BCRYPT}\r\n\r\n",
+            f"\t alice:{BCRYPT}  \n",
+            f"# Jos\u00e9\nalice:{BCRYPT}\n".encode("latin-1"),
+        ],
+    )
+    def test_comments_blank_lines_and_white_space_are_as_apache_reads_them(self, text: str | bytes) -> None:
+        assert decode(text) == {"alice": Account("alice", BCRYPT)}
+
+    def test_names_are_in_nfc(self) -> None:
+        assert list(decode(f"Ame\u0301lie:{BCRYPT}")) == ["Am\u00e9lie"]
+
+    def test_an_empty_file_has_no_users(self) -> None:
+        assert decode("") == {}
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("alice", "users: line 1: has no colon; a line is name:hash"),
+            (f"\n#\n:{BCRYPT}", "users: line 3: the name is empty"),
+            (f"al\x1bice:{BCRYPT}", "users: line 1: the name has a control character in it"),
+            (f"alice :{BCRYPT}", "users: line 1: the name begins or ends with white space"),
+            (f"\u00a0alice:{BCRYPT}", "users: line 1: the name begins or ends with white space"),
+            (f"{'é' * 128}:{BCRYPT}", "users: line 1: the name has more than 255 bytes"),
+            (f"alice:{BCRYPT}\nalice:{BCRYPT}", "users: line 2: the name 'alice' is on an earlier line already"),
+            (
+                f"Am\u00e9:{BCRYPT}\nAme\u0301:{BCRYPT}",
+                "users: line 2: the name 'Am\u00e9' is on an earlier line already",
+            ),
+            (b"al\xffice:x", "users: line 1: is not UTF-8 text"),
+            (
+                b"\xef\xbb\xbfalice:x",
+                "users: line 1: begins with a byte order mark; save the file as UTF-8 without one",
+            ),
+        ],
+    )
+    def test_a_line_that_is_none(self, text: str | bytes, line: str) -> None:
+        assert refusal(text) == line
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("alice:", "the hash is empty"),
+            ("alice::" + DIGEST, "the hash is empty"),
+            ("alice:secret", "the hash is plain text or of a kind that is not known here"),
+            ("alice:$apr1$a$b", "the hash is an Apache MD5 hash ($apr1$)"),
+            (f"alice:{BCRYPT[:-1]}", "the hash is no complete bcrypt hash"),
+            (f"{BCRYPT}:alice", "the hash is plain text"),
+            (f"alice:postd:{MD5}", "the hash is plain text"),
+        ],
+    )
+    def test_a_hash_that_is_none(self, text: str, why: str) -> None:
+        assert refusal(text).startswith(f"users: line 1: {why}")
+
+    @pytest.mark.parametrize(
+        ("field", "why"),
+        [
+            ("", "has a part in it that is none of MD5, SHA-256, realm"),
+            ("Alice Smith", "has a part in it that is none of MD5, SHA-256, realm"),
+            (f"SHA-512-256={SHA256},realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
+            (f"md5={MD5},realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
+            (f"MD5={MD5},,realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
+            (f"MD5={MD5},MD5={MD5},realm=postd", "has MD5 twice"),
+            (f"MD5={MD5[:-1]},realm=postd", "does not have 32 hexadecimal digits after MD5="),
+            (f"MD5={MD5}x,realm=postd", "does not have 32 hexadecimal digits after MD5="),
+            (f"SHA-256={MD5},realm=postd", "does not have 64 hexadecimal digits after SHA-256="),
+            (f"MD5={MD5}", "has no realm; it ends with realm=<text>"),
+            ("realm=postd", "has a realm and no hash; it begins with MD5= or SHA-256="),
+            (f"MD5={MD5},realm=", "has a realm that is empty or has something else in it than printable ASCII"),
+            (f'MD5={MD5},realm="x"', "has a realm that is empty or has something else in it than printable ASCII"),
+            (f"MD5={MD5},realm=postd,SHA-256={SHA256}", "has a realm that has a hash in it; realm=<text> is the last"),
+        ],
+    )
+    def test_a_third_field_that_is_none(self, field: str, why: str) -> None:
+        assert refusal(f"alice:{BCRYPT}:{field}").startswith(f"users: line 1: the third field {why}")
+
+    @given(st.binary() | st.text().map(str.encode) | st.text("a:=,\n\r\t #$").map(str.encode))
+    def test_any_bytes_are_users_or_one_refusal(self, content: bytes) -> None:
+        try:
+            decode(content)
+        except ConfigError as error:
+            assert str(error).startswith("users: line ")
+
+    def test_a_repr_shows_no_hash(self) -> None:
+        assert repr(ALICE) == "Account(name='alice', digest_realm='postd')"
+        assert f"{[ALICE]}{ALICE.__rich_repr__()}".count(MD5) == 0
+
+
+class CheckNameTests:
+    @pytest.mark.parametrize("name", ["alice", "a b", "a#b", "José", "李", "a@b.example", "x" * 255, "\u202ealice"])
+    def test_names(self, name: str) -> None:
+        assert check_name(name) == name
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("", "is empty"),
+            ("a:b", "has a colon in it"),
+            ("#a", "begins with #"),
+            (" a", "begins or ends with white space"),
+            ("a\u3000", "begins or ends with white space"),
+            ("a\nb", "has a control character in it"),
+            ("a\x9bb", "has a control character in it"),
+            ("a\ud800", "is not UTF-8 text"),
+            ("x" * 256, "has more than 255 bytes"),
+            ("\u0958" * 80, "has more than 255 bytes"),
+            ("a" + "\u0301\u0316" * 10**6, "has more than 255 bytes"),
+        ],
+    )
+    def test_what_is_no_name(self, name: str, why: str) -> None:
+        with pytest.raises(ValueError, match=f"^{why}"):
+            check_name(name)
+
+
+class MakeAccountTests:
+    def test_it_serves_every_scheme(self) -> None:
+        account = make_account("alice", "secret", "postd")
+        assert verify_password(account.password_hash, "secret")
+        assert (account.name, account.digest_realm, account.h_a1) == ("alice", "postd", ALICE.h_a1)
+
+    def test_name_and_password_are_normalized_before_they_are_hashed(self) -> None:
+        account = make_account("Ame\u0301", "e\u0301", "postd")
+        assert account.h_a1["MD5"] == hashlib.md5("Am\u00e9:postd:\u00e9".encode()).hexdigest()
+
+    @pytest.mark.parametrize(
+        ("name", "password", "realm", "why"),
+        [
+            ("a:b", "secret", "postd", "the name has a colon"),
+            ("alice", "", "postd", "the password is empty"),
+            ("alice", "secret", 'a"b', "the realm is empty or has something else"),
+            ("alice", "secret", f"x,MD5={MD5}", "the realm has a hash in it"),
+        ],
+    )
+    def test_what_the_file_cannot_hold(self, name: str, password: str, realm: str, why: str) -> None:
+        with pytest.raises(ValueError, match=f"^{why}"):
+            make_account(name, password, realm)
+
+
+class EditingTests:
+    @given(FILES, NAMES, st.booleans())
+    def test_setting_keeps_every_other_line(self, content: bytes, name: str, cut: bool) -> None:  # noqa: FBT001
+        content = content.removesuffix(b"\n").removesuffix(b"\r") if cut else content
+        try:
+            before = decode(content)
+        except ConfigError:
+            return  # a name twice
+        for target in [name, *list(before)[:1]]:
+            account = Account(check_name(target), BCRYPT, "postd", ALICE.h_a1)
+            changed = set_account(content, account)
+            assert decode(changed) == before | {account.name: account}
+            assert list(decode(changed)) == list(before | {account.name: account})
+            assert _others(changed, account.name) == _others(content, account.name)
+            assert set_account(changed, account) == changed
+
+    @given(FILES)
+    def test_removing_keeps_every_other_line(self, content: bytes) -> None:
+        try:
+            before = decode(content)
+        except ConfigError:
+            return  # a name twice
+        for name in before:
+            changed = remove_account(content, name)
+            assert decode(changed) == {other: account for other, account in before.items() if other != name}
+            assert _others(changed, name) == _others(content, name)
+        assert remove_account(content, "no such user") == content
+
+    def test_a_line_is_replaced_where_it_stands_and_with_its_end(self) -> None:
+        content = f"# one\r\nalice:{BCRYPT}\r\n\r\nbob:{BCRYPT}".encode()
+        line = f"alice:{BCRYPT}:{DIGEST}".encode()
+        assert set_account(content, ALICE) == b"# one\r\n" + line + b"\r\n\r\nbob:" + BCRYPT.encode()
+        added = Account("carol", BCRYPT)
+        assert set_account(content, added) == content + f"\r\ncarol:{BCRYPT}\r\n".encode()
+        assert set_account(b"", added) == f"carol:{BCRYPT}\n".encode()
+
+    def test_a_name_is_found_in_any_form(self) -> None:
+        content = f"  Ame\u0301:{BCRYPT}\n".encode()
+        assert remove_account(content, "Am\u00e9") == b""
+        assert set_account(content, Account("Am\u00e9", BCRYPT)) == f"Am\u00e9:{BCRYPT}\n".encode()
+
+    @given(NAMES, st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), min_size=1))
+    def test_what_is_written_reads_the_same(self, name: str, realm: str) -> None:
+        account = Account(check_name(name), BCRYPT, realm, ALICE.h_a1)
+        assert decode(set_account(b"", account)) == {account.name: account}
+
+
+def _others(content: bytes, name: str) -> list[bytes]:
+    """Return the lines that are not about a name, without the ends."""
+    lines = [line.removesuffix(b"\r") for line in content.split(b"\n")]
+    kept = [line for line in lines if not line.strip() or name not in decode(line)]
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "users"
+
+
+def put(name: str) -> Callable[[bytes, Mapping[str, Account]], bytes]:
+    return lambda content, _: set_account(content, Account(name, BCRYPT))
+
+
+def edit_refusal(path: Path, name: str = "alice") -> str:
+    with pytest.raises(ConfigError) as caught:
+        edit_user_file(path, put(name))
+    return str(caught.value)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+class ReadUserFileTests:
+    def test_a_file(self, file: Path) -> None:
+        file.write_bytes(b"x")
+        assert read_user_file(file) == b"x"
+
+    def test_no_file(self, file: Path) -> None:
+        assert read_user_file(file) is None
+        assert read_user_file(file / "in" / "no" / "folder") is None
+        file.symlink_to("nowhere")
+        assert read_user_file(file) is None
+
+    def test_what_is_no_file(self, file: Path) -> None:
+        for path, why in (
+            (file.parent, "cannot be read: Is a directory"),
+            (Path("/dev/zero"), "is not a regular file"),
+            (Path("/dev/null/x"), "cannot be read: Not a directory"),
+            (Path("a\0b"), "cannot be read: there is a NUL in the path"),
+        ):
+            with pytest.raises(ConfigError, match=why):
+                read_user_file(path)
+
+    def test_a_fifo_is_not_waited_for(self, file: Path) -> None:
+        os.mkfifo(file)
+        with pytest.raises(ConfigError, match="is not a regular file"):
+            read_user_file(file)
+
+    def test_a_file_that_is_too_large(self, file: Path) -> None:
+        with file.open("wb") as opened:
+            opened.truncate(16 * 1024**2)
+            assert len(read_user_file(file) or b"") == 16 * 1024**2
+            opened.truncate(16 * 1024**2 + 1)
+        with pytest.raises(ConfigError, match="has more than 16 MiB"):
+            read_user_file(file)
+
+    def test_reading_what_cannot_be_read_keeps_no_descriptor(self, file: Path) -> None:
+        os.mkfifo(file)
+        before = names_in(Path("/proc/self/fd"))
+        for path in (file, file.parent, Path("/dev/null")):
+            with pytest.raises(ConfigError):
+                read_user_file(path)
+        assert names_in(Path("/proc/self/fd")) == before
+
+
+class EditUserFileTests:
+    def test_a_file_that_is_not_there_is_made(self, file: Path) -> None:
+        before = os.umask(0)
+        try:
+            assert edit_user_file(file, put("alice")) == Edited(created=True, was_mode=None)
+        finally:
+            os.umask(before)
+        assert list(decode(file.read_bytes())) == ["alice"]
+        assert mode(file) == 0o600
+        assert names_in(file.parent) == ["users"]
+
+    def test_the_mode_is_narrowed_and_told(self, file: Path) -> None:
+        file.touch()
+        file.chmod(0o640)
+        assert edit_user_file(file, put("alice")) == Edited(created=False, was_mode=0o640)
+        assert mode(file) == 0o600
+        assert edit_user_file(file, put("bob")) == Edited(created=False, was_mode=None)
+
+    def test_a_link_stays_a_link(self, file: Path) -> None:
+        real = file.parent / "real" / "users"
+        real.parent.mkdir()
+        file.symlink_to("real/users")
+        for name in ("alice", "bob"):
+            edit_user_file(file, put(name))
+        assert file.is_symlink()
+        assert not real.is_symlink()
+        assert list(decode(real.read_bytes())) == ["alice", "bob"]
+
+    def test_a_change_that_raises_changes_nothing(self, file: Path) -> None:
+        def fail(content: bytes, accounts: Mapping[str, Account]) -> bytes:
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            edit_user_file(file, fail)
+        assert names_in(file.parent) == []
+
+    def test_a_broken_file_is_left_alone(self, file: Path) -> None:
+        file.write_bytes(b"alice:x\n")
+        assert edit_refusal(file, "bob").startswith(f"{file}: line 1: the hash is plain text")
+        assert file.read_bytes() == b"alice:x\n"
+
+    def test_what_cannot_be_written(self, file: Path) -> None:
+        assert edit_refusal(file.parent) == f"{file.parent}: cannot be read: Is a directory"
+        missing = file.parent / "no" / "users"
+        assert edit_refusal(missing) == f"{missing}: cannot be written: No such file or directory"
+        long = file.parent / ("x" * 255)
+        assert edit_refusal(long) == f"{long}: cannot be written: File name too long"
+        assert "there is a NUL in the path" in edit_refusal(Path("a\0b"))
+        file.symlink_to(file)
+        assert "Too many levels of symbolic links" in edit_refusal(file)
+
+    def test_a_file_that_would_be_too_large_to_read(self, file: Path) -> None:
+        file.write_bytes(b"#" * 16 * 1024**2)
+        assert edit_refusal(file) == f"{file}: would have more than 16 MiB"
+        assert file.stat().st_size == 16 * 1024**2
+
+    def test_a_full_disk_loses_nothing(self, file: Path) -> None:
+        edit_user_file(file, put("alice"))
+        before = file.read_bytes()
+        done = _run_limited("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (70, 70))", file)
+        assert done == f"{file}: cannot be written: File too large"
+        assert file.read_bytes() == before
+        assert names_in(file.parent) == ["users"]
+
+    def test_a_reader_sees_the_old_file_or_the_new_one(self, file: Path) -> None:
+        edit_user_file(file, put("alice"))
+        done = threading.Event()
+        seen = 0
+
+        def edit() -> None:
+            for number in range(100):
+                edit_user_file(file, put(f"user{number}"))
+            done.set()
+
+        thread = threading.Thread(target=edit)
+        thread.start()
+        while not done.is_set():
+            now = len(decode(read_user_file(file) or b""))
+            assert now >= max(seen, 1)
+            seen = now
+        thread.join()
+        assert len(decode(file.read_bytes())) == 101
+
+    def test_edits_at_once_lose_nothing(self, file: Path) -> None:
+        script = _SCRIPT + "for number in range(10): edit(sys.argv[1], f'{sys.argv[2]}-{number}')"
+        with ExitStack() as ended:
+            editors = [ended.enter_context(_start(script, file, str(editor))) for editor in range(8)]
+        assert [editor.returncode for editor in editors] == [0] * 8
+        assert len(decode(file.read_bytes())) == 80
+        assert names_in(file.parent) == ["users"]
+
+    def test_an_edit_waits_for_another_one_to_end(self, file: Path) -> None:
+        folder = os.open(file.parent, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with _start(_SCRIPT + "print(flush=True); edit(sys.argv[1], 'alice')", file) as editor:
+            _wait_for_line(editor)
+            with pytest.raises(subprocess.TimeoutExpired):
+                editor.wait(0.2)
+            assert not file.exists()
+            os.close(folder)
+        assert editor.returncode == 0
+        assert list(decode(file.read_bytes())) == ["alice"]
+
+    def test_an_editor_that_is_killed_leaves_a_whole_file_and_no_lock(self, file: Path) -> None:
+        edit_user_file(file, put("first"))
+        for delay_ms in range(0, 20, 4):
+            script = _SCRIPT + "print(flush=True)\nfor number in range(10**6): edit(sys.argv[1], f'user{number}')"
+            with _start(script, file) as editor:
+                _wait_for_line(editor)
+                time.sleep(delay_ms / 1000)
+                editor.kill()
+            assert "first" in decode(file.read_bytes())
+        edit_user_file(file, put("last"))
+        assert "last" in decode(file.read_bytes())
+        assert names_in(file.parent) == ["users"]
+
+    def test_what_a_killed_editor_left_is_no_obstacle(self, file: Path) -> None:
+        left = file.with_name(".users.new")
+        left.symlink_to("/etc/passwd")
+        edit_user_file(file, put("alice"))
+        assert list(decode(file.read_bytes())) == ["alice"]
+        assert names_in(file.parent) == ["users"]
+
+
+class OwnerTests:
+    """Root makes files of other users, and is another user."""
+
+    @pytest.fixture(autouse=True)
+    def _as_root(self) -> None:
+        if os.geteuid() != 0:
+            pytest.skip(NOT_ROOT)
+
+    def test_the_owner_stays_the_owner(self, file: Path) -> None:
+        """The daemon, say, whose file root edits."""
+        file.touch()
+        os.chown(file, 12345, 54321)
+        edit_user_file(file, put("alice"))
+        assert (file.stat().st_uid, file.stat().st_gid) == (12345, 54321)
+        assert mode(file) == 0o600
+
+    def test_a_file_that_root_makes_belongs_to_whom_the_folder_belongs_to(self, file: Path) -> None:
+        os.chown(file.parent, 12345, 54321)
+        edit_user_file(file, put("alice"))
+        assert (file.stat().st_uid, file.stat().st_gid) == (12345, 54321)
+
+    def test_an_edit_by_another_user_takes_the_file_from_nobody(self) -> None:
+        """Who may write the folder could replace the file, and the daemon could not read what is theirs."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            folder.chmod(0o777)
+            file = folder / "users"
+            file.write_bytes(b"")
+            file.chmod(0o644)
+            done = _run_limited("import os; os.setuid(12345)", file)
+            assert done == f"{file}: belongs to another user; do this as that user or as root"
+            assert file.read_bytes() == b""
+            assert names_in(folder) == ["users"]
+            file.unlink()
+            assert _run_limited("import os; os.setuid(12345)", file) == ""
+            assert file.stat().st_uid == 12345
+
+
+_SCRIPT = f"""
+import sys
+from pathlib import Path
+from postd.auth.user_file_editing import edit_user_file
+from postd.auth.user_file import Account, set_account
+def edit(path, name):
+    edit_user_file(Path(path), lambda content, _: set_account(content, Account(name, {BCRYPT!r})))
+"""
+
+
+def _start(script: str, *arguments: Path | str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _wait_for_line(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    process.stdout.readline()
+
+
+def _run_limited(limit: str, file: Path) -> str:
+    """Add "bob" in a process that limits itself first; return what it was refused with."""
+    script = (
+        f"{_SCRIPT}\n{limit}\nfrom postd.errors import ConfigError\n"
+        "try: edit(sys.argv[1], 'bob')\nexcept ConfigError as error: print(error)"
+    )
+    with _start(script, file) as process:
+        said = process.communicate()[0]
+    assert process.returncode == 0
+    return said.removesuffix("\n")

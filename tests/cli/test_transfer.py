@@ -1,0 +1,281 @@
+"""`postd export`, `import`, `copy` and `backup`, as processes: each runs the reactor."""
+
+import json
+import os
+import pty
+import stat
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from twisted.internet import reactor
+
+from postd.reactor import IReactor
+from postd.store.sqlite.store import SqliteStore
+from tests.helpers import PATIENCE_S, locked, run_sql
+from tests.integration.forking import run
+from tests.integration.logins import POSTD
+
+POSTS = [(2, "two"), (3, "Grüße, 世界 🚀"), (70, "a\nb")]
+LINES = '{"id":2,"post":"two"}\n{"id":3,"post":"Grüße, 世界 🚀"}\n{"id":70,"post":"a\\nb"}\n'
+
+
+def postd(folder: Path, *arguments: str, given: str = "") -> tuple[int, str, str]:
+    ended = run([POSTD, *arguments], folder, given=given.encode())
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+
+def make_store(path: Path, posts: Iterable[tuple[int, str]] = POSTS) -> Path:
+    SqliteStore(str(path), reactor=cast(IReactor, reactor)).prepare()
+    for post_id, text in posts:
+        run_sql(path, f"INSERT INTO post VALUES ({post_id}, '{text}')")
+    return path
+
+
+def posts_in(path: Path) -> list[Any]:
+    return run_sql(path, "SELECT id, post FROM post ORDER BY id")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with three posts; the one that would have the id 71 was deleted."""
+    path = make_store(tmp_path / "postd.db")
+    run_sql(path, "INSERT INTO post (post) VALUES ('gone')", "DELETE FROM post WHERE id = 71")
+    return path
+
+
+def test_posts_are_exported_as_lines(store: Path) -> None:
+    for arguments in ([], ["-", "-s", "sqlite:postd.db"]):
+        assert postd(store.parent, "export", *arguments) == (0, LINES, "")
+    assert postd(store.parent, "export", "posts.jsonl") == (0, "3 posts exported to posts.jsonl\n", "")
+    exported = store.parent / "posts.jsonl"
+    assert exported.read_text() == LINES
+    assert stat.S_IMODE(exported.stat().st_mode) == 0o600
+    assert names_in(store.parent) == {"postd.db", "posts.jsonl"}
+
+
+def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:
+    make_store(tmp_path / "postd.db", [])
+    assert postd(tmp_path, "export") == (0, "", "")
+    assert postd(tmp_path, "export", "none")[0] == 0
+    assert (tmp_path / "none").read_bytes() == b""
+
+
+def test_a_reader_that_goes_away_ends_the_export_quietly(tmp_path: Path) -> None:
+    make_store(tmp_path / "postd.db", [])
+    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
+    run_sql(tmp_path / "postd.db", f"{many} INSERT INTO post SELECT i, 'post ' || i FROM n")
+    ended = subprocess.run(
+        f"{POSTD} export | head -1", shell=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ended.stdout, ended.stderr) == (b'{"id":1,"post":"post 1"}\n', b"")
+
+
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_nothing_is_overwritten(store: Path, command: str) -> None:
+    before = store.read_bytes()
+    (store.parent / "link").symlink_to("nowhere")
+    for name in ("postd.db", "link", "."):
+        status, shown, error = postd(store.parent, command, name)
+        assert (status, shown, error.count("\n")) == (1, "", 1)
+        assert f"{name}: there is such a file already" in error
+    assert store.read_bytes() == before
+    assert names_in(store.parent) == {"postd.db", "link"}
+
+
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_a_file_that_cannot_be_made_is_named(store: Path, command: str) -> None:
+    status, shown, error = postd(store.parent, command, "missing/file")
+    assert (status, shown, error) == (1, "", "postd: missing/file: there is no such folder\n")
+
+
+@pytest.mark.parametrize("command", [["export"], ["export", "new"], ["backup", "new"], ["copy", "--to", "sqlite:new"]])
+def test_a_store_that_is_none_is_told_in_one_line_and_nothing_is_made(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "text").write_text("not a database, but a text that is long enough to be one" * 20)
+    for url, why in (
+        ("sqlite:missing.db", "missing.db: there is no such file"),
+        ("memory:", "memory: is known to the process of the server alone"),
+        ("mysql:x", "'mysql:x' is no store"),
+        ("sqlite:text", "it is not an SQLite database"),
+    ):
+        status, shown, error = postd(tmp_path, *command, "--store", url)
+        assert (status, shown, error.count("\n")) == (1, "", 1)
+        assert error.startswith("postd: ")
+        assert why in error
+    assert names_in(tmp_path) == {"text"}
+
+
+def test_what_was_exported_is_imported_into_a_new_store(tmp_path: Path) -> None:
+    assert postd(tmp_path, "import", given=LINES) == (0, "3 posts imported\n", "")
+    assert posts_in(tmp_path / "postd.db") == POSTS
+    assert names_in(tmp_path) == {"postd.db"}
+    run_sql(tmp_path / "postd.db", "INSERT INTO post (post) VALUES ('next')")
+    assert posts_in(tmp_path / "postd.db")[-1] == (71, "next")
+    assert postd(tmp_path, "export")[1] == LINES + '{"id":71,"post":"next"}\n'
+
+
+def test_a_file_is_imported_beside_what_is_there(store: Path) -> None:
+    lines = '\n  \n{"post":"one","id":1}\r\n\n{"id":5,"post":"five","more":true}'
+    (store.parent / "lines").write_text(lines)
+    (store.parent / "postd.toml").write_text('store = "sqlite:postd.db"\n')
+    assert postd(store.parent, "import", "lines", "-c", "postd.toml") == (0, "2 posts imported\n", "")
+    assert posts_in(store) == sorted([*POSTS, (1, "one"), (5, "five")])
+    assert postd(store.parent, "import", "-", given="\n") == (0, "0 posts imported\n", "")
+
+
+def test_an_id_that_is_taken_refuses_the_import(store: Path) -> None:
+    given = '{"id":1,"post":"new"}\n{"id":3,"post":"other"}\n'
+    status, shown, error = postd(store.parent, "import", given=given)
+    assert (status, shown, error.count("\n")) == (1, "", 1)
+    assert "standard input: there is a post with the id 3 already" in error
+    assert "--skip-existing" in error
+    assert error.endswith("nothing was imported\n")
+    assert posts_in(store) == POSTS
+    said = "1 post imported; 1 skipped, whose ids are taken\n"
+    assert postd(store.parent, "import", "--skip-existing", given=given) == (0, said, "")
+    assert posts_in(store) == [(1, "new"), *POSTS]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("{", "it is not JSON"),
+        ('{"id":0,"post":"x"}', "its id is not a whole number"),
+        ('{"id":9,"post":""}', "must not be empty"),
+        ('{"id":1,"post":"twice"}', "an earlier line has the id 1 as well"),
+        (f'{{"id":9,"post":"x"{" " * 70000}}}', "it has more than 64 KiB"),
+        pytest.param("x" * 1_000_000, "it has more than 64 KiB", id="a megabyte"),
+    ],
+)
+def test_a_bad_line_refuses_the_import(store: Path, bad: str, why: str) -> None:
+    many = "".join(f'{{"id":{number},"post":"x"}}\n' for number in range(1000, 3000))
+    (store.parent / "lines").write_text('{"id":1,"post":"x"}\n' + many + "\n" + bad + '\n{"id":4,"post":"x"}\n')
+    status, shown, error = postd(store.parent, "import", "lines")
+    assert (status, shown, error.count("\n")) == (1, "", 1)
+    assert error.startswith("postd: lines: line 2003: ")
+    assert why in error
+    assert error.endswith("; nothing was imported\n")
+    assert posts_in(store) == POSTS
+
+
+def test_a_file_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name, why in (("missing", "No such file"), ("folder", "Is a directory")):
+        status, _, error = postd(tmp_path, "import", name)
+        assert (status, error.count("\n")) == (1, 1)
+        assert f"{name}: it cannot be read: {why}" in error
+    assert names_in(tmp_path) == {"folder"}
+
+
+def test_an_import_into_a_locked_store_is_told_at_once(store: Path) -> None:
+    with locked(store, "EXCLUSIVE"):
+        status, _, error = postd(store.parent, "import", given=LINES)
+    assert (status, error.count("\n")) == (1, 1)
+    assert "locked" in error
+
+
+@pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"]])
+def test_a_copy_and_a_backup_go_on_where_the_store_was(store: Path, command: list[str]) -> None:
+    run_sql(store, "INSERT INTO failure (key, expires) VALUES (x'00', 9e9)")
+    revision = run_sql(store, "SELECT revision FROM version")[0][0]
+    status, shown, error = postd(store.parent, *command)
+    assert (status, error) == (0, "")
+    assert shown.startswith("3 posts ")
+    new = store.parent / "new.db"
+    assert posts_in(new) == POSTS
+    assert run_sql(new, "SELECT min(revision) FROM change")[0][0] > revision + 1
+    assert run_sql(new, "SELECT count(*) FROM failure UNION SELECT count(*) FROM service_key") == [(0,)]
+    run_sql(new, "INSERT INTO post (post) VALUES ('next')")
+    assert posts_in(new)[-1] == (72, "next")
+    assert stat.S_IMODE(new.stat().st_mode) == 0o600
+    assert names_in(store.parent) == {"postd.db", "new.db"}
+    assert posts_in(store) == POSTS
+
+
+def test_a_copy_goes_to_an_empty_store_only(store: Path) -> None:
+    other = make_store(store.parent / "other.db", [(1, "x")])
+    status, _, error = postd(store.parent, "copy", "--to", f"sqlite:{other}")
+    assert (status, error) == (1, f"postd: sqlite:{other}: there are posts in it; copy to an empty store\n")
+    assert posts_in(other) == [(1, "x")]
+    run_sql(other, "DELETE FROM post")
+    assert postd(store.parent, "copy", "--to", f"sqlite:{other}")[0] == 0
+    assert posts_in(other) == POSTS
+
+
+def test_a_copy_needs_another_place(store: Path) -> None:
+    (store.parent / "link.db").symlink_to("postd.db")
+    os.link(store, store.parent / "hard.db")
+    for name in ("./postd.db", "link.db", "hard.db"):
+        status, shown, error = postd(store.parent, "copy", "--to", f"sqlite:{name}")
+        assert (status, shown, error.count("\n")) == (1, "", 1)
+        assert "is the store to copy from" in error
+    assert "--to: memory: is known" in postd(store.parent, "copy", "--to", "memory:")[2]
+    status, _, error = postd(store.parent, "copy")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "--to" in error
+
+
+def test_help_tells_what_one_must_know(tmp_path: Path) -> None:
+    for command, words in (
+        ("export", "lines of JSON"),
+        ("import", "--skip-existing"),
+        ("copy", "sign in again"),
+        ("backup", "as they stood at one moment"),
+    ):
+        status, shown, error = postd(tmp_path, command, "--help")
+        assert (status, error) == (0, "")
+        for option in (words, "--config", "--store"):
+            assert option in " ".join(shown.split())
+
+
+def test_a_terminal_is_shown_how_much_has_come_through_a_pipe(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001))
+    terminal, theirs = pty.openpty()
+    ended = subprocess.run(
+        [POSTD, "import"],
+        cwd=tmp_path,
+        input=lines.encode(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    os.close(theirs)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert ended.stdout == b"2000 posts imported\n"
+    assert shown.split("\r")[-2] == f"importing  {len(lines) // 1024} KiB"
+
+
+def test_a_backup_is_a_file(tmp_path: Path) -> None:
+    status, shown, error = postd(tmp_path, "backup", "-")
+    assert (status, shown) == (2, "")
+    assert "a backup is a file: give its name" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001)))
+    for command in (["import", "lines"], ["export", "out"], ["copy", "--to", "sqlite:copy.db"], ["backup", "b.db"]):
+        terminal, theirs = pty.openpty()
+        ended = subprocess.run(
+            [POSTD, *command],
+            cwd=tmp_path,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        os.close(theirs)
+        shown = os.read(terminal, 65536).decode()
+        os.close(terminal)
+        assert ended.returncode == 0
+        assert "100%" in shown
+        assert ended.stdout.startswith(b"2000 posts ")

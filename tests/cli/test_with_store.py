@@ -1,0 +1,90 @@
+"""What commands do with a store that an older postd has left: they look at it, and leave it as it is."""
+
+import hashlib
+from pathlib import Path
+from typing import cast
+
+import pytest
+from click.testing import CliRunner
+from twisted.internet import reactor
+
+from postd.cli.main import main
+from postd.reactor import IReactor
+from postd.store.sqlite.store import SqliteStore
+from tests.helpers import run_sql
+from tests.store.sqlite.older import NEWEST, OLDER, make_older, names_in, older_postd, tables_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def postd(*arguments: str) -> tuple[int, str, str]:
+    run = CliRunner().invoke(main, arguments, input="")
+    return run.exit_code, run.stdout, run.stderr
+
+
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def older_store(folder: Path, schema: int) -> Path:
+    """A file of an older schema, whose log is in it."""
+    path = folder / "postd.db"
+    assert make_older(path, schema) == tables_of(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "session list",
+        "session revoke --all",
+        "export",
+        "export posts",
+        "import",
+        "backup saved.db",
+        "copy --to sqlite:new.db",
+        "copy --store sqlite:new.db --to sqlite:postd.db",
+    ],
+)
+def test_no_command_brings_a_store_up_to_date(folder: Path, command: str) -> None:
+    path = older_store(folder, 3)
+    if command.startswith("copy --store"):
+        SqliteStore(str(folder / "new.db"), reactor=cast(IReactor, reactor)).prepare()
+    before, names = hash_of(path), names_in(folder)
+    status, shown, error = postd(*command.split())
+    assert (status, shown) == (1, "")
+    assert error == (
+        f"postd: {path}: it has schema 3, of an older postd; the server brings it up to {NEWEST} when it starts, "
+        "and keeps a copy\n"
+    )
+    assert (hash_of(path), names_in(folder)) == (before, names)
+
+
+@pytest.mark.parametrize("schema", OLDER)
+def test_check_tells_what_the_next_start_does_and_does_not_do_it(folder: Path, schema: int) -> None:
+    path = older_store(folder, schema)
+    before = hash_of(path)
+    status, shown, _ = postd("check")
+    told = f"it has schema {schema}, of an older postd; the server brings it up to {NEWEST} when it starts"
+    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {told}, and keeps a copy")
+    assert (hash_of(path), names_in(folder)) == (before, {"postd.db"})
+
+
+def test_check_tells_of_a_store_that_is_newer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = older_store(folder, 3)
+    with older_postd(monkeypatch, 2):
+        status, shown, _ = postd("check")
+    assert status == 1
+    assert f"store: {path}: it was written by a newer postd (schema 3; this one knows 2)" in shown.splitlines()
+
+
+def test_check_tells_of_an_older_store_that_is_spoilt(folder: Path) -> None:
+    path = older_store(folder, 3)
+    run_sql(path, "DROP TRIGGER post_added")
+    status, shown, _ = postd("check")
+    assert status == 1
+    assert f"store: {path}: its tables are not those of postd (post_added)" in shown.splitlines()

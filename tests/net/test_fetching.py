@@ -1,0 +1,707 @@
+"""Asking issuers: what is taken of an answer, and what is not, over real connections."""
+
+import gzip
+import socket
+import ssl
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
+
+from postd.errors import ConfigError
+from postd.net import fetching
+from postd.net.fetching import CONTENT_MAX_BYTES, REDIRECTS_MAX, Fetched, Fetcher, FetchError, UnusableError
+from postd.reactor import IReactor
+from tests.helpers import PATIENCE_S
+from tests.issuer import Issuer, Reply
+
+AUDIENCE = "https://api.example"
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+SECRET = "s3cret-of-ours"
+TOKEN = "token-of-somebody"
+
+SHORT_S = 0.1
+GONE_MAX_S = PATIENCE_S
+
+
+class Peer:
+    """A server for one connection. It sends bytes as they are, and leaves it to the client to end it.
+
+    `gone` comes to how many bytes it could send, when the client has gone.
+
+    Args:
+        pieces: what it sends when it has had the head of a request.
+        certificate: the files of a key and of a certificate, for TLS.
+        ends: whether it does end the connection, when all is sent.
+    """
+
+    def __init__(
+        self,
+        *pieces: bytes,
+        certificate: tuple[Path, Path] | None = None,
+        ends: bool = False,
+    ) -> None:
+        self._pieces = pieces
+        self._certificate = certificate
+        self._ends = ends
+        self._asked = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(GONE_MAX_S)
+        self.origin = f"{'https' if certificate else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.gone: Deferred[int] = deferToThread(self._serve)
+
+    def wait_until_asked(self) -> Deferred[bool]:
+        return deferToThread(self._asked.wait, GONE_MAX_S)
+
+    def _serve(self) -> int:
+        with self._listener, self._listener.accept()[0] as connection, connection.dup() as watched:
+            connection.settimeout(GONE_MAX_S)
+            watched.settimeout(GONE_MAX_S)
+            sent = self._talk(connection)
+            # Below TLS: there, a client that wants to end it only asks for that.
+            while not self._ends and _read(watched):
+                pass
+            return sent
+
+    def _talk(self, connection: socket.socket) -> int:
+        sent = 0
+        try:
+            with self._encrypt(connection) as stream:
+                head = b""
+                while b"\r\n\r\n" not in head and (more := stream.recv(65536)):
+                    head += more
+                self._asked.set()
+                for piece in self._pieces:
+                    stream.sendall(piece)
+                    sent += len(piece)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # the client has gone
+        return sent
+
+    def _encrypt(self, connection: socket.socket) -> socket.socket:
+        if self._certificate is None:
+            return connection.dup()
+        key, certificate = self._certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        return context.wrap_socket(connection.dup(), server_side=True)
+
+
+def _read(watched: socket.socket) -> bytes:
+    try:
+        return watched.recv(65536)
+    except ConnectionError:
+        return b""
+
+
+@pytest.fixture(scope="module")
+def up(certificate: tuple[Path, Path]) -> Iterator[list[Issuer]]:
+    """Two that are up for all tests, and one with TLS."""
+    with Issuer(AUDIENCE) as one, Issuer(AUDIENCE) as other, Issuer(AUDIENCE, certificate=certificate) as encrypted:
+        yield [one, other, encrypted]
+
+
+def as_new(issuer: Issuer) -> Issuer:
+    issuer.replies = {}
+    issuer.asked = []
+    return issuer
+
+
+@pytest.fixture
+def issuer(up: list[Issuer]) -> Issuer:
+    return as_new(up[0])
+
+
+@pytest.fixture
+def elsewhere(up: list[Issuer]) -> Issuer:
+    return as_new(up[1])
+
+
+@pytest.fixture
+def encrypted(up: list[Issuer]) -> Issuer:
+    encrypted = as_new(up[2])
+    encrypted.replies["/a"] = Reply(b"over TLS")
+    return encrypted
+
+
+@pytest.fixture
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "FETCH_MAX_S", SHORT_S)
+    monkeypatch.setattr(fetching, "ANSWER_MAX_S", SHORT_S)
+
+
+def make_fetcher(ca_file: Path | str = "") -> Fetcher:
+    return Fetcher(cast(IReactor, global_reactor), ca_file=str(ca_file))
+
+
+def get(url: str) -> Deferred[Fetched]:
+    return make_fetcher().get(url)
+
+
+def post(url: str, *, secret: str = SECRET) -> Deferred[Fetched]:
+    return make_fetcher().post(url, {"token": TOKEN, "hint": "a b&c"}, auth=("us", secret))
+
+
+async def failure_of(asking: Deferred[Fetched]) -> FetchError:
+    """Return why something was not to be had: one line, in which nothing of ours is told."""
+    with pytest.raises(FetchError) as caught:
+        await asking
+    text = str(caught.value)
+    assert text.strip()
+    assert "\n" not in text
+    assert not {word for word in (SECRET, TOKEN, "Basic ") if word in text}
+    return caught.value
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+# What is asked, and what comes back
+
+
+@ensureDeferred
+async def test_a_document(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b'{"a": 1}', headers={"Cache-Control": "public, max-age=60", "Age": "7"})
+    assert await get(f"{issuer.origin}/a?b=c") == Fetched(b'{"a": 1}', ("public, max-age=60",), "7")
+    (asked,) = issuer.asked
+    assert (asked.method, asked.path, asked.body) == ("GET", "/a", b"")
+    sent = {name: asked.headers.get(name) for name in ("accept", "accept-encoding", "user-agent", "authorization")}
+    assert sent == {
+        "accept": "application/json",
+        "accept-encoding": "identity",
+        "user-agent": "postd",
+        "authorization": None,
+    }
+
+
+@ensureDeferred
+async def test_a_document_that_says_nothing_of_its_age(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"")
+    assert await get(f"{issuer.origin}/a") == Fetched(b"", (), "0")
+
+
+@ensureDeferred
+async def test_all_fields_tell_how_long_it_is_fresh() -> None:
+    peer = Peer(HEAD + b"Cache-Control: public\r\nCache-Control: max-age=9\r\nContent-Length: 1\r\n\r\na")
+    assert await get(peer.origin) == Fetched(b"a", ("public", "max-age=9"), "0")
+    await peer.gone
+
+
+@ensureDeferred
+@pytest.mark.parametrize("name", [b"Cache-Control", b"Age", b"Location", b"X-Any"])
+async def test_a_field_that_is_no_text_spoils_no_answer(name: bytes) -> None:
+    peer = Peer(HEAD + name + b": \xff\xfe\r\nContent-Length: 1\r\n\r\na")
+    fetched = await get(peer.origin)
+    assert fetched.content == b"a"
+    await peer.gone
+
+
+@ensureDeferred
+async def test_a_form(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"{}")
+    assert (await post(f"{issuer.origin}/a")).content == b"{}"
+    (asked,) = issuer.asked
+    assert asked.method == "POST"
+    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert asked.headers["authorization"] == "Basic " + b64encode(f"us:{SECRET}".encode()).decode()
+    assert asked.form == {"token": TOKEN, "hint": "a b&c"}
+
+
+@ensureDeferred
+async def test_a_form_of_nobody(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"{}")
+    await make_fetcher().post(f"{issuer.origin}/a", {"token": TOKEN}, auth=None)
+    assert "authorization" not in issuer.asked[0].headers
+
+
+@ensureDeferred
+@pytest.mark.parametrize("status", [201, 204, 206, 401, 403, 404, 429, 500, 503])
+async def test_another_status(issuer: Issuer, status: int) -> None:
+    issuer.replies["/a"] = Reply(b"" if status == 204 else b"{}", status)
+    for asking in (get(f"{issuer.origin}/a"), post(f"{issuer.origin}/a")):
+        error = await failure_of(asking)
+        assert isinstance(error, UnusableError)  # it is there, and answers
+        assert str(status) in str(error)
+
+
+@ensureDeferred
+async def test_a_bad_request_is_an_answer_to_a_form(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b'{"error": "x"}', 400)
+    assert str(await failure_of(get(f"{issuer.origin}/a"))) == "it answers 400"
+    assert await post(f"{issuer.origin}/a") == Fetched(b'{"error": "x"}', status=400)
+
+
+@ensureDeferred
+async def test_a_cookie_that_is_no_text_spoils_no_answer(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"{}", headers={"Set-Cookie": "a=\xe4; Path=/"})
+    assert (await get(f"{issuer.origin}/a")).content == b"{}"
+
+
+@ensureDeferred
+async def test_cookies_are_not_kept(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply.redirect("/b")
+    issuer.replies["/a"].headers["Set-Cookie"] = "session=1; Path=/"
+    issuer.replies["/b"] = Reply(b"", headers={"Set-Cookie": "session=2; Path=/"})
+    fetcher = make_fetcher()
+    await fetcher.get(f"{issuer.origin}/b")
+    await fetcher.get(f"{issuer.origin}/b")
+    await fetcher.post(f"{issuer.origin}/b", {}, auth=None)
+    assert [asked.headers.get("cookie") for asked in issuer.asked] == [None] * 3
+
+
+@ensureDeferred
+async def test_proxies_of_the_environment_are_not_used(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy")
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        for spelling in (name, name.upper()):
+            monkeypatch.setenv(spelling, f"http://127.0.0.1:{closed_port()}")
+    issuer.replies["/a"] = Reply(b"a")
+    assert (await get(f"{issuer.origin}/a")).content == b"a"
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://192.0.2.1/",
+        "http://idp.example/",
+        "ftp://127.0.0.1/",
+        "file:///etc/hostname",
+        "//127.0.0.1/",
+        "https://",
+        "https://us:s3cret-of-ours@127.0.0.1/",
+        "https://127.0.0.1:99999/",
+        "https://127.0.0.1/a b",
+        "https://127.0.0.1/\r\nX: y",
+        "",
+    ],
+)
+async def test_what_is_neither_https_nor_here_is_not_asked(url: str) -> None:
+    """Whoever has named it: the settings refuse it earlier, but a program may have its own."""
+    for asking in (get(url), post(url)):
+        assert str(await failure_of(asking)) == "its URL is not https (http is for loopback only)"
+
+
+# Sizes
+
+
+@ensureDeferred
+async def test_as_large_as_may_be(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"x" * CONTENT_MAX_BYTES)
+    assert len((await get(f"{issuer.origin}/a")).content) == CONTENT_MAX_BYTES == 256 * 1024
+
+
+@ensureDeferred
+async def test_larger_than_may_be(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"x" * (CONTENT_MAX_BYTES + 1))
+    assert "more than 256 KiB" in str(await failure_of(get(f"{issuer.origin}/a")))
+    assert "more than 256 KiB" in str(await failure_of(post(f"{issuer.origin}/a")))
+
+
+def chunks(size: int, total: int) -> bytes:
+    return b"%x\r\n%s\r\n" % (size, b"x" * size) * (total // size)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("size", [16, 4096])
+async def test_a_length_that_is_not_told(size: int) -> None:
+    peer = Peer(CHUNKED, chunks(size, CONTENT_MAX_BYTES), b"0\r\n\r\n")
+    assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES
+    await peer.gone
+
+
+@ensureDeferred
+async def test_a_length_that_is_not_told_and_too_large() -> None:
+    peer = Peer(CHUNKED, chunks(4096, CONTENT_MAX_BYTES), chunks(1, 1))
+    assert "more than 256 KiB" in str(await failure_of(get(peer.origin)))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_an_answer_in_crumbs() -> None:
+    """Many small pieces cost no more than few large ones: the reactor has other things to do."""
+    peer = Peer(CHUNKED, chunks(1, CONTENT_MAX_BYTES // 4), b"0\r\n\r\n")
+    assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES // 4
+    await peer.gone
+
+
+@ensureDeferred
+async def test_an_answer_until_the_connection_ends() -> None:
+    peer = Peer(HEAD + b"\r\n", b"a" * 1000, ends=True)
+    assert (await get(peer.origin)).content == b"a" * 1000
+    await peer.gone
+
+
+@ensureDeferred
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_is_too_large_is_not_read_to_its_end(*, tls: bool, certificate: tuple[Path, Path]) -> None:
+    """Whoever goes on sending is cut off, also over TLS, where it would only be asked to end."""
+    more = b"x" * 1024**2
+    peer = Peer(HEAD + b"\r\n", *[more] * 64, certificate=certificate if tls else None)
+    error = await failure_of(make_fetcher(certificate[1]).get(peer.origin))
+    assert "more than 256 KiB" in str(error)
+    assert await peer.gone < 32 * len(more)
+
+
+@ensureDeferred
+async def test_a_head_without_an_end_is_not_read_for_long() -> None:
+    more = (b"X: " + b"x" * 8187 + b"\r\n") * 128
+    peer = Peer(HEAD, *[more] * 64)
+    await failure_of(get(peer.origin))
+    assert await peer.gone < 32 * len(more)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "br", "gzip, gzip", "identity, gzip", "unheard-of"])
+async def test_what_is_compressed_is_not_unpacked(issuer: Issuer, encoding: str) -> None:
+    issuer.replies["/a"] = Reply(gzip.compress(b"{}"), headers={"Content-Encoding": encoding})
+    assert "compressed" in str(await failure_of(get(f"{issuer.origin}/a")))
+    assert "compressed" in str(await failure_of(post(f"{issuer.origin}/a")))
+
+
+# Redirects
+
+
+@ensureDeferred
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_within_the_host(issuer: Issuer, status: int) -> None:
+    issuer.replies["/a"] = Reply(b"", status, {"Location": f"{issuer.origin}/b/c"})
+    issuer.replies["/b/c"] = Reply(b"", status, {"Location": "../d"})
+    issuer.replies["/d"] = Reply(b"", status, {"Location": f"//127.0.0.1:{issuer.origin.rpartition(':')[2]}/e"})
+    issuer.replies["/e"] = Reply(b"e")
+    assert (await get(f"{issuer.origin}/a")).content == b"e"
+    assert [asked.path for asked in issuer.asked] == ["/a", "/b/c", "/d", "/e"]
+
+
+@ensureDeferred
+async def test_too_many_redirects(issuer: Issuer) -> None:
+    for number in range(REDIRECTS_MAX + 1):
+        issuer.replies[f"/{number}"] = Reply.redirect(f"/{number + 1}")
+    issuer.replies[f"/{REDIRECTS_MAX + 1}"] = Reply(b"a")
+    assert "more than 3 times" in str(await failure_of(get(f"{issuer.origin}/0")))
+    assert issuer.count(f"/{REDIRECTS_MAX + 1}") == 0
+
+
+@ensureDeferred
+async def test_a_redirect_to_itself(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply.redirect("/a")
+    assert "more than 3 times" in str(await failure_of(get(f"{issuer.origin}/a")))
+    assert issuer.count("/a") == REDIRECTS_MAX + 1
+
+
+@ensureDeferred
+async def test_a_redirect_to_another_port(issuer: Issuer, elsewhere: Issuer) -> None:
+    issuer.replies["/a"] = Reply.redirect(f"{elsewhere.origin}/a")
+    assert "redirects to another" in str(await failure_of(get(f"{issuer.origin}/a")))
+    assert elsewhere.asked == []
+
+
+@ensureDeferred
+async def test_a_redirect_to_another_name_of_the_same_host(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply.redirect(issuer.origin.replace("127.0.0.1", "localhost") + "/b")
+    issuer.replies["/b"] = Reply(b"b")
+    assert "redirects to another" in str(await failure_of(get(f"{issuer.origin}/a")))
+    assert issuer.count("/b") == 0
+
+
+@ensureDeferred
+async def test_a_redirect_from_https_to_http(encrypted: Issuer, issuer: Issuer, certificate: tuple[Path, Path]) -> None:
+    """Not to another server, nor to the same one."""
+    fetcher = make_fetcher(certificate[1])
+    for url in (f"{issuer.origin}/a", encrypted.origin.replace("https:", "http:") + "/a"):
+        encrypted.replies["/b"] = Reply.redirect(url)
+        assert "redirects to another" in str(await failure_of(fetcher.get(f"{encrypted.origin}/b")))
+    assert (issuer.asked, encrypted.count("/a")) == ([], 0)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("location", ["", "https://", "http://[", "file:///etc/hostname", "javascript:0", "//us:pw@x/"])
+async def test_a_redirect_to_nowhere(issuer: Issuer, location: str) -> None:
+    issuer.replies["/a"] = Reply.redirect(location)
+    assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
+
+
+@ensureDeferred
+async def test_a_redirect_without_a_place(issuer: Issuer) -> None:
+    issuer.replies["/a"] = Reply(b"", 302)
+    assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
+
+
+@ensureDeferred
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_form_is_not_sent_anywhere_else(issuer: Issuer, status: int) -> None:
+    issuer.replies["/a"] = Reply(b"", status, {"Location": "/b"})
+    assert str(status) in str(await failure_of(post(f"{issuer.origin}/a")))
+    assert issuer.count("/b") == 0
+
+
+# Time
+
+
+@ensureDeferred
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize(
+    "pieces",
+    [(), (b"HTTP/1.1 200 OK\r\nX:",), (HEAD + b"Content-Length: 9\r\n\r\n", b"half"), (CHUNKED, b"1\r\na\r\n")],
+)
+async def test_a_host_that_hangs(
+    *, tls: bool, pieces: tuple[bytes, ...], certificate: tuple[Path, Path], in_no_time: None
+) -> None:
+    """It is given up, and its connection with it: no host that hangs can gather ours."""
+    peer = Peer(*pieces, certificate=certificate if tls else None)
+    assert "has not answered within" in str(await failure_of(make_fetcher(certificate[1]).get(peer.origin)))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_a_host_that_hangs_before_it_encrypts(in_no_time: None) -> None:
+    peer = Peer()
+    url = peer.origin.replace("http:", "https:")
+    assert "has not answered within" in str(await failure_of(get(url)))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_a_host_that_hangs_with_a_form(in_no_time: None) -> None:
+    peer = Peer()
+    assert "has not answered within" in str(await failure_of(post(peer.origin)))
+    await peer.gone
+
+
+@ensureDeferred
+@pytest.mark.parametrize("status", [b"302 Found\r\nLocation: https://elsewhere.example/", b"404 Not Found"])
+async def test_an_answer_that_is_not_read_is_cut_off(status: bytes, in_no_time: None) -> None:
+    peer = Peer(b"HTTP/1.1 " + status + b"\r\nContent-Length: 9\r\n\r\nhalf")
+    await failure_of(get(peer.origin))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_redirects_have_no_more_time_than_others(issuer: Issuer, in_no_time: None) -> None:
+    """All of them together have it."""
+    held = threading.Event()
+    issuer.replies["/a"] = Reply.redirect("/b")
+    issuer.replies["/b"] = Reply(b"b", before=held)
+    assert "has not answered within" in str(await failure_of(get(f"{issuer.origin}/a")))
+    held.set()
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 302 Found\r\nLocation: https://elsewhere.example/\r\n",
+        b"HTTP/1.1 404 Not Found\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n",
+    ],
+)
+async def test_nor_does_its_connection_wait_until_it_is_old(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a host that refuses what is asked, with a body behind it, would cost a descriptor for each question."""
+    monkeypatch.setattr(fetching, "FETCH_MAX_S", 3600.0)
+    peer = Peer(head + b"Content-Length: 9\r\n\r\n", b"half")
+    await failure_of(get(peer.origin))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_nobody_waits_for_it_any_more(in_no_time: None) -> None:
+    peer = Peer(HEAD + b"Content-Length: 9\r\n\r\n", b"half")
+    asking = get(peer.origin)
+    await peer.wait_until_asked()
+    asking.cancel()
+    with pytest.raises(CancelledError):
+        await asking
+    await peer.gone
+
+
+# Hosts that are not there, or talk nonsense
+
+
+@ensureDeferred
+async def test_nobody_listens() -> None:
+    error = await failure_of(get(f"http://127.0.0.1:{closed_port()}/"))
+    assert not isinstance(error, UnusableError)
+    assert "refused" in str(error)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("host", ["idp.invalid", "x" * 64 + ".example", "a..example", "-.example"])
+async def test_there_is_no_such_host(host: str, in_no_time: None) -> None:
+    error = await failure_of(get(f"https://{host}/"))
+    assert not isinstance(error, UnusableError)
+    assert "redirects" not in str(error)
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 two hundred\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno field\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        HEAD + b"Content-Length: 9\r\n\r\nhalf",
+        CHUNKED + b"zz\r\n",
+        CHUNKED + b"9\r\nhalf",
+        b"\0" * 100_000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+    ],
+)
+async def test_a_broken_answer(sent: bytes) -> None:
+    peer = Peer(sent, ends=True)
+    await failure_of(get(peer.origin))
+    await peer.gone
+
+
+@ensureDeferred
+async def test_a_broken_answer_to_a_form() -> None:
+    """Whatever goes wrong, the reason does not tell what was sent."""
+    for sent in (b"", b"nonsense\r\n\r\n"):
+        peer = Peer(sent, ends=True)
+        await failure_of(post(peer.origin))
+        await peer.gone
+    await failure_of(post(f"http://127.0.0.1:{closed_port()}/"))
+    await failure_of(post("http://idp.example/"))
+
+
+@ensureDeferred
+async def test_hints_before_the_answer() -> None:
+    peer = Peer(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", HEAD + b"Content-Length: 1\r\n\r\na")
+    assert (await get(peer.origin)).content == b"a"
+    await peer.gone
+
+
+# TLS
+
+
+@ensureDeferred
+async def test_a_certificate_of_nobody_we_know(encrypted: Issuer) -> None:
+    error = await failure_of(get(f"{encrypted.origin}/a"))
+    assert not isinstance(error, UnusableError)
+    assert str(error).startswith("TLS: ")
+    assert "certificate verify failed" in str(error)
+    assert encrypted.asked == []
+
+
+@ensureDeferred
+async def test_a_certificate_of_our_own(encrypted: Issuer, certificate: tuple[Path, Path]) -> None:
+    fetcher = make_fetcher(certificate[1])
+    for name in ("127.0.0.1", "localhost"):
+        url = encrypted.origin.replace("127.0.0.1", name)
+        assert (await fetcher.get(f"{url}/a")).content == b"over TLS"
+
+
+@ensureDeferred
+async def test_a_certificate_among_others(encrypted: Issuer, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.pem"
+    pem = certificate[1].read_text()
+    bundle.write_text(f"subject=CN = localhost\n{pem}\n# the same again\n{pem.replace(chr(10), chr(13) + chr(10))}")
+    assert (await make_fetcher(bundle).get(f"{encrypted.origin}/a")).content == b"over TLS"
+
+
+@ensureDeferred
+async def test_a_certificate_for_another_host(certificate: tuple[Path, Path]) -> None:
+    with Issuer(AUDIENCE, certificate=certificate, host="127.0.0.2") as issuer:
+        error = await failure_of(make_fetcher(certificate[1]).get(f"{issuer.origin}/a"))
+        assert str(error) == "TLS: its certificate is for another host"
+        assert issuer.asked == []
+
+
+@ensureDeferred
+async def test_plain_http_where_tls_is_expected(issuer: Issuer) -> None:
+    error = await failure_of(get(issuer.origin.replace("http:", "https:")))
+    assert str(error).startswith("TLS: ")
+
+
+def test_roots_that_are_not_there(tmp_path: Path) -> None:
+    for missing in (tmp_path / "missing.pem", tmp_path):
+        with pytest.raises(ConfigError, match=r"^ca_file: .*: cannot be read: "):
+            make_fetcher(missing)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"nonsense",
+        b"\xff\x00",
+        b"-----BEGIN CERTIFICATE-----\n",
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        b"-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n",
+        b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    ],
+)
+def test_roots_that_are_none(tmp_path: Path, content: bytes) -> None:
+    roots = tmp_path / "roots.pem"
+    roots.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^ca_file: .*roots\.pem: has no certificates in PEM"):
+        make_fetcher(roots)
+
+
+def test_roots_of_which_one_is_broken(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """All or nothing: which one is missing would show only when it is needed."""
+    roots = tmp_path / "roots.pem"
+    broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    roots.write_bytes(certificate[1].read_bytes() + broken)
+    with pytest.raises(ConfigError, match="broken"):
+        make_fetcher(roots)
+
+
+# The log
+
+
+@ensureDeferred
+async def test_it_keeps_the_log_quiet(
+    issuer: Issuer, encrypted: Issuer, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what goes well or wrong, nor later, when connections are old."""
+    monkeypatch.setattr(fetching, "FETCH_MAX_S", 5 * SHORT_S)
+    issuer.replies["/a"] = Reply(b"a")
+    issuer.replies["/b"] = Reply.redirect("https://elsewhere.example/")
+    fetcher = make_fetcher(certificate[1])
+    hanging = [Peer(certificate=tls) for tls in (None, certificate)]
+    with capturedLogs() as events:
+        failing = [fetcher.get(peer.origin) for peer in hanging]
+        await fetcher.get(f"{issuer.origin}/a")
+        await fetcher.get(f"{encrypted.origin}/a")
+        failing += [fetcher.get(f"{issuer.origin}/b"), fetcher.get(f"http://127.0.0.1:{closed_port()}/")]
+        for asking in failing:
+            await failure_of(asking)
+        for peer in hanging:
+            await peer.gone
+        await deferLater(global_reactor, fetching.FETCH_MAX_S)
+    assert [formatEvent(event) for event in events] == []
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@ensureDeferred
+async def test_it_leaves_no_socket_behind(issuer: Issuer, in_no_time: None) -> None:
+    """Be it that an answer is too large, of another status, or leads elsewhere."""
+    issuer.replies["/large"] = Reply(b"x" * (CONTENT_MAX_BYTES + 1))
+    issuer.replies["/elsewhere"] = Reply.redirect("https://elsewhere.example/")
+    before = open_files()
+    for path in ("/large", "/elsewhere", "/missing"):
+        for _ in range(3):
+            await failure_of(get(f"{issuer.origin}{path}"))
+    await deferLater(global_reactor, 2 * SHORT_S)
+    assert open_files() <= before

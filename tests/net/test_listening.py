@@ -1,0 +1,325 @@
+"""Endpoint strings, on real sockets."""
+
+import gc
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+from pytest_twisted import async_yield_fixture, ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import gatherResults, maybeDeferred
+from twisted.internet.endpoints import _SystemdParser
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.python.systemd import ListenFDs
+
+from postd.errors import ConfigError
+from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
+from postd.net.endpoints import check_endpoint
+from postd.net.listening import Listener, adopt, bind, hold, local_addresses, unclaimed_systemd_sockets
+from postd.net.ports import Inherited
+from postd.reactor import IReactor
+from tests.helpers import PATIENCE_S
+
+reactor = cast(IReactor, global_reactor)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+class Bind:
+    """Binds, and lets go when the test is over."""
+
+    def __init__(self) -> None:
+        self.bound: list[Listener] = []
+
+    def __call__(self, *descriptions: str) -> list[Listener]:
+        listeners = bind(descriptions, Factory.forProtocol(Protocol), where="--listen", reactor=reactor)
+        self.bound += listeners
+        return listeners
+
+    def refusal(self, *descriptions: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self(*descriptions)
+        line = str(caught.value)
+        assert "\n" not in line
+        # Twisted leaves the socket of a port that could not be bound to the garbage collector, which complains.
+        del caught
+        gc.collect()
+        return line
+
+
+@async_yield_fixture
+async def listen(socket_folder: Path) -> AsyncIterator[Bind]:  # before the folder goes: a port removes its socket
+    listen = Bind()
+    yield listen
+    for listener in listen.bound:
+        await maybeDeferred(listener.port.stopListening)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_port_0_is_told_as_the_port_it_became(listen: Bind) -> None:
+    (listener,) = listen("tcp:0:interface=127.0.0.1")
+    assert listener.url == f"http://127.0.0.1:{listener.port.getHost().port}/"  # type: ignore[attr-defined]
+    assert not listener.url.endswith(":0/")
+
+
+def test_all_kinds(listen: Bind, socket_folder: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    urls = [
+        listener.url
+        for listener in listen(
+            f"unix:{socket_folder}/a.sock",
+            f"haproxy:unix:{socket_folder}/b.sock",
+            "haproxy:tcp:0:interface=127.0.0.1",
+            f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}",
+            "tcp6:0:interface=\\:\\:1",
+        )
+    ]
+    assert urls[:2] == [f"unix:{socket_folder}/a.sock", f"unix:{socket_folder}/b.sock"]
+    assert [url.rpartition(":")[0] for url in urls[2:]] == ["http://127.0.0.1", "https://127.0.0.1", "http://[::1]"]
+
+
+@pytest.mark.parametrize(
+    ("description", "exposed"),
+    [
+        ("tcp:0", True),
+        ("tcp:0:interface=0.0.0.0", True),
+        ("haproxy:tcp:0", True),
+        ("tcp6:0", True),
+        ("tcp:0:interface=127.0.0.1", False),
+        ("tcp:0:interface=127.0.0.2", False),
+        ("tcp6:0:interface=\\:\\:1", False),
+        ("haproxy:tcp:0:interface=127.0.0.1", False),
+        ("unix:{socket_folder}/a.sock", False),
+        ("ssl:0:privateKey={key}:certKey={cert}", False),
+        ("haproxy:ssl:0:privateKey={key}:certKey={cert}", False),
+    ],
+)
+def test_what_strangers_can_reach_unencrypted(
+    listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, exposed: bool
+) -> None:
+    (listener,) = listen(description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1]))
+    assert listener.exposed is exposed
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"), [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)]
+)
+@pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
+def test_unix_socket_has_mode_0660_unless_another_is_given(
+    listen: Bind, socket_folder: Path, kind: str, options: str, mode: int
+) -> None:
+    for umask in (0, 0o022, 0o077):
+        path = socket_folder / f"{umask}.sock"
+        description = f"{kind}:address={path}{options}"
+        before = os.umask(umask)
+        try:
+            (listener,) = listen(description)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert listener.world_writable is (mode == 0o666)
+        assert makes_world_writable_socket(description) is (mode == 0o666)
+
+
+def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
+    listen: Bind, socket_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def chmod(path: str, mode: int) -> None:
+        with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+            client.connect(path)
+        attempts.append(mode)
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    listen(f"unix:{socket_folder}/a.sock")
+    assert attempts == [0o660]
+
+
+def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as passed_on:
+        passed_on.bind(f"\0postd-test-{os.getpid()}")
+        passed_on.listen()
+        inherited = ListenFDs([passed_on.detach()], ["http"])
+    monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)
+    (listener,) = listen("systemd:domain=UNIX:name=http")
+    assert listener.world_writable
+
+
+@pytest.mark.parametrize(
+    ("description", "local"),
+    [
+        ("tcp:0:interface=127.0.0.1", True),
+        ("tcp:0:interface=127.0.0.2", True),
+        ("tcp6:0:interface=\\:\\:1", True),
+        ("ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", True),
+        ("tcp:0", False),
+        ("tcp:0:interface=0.0.0.0", False),
+        ("tcp6:0", False),
+        ("ssl:0:privateKey={key}:certKey={cert}", False),
+        ("unix:{socket_folder}/a.sock", False),
+        ("haproxy:tcp:0:interface=127.0.0.1", False),
+    ],
+)
+def test_browser_of_this_machine_alone_reaches_loopback(
+    listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, local: bool
+) -> None:
+    written = description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1])
+    (listener,) = listen(written)
+    assert listener.loopback_only is is_loopback_only(written) is local
+    address = listener.port.getHost()
+    assert local_addresses([listener]) == ({(address.host, address.port)} if local else set())  # type: ignore[attr-defined]
+    (again,) = adopted = adopt(hold([listener]), Factory(), where="", reactor=reactor)
+    listen.bound += adopted
+    assert again.loopback_only is local
+
+
+def test_socket_of_systemd_is_judged_when_it_is_there() -> None:
+    assert is_loopback_only("systemd:domain=INET:index=0") is None
+    assert is_loopback_only("haproxy:systemd:domain=INET:index=0") is False
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        *("", "8080", "tcp", "tcp:", "tcp:x", "tcp:80:interfase=x", "http:80", "stdio:", "haproxy:", "haproxy:stdio:"),
+        *(
+            "ssl:443:privateKey=/nowhere/key.pem",
+            "unix:",
+            "haproxy:unix:",
+            "systemd:domain=INET:index=0",
+            "tcp:80:80:80:80",
+        ),
+    ],
+)
+def test_what_is_no_endpoint(listen: Bind, description: str) -> None:
+    line = listen.refusal(description)
+    assert line.startswith("--listen: ")
+    assert any(why in line for why in ("tcp:8080:interface=127.0.0.1", "/nowhere/key.pem: No such", "systemd has not"))
+
+
+def test_a_key_that_is_none_is_told(listen: Bind, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("not a key")
+    line = listen.refusal(f"ssl:0:privateKey={tmp_path}/key.pem")
+    assert "PEM" in line
+
+
+def test_nothing_to_listen_on(listen: Bind) -> None:
+    assert "nothing to listen on" in listen.refusal()
+
+
+def test_a_taken_port_is_named(listen: Bind, taken_port: int) -> None:
+    description = f"tcp:{taken_port}:interface=127.0.0.1"
+    assert listen.refusal(description) == f"--listen: {description}: cannot listen: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("description", "why"),
+    [
+        ("tcp:0:interface=192.0.2.1", "Cannot assign requested address"),
+        ("tcp:99999:interface=127.0.0.1", "65535"),
+        ("unix:/nowhere/a.sock", "No such file or directory"),
+    ],
+)
+def test_an_address_that_cannot_be_had(listen: Bind, description: str, why: str) -> None:
+    assert why in listen.refusal(description)
+
+
+@pytest.mark.parametrize("kind", ["unix", "haproxy:unix"])
+def test_socket_path_of_108_bytes_is_refused_with_its_length(listen: Bind, socket_folder: Path, kind: str) -> None:
+    longest = f"{socket_folder}/".ljust(107, "x")
+    why = "cannot listen: a path of 108 bytes, more than the 107 of a UNIX socket"
+    assert listen.refusal(f"{kind}:{longest}y") == f"--listen: {kind}:{longest}y: {why}"
+    with pytest.raises(ConfigError, match=f"^admin.listen: .*: {why}$"):
+        check_endpoint(f"{kind}:{longest}y", where="admin.listen")
+    assert list(socket_folder.iterdir()) == []
+    (listener,) = listen(f"{kind}:{longest}:lockfile=0")
+    assert listener.url == f"unix:{longest}"
+
+
+@ensureDeferred
+async def test_one_that_fails_lets_go_of_the_others(listen: Bind, taken_port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    listen.refusal(f"tcp:{free}:interface=127.0.0.1", f"tcp:{taken_port}:interface=127.0.0.1")
+    await deferLater(reactor, 0.01)  # a port is closed in the reactor's next turn
+    (listener,) = listen(f"tcp:{free}:interface=127.0.0.1")
+    assert str(free) in listener.url
+
+
+class Greeter(Protocol):
+    """Says hello, and that is it."""
+
+    def connectionMade(self) -> None:
+        self.transport.write(b"hello")  # type: ignore[union-attr]
+        self.transport.loseConnection()  # type: ignore[union-attr]
+
+
+def pass_on(sockets: list[Inherited]) -> list[Inherited]:
+    """Return them as another process would have them."""
+    return [msgspec.structs.replace(one, fd=os.dup(one.fd)) for one in sockets]
+
+
+@ensureDeferred
+async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(
+    listen: Bind, socket_folder: Path
+) -> None:
+    path = socket_folder / "a.sock"
+    held = listen(f"unix:{path}:mode=640", "tcp:0:interface=127.0.0.1")
+    sockets = hold(held)
+
+    def greet() -> list[bytes]:
+        greetings = []
+        for family, address in ((socket.AF_UNIX, str(path)), (socket.AF_INET, ("127.0.0.1", _port_of(held[1])))):
+            with socket.socket(family) as client:
+                client.settimeout(PATIENCE_S)
+                client.connect(address)
+                greetings.append(b"".join(iter(lambda client=client: client.recv(100), b"")))  # type: ignore[misc]
+        return greetings
+
+    for _ in range(2):
+        adopted = adopt(pass_on(sockets), Factory.forProtocol(Greeter), where="--listen", reactor=reactor)
+        assert [listener.url for listener in adopted] == [listener.url for listener in held]
+        assert await deferToThread(greet) == [b"hello", b"hello"]
+        await gatherResults([maybeDeferred(listener.port.stopListening) for listener in adopted])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    await gatherResults([maybeDeferred(listener.port.stopListening) for listener in held])
+    assert not path.exists()
+
+
+@ensureDeferred
+async def test_what_is_held_is_not_accepted(listen: Bind) -> None:
+    (held,) = listen("tcp:0:interface=127.0.0.1")
+    hold([held])
+    with socket.create_connection(("127.0.0.1", _port_of(held)), timeout=PATIENCE_S) as client:
+        client.settimeout(0)
+        await deferLater(reactor, 0.1)
+        with pytest.raises(BlockingIOError):  # neither served nor closed
+            client.recv(1)
+
+
+def _port_of(listener: Listener) -> int:
+    port: int = listener.port.getHost().port  # type: ignore[attr-defined]
+    return port
+
+
+def test_a_socket_of_systemd_that_no_endpoint_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed_on, Path(os.devnull).open("rb") as other:
+        inherited = ListenFDs([passed_on.fileno(), other.fileno()], ["http", "store"])
+        monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)
+        assert unclaimed_systemd_sockets([]) == ["http"]

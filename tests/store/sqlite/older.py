@@ -1,0 +1,95 @@
+"""Files as an older postd leaves them, and what is in a file whatever its schema."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postd.store.sqlite.database_file import APPLICATION_ID, schema_steps
+from tests.store.contract import KEYS, NOW
+
+STEPS = schema_steps()
+NEWEST = len(STEPS)
+OLDER = range(1, NEWEST)
+
+POSTS = 300
+
+_SESSION = (bytes(31) + b"\1", "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43200)
+_LOGINS = (
+    ("INSERT INTO service_key VALUES (?, ?)", ("digest", bytes(range(32)))),
+    ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 7)),
+    ("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", _SESSION),
+    *(("INSERT INTO failure (key, expires) VALUES (?, ?)", (key, NOW + 60)) for key in KEYS),
+)
+_TABLES = ("post", "sqlite_sequence", "version", "change", "service_key", "nonce_count", "session", "failure")
+
+Tables = dict[str, list[Any]]
+"""The rows of each table that is there."""
+
+
+def make_older(path: Path, schema: int, posts: int = POSTS) -> Tables:
+    """Make a file as a postd with an older schema leaves it that was killed: all but the first posts are in the log.
+
+    Of the posts the second has been changed, and the last one deleted: the next id is two more than that of the last.
+    """
+    made = path.with_name("made")
+    with closing(sqlite3.connect(made, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        for step in STEPS[:schema]:
+            connection.executescript(step)
+        connection.execute(f"PRAGMA user_version = {schema}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("INSERT INTO post (post) VALUES ('post 1')")
+        connection.execute("PRAGMA wal_checkpoint")
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO post (post) VALUES (?)", ((f"post {n}",) for n in range(2, posts + 2)))
+        connection.execute("UPDATE post SET post = 'changed' WHERE id = 2")
+        connection.execute("DELETE FROM post WHERE id = ?", (posts + 1,))
+        for statement, row in _LOGINS if schema > 1 else ():
+            connection.execute(statement, row)
+        connection.execute("COMMIT")
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{made}{suffix}", f"{path}{suffix}")
+        tables = _tables_of(connection)
+    made.unlink()
+    return tables
+
+
+def tables_of(path: Path) -> Tables:
+    """Return what is in a file; nothing may be wrong with it."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return _tables_of(connection)
+
+
+def schema_of(path: Path) -> int:
+    """Return the schema of a file, whose tables must be those of it and no others."""
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(":memory:")) as model:
+        schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        for step in STEPS[:schema]:
+            model.executescript(step)
+        found, wanted = ({*one.execute("SELECT name, sql FROM sqlite_master")} for one in (connection, model))
+        assert found == wanted
+    return schema
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+@contextmanager
+def older_postd(monkeypatch: pytest.MonkeyPatch, schema: int) -> Iterator[None]:
+    """Know no later schema within."""
+    with monkeypatch.context() as patch:
+        patch.setattr("postd.store.sqlite.database_file.schema_steps", lambda: STEPS[:schema])
+        yield
+
+
+def _tables_of(connection: sqlite3.Connection) -> Tables:
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _TABLES if name in there}

@@ -1,0 +1,230 @@
+"""A file of an older schema: it is brought up to date whole or not at all, and a copy of it as it was is kept."""
+
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from postd.errors import StoreRefusedError, StoreUnavailableError
+from postd.model import Change, ChangeKind
+from postd.reactor import IReactor
+from postd.store.sqlite.store import SqliteStore
+from tests.helpers import PATIENCE_S, locked, run_sql
+from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_it_answers
+from tests.store.failing import wait_until
+from tests.store.sqlite.older import NEWEST, OLDER, POSTS, make_older, names_in, older_postd, schema_of, tables_of
+from tests.store.sqlite.upgrading import KINDS
+
+reactor = cast(IReactor, global_reactor)
+
+END_MAX_S = PATIENCE_S
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "posts.db"
+
+
+def make_store(path: Path) -> SqliteStore:
+    return SqliteStore(str(path), reactor=reactor)
+
+
+def begin(path: Path, where: str = "nowhere") -> subprocess.Popen[str]:
+    """Begin a process that brings a file up to date once it is told to (`tests.store.sqlite.upgrading`)."""
+    command = [sys.executable, "-m", "tests.store.sqlite.upgrading", str(path), where]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("schema", OLDER)
+@ensureDeferred
+async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, schema: int) -> None:
+    before = make_older(path, schema)
+    with capturedLogs() as events:
+        store = await open_store(lambda: make_store(path))
+    copy = path.with_name(f"posts.db.schema-{schema}")
+    assert [formatEvent(event) for event in events if event["log_level"] is LogLevel.info] == [
+        f"store: {path} was brought up from schema {schema} to {NEWEST}; as it was it is kept in {copy}"
+    ]
+    assert {name: rows for name, rows in tables_of(path).items() if name in before} == before
+
+    posts = (await store.list_posts(limit=POSTS + 2)).posts
+    assert (len(posts), posts[1], posts[-1]) == (POSTS, (2, "changed"), (POSTS, f"post {POSTS}"))
+    assert await store.list_changes(after=POSTS + 2, limit=9) == [
+        Change(POSTS + 3, ChangeKind.DELETED, POSTS + 1, None),
+    ]
+    assert await store.add_post("next") == POSTS + 2  # the id of the one that was deleted stays its own
+    assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
+    assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
+    assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
+    assert len(await store.count_failures(KEYS, now=NOW)) == (3 if schema > 1 else 0)
+    await store.stop()
+    assert schema_of(path) == NEWEST
+
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert names_in(path.parent) == {"posts.db", copy.name}
+    assert (schema_of(copy), tables_of(copy)) == (schema, before)
+
+
+@pytest.mark.parametrize("schema", OLDER)
+def test_with_the_copy_the_older_postd_goes_on(path: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_older(path, schema)
+    make_store(path).prepare()
+    with older_postd(monkeypatch, schema):
+        with pytest.raises(StoreRefusedError, match=f"newer postd .schema {NEWEST}; this one knows {schema}"):
+            make_store(path).prepare()
+        path.with_name(f"posts.db.schema-{schema}").rename(path)
+        make_store(path).prepare()
+    assert (schema_of(path), tables_of(path)) == (schema, before)
+
+
+def test_no_copy_takes_the_place_of_another(path: Path) -> None:
+    make_older(path, 3)
+    make_store(path).prepare()
+    copy, second = (path.with_name(f"posts.db.schema-3{suffix}") for suffix in ("", ".2"))
+    first_copy = copy.read_bytes()
+    shutil.copyfile(copy, path)
+    make_store(path).prepare()
+    assert names_in(path.parent) == {"posts.db", copy.name}  # it would have been the same again
+    shutil.copyfile(copy, path)
+    run_sql(path, "INSERT INTO post (post) VALUES ('of the older postd')")
+    make_store(path).prepare()
+    assert copy.read_bytes() == first_copy
+    assert run_sql(second, "SELECT id, post FROM post ORDER BY id DESC LIMIT 1") == [
+        (POSTS + 2, "of the older postd"),
+    ]
+    assert names_in(path.parent) == {"posts.db", copy.name, second.name}
+
+
+def test_a_file_of_today_is_not_copied(path: Path) -> None:
+    for _ in range(2):
+        make_store(path).prepare()
+    assert names_in(path.parent) == {"posts.db"}
+
+
+def test_the_copy_is_beside_the_file_itself_and_not_beside_a_link_to_it(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir()
+    make_older(path.parent / "elsewhere" / "real.db", 1)
+    path.symlink_to(path.parent / "elsewhere" / "real.db")
+    make_store(path).prepare()
+    assert names_in(path.parent / "elsewhere") == {"real.db", "real.db.schema-1"}
+
+
+@pytest.mark.parametrize("where", [where for where in KINDS if where != "nowhere"])
+def test_a_process_that_is_killed_on_the_way_leaves_the_one_or_the_other(path: Path, where: str) -> None:
+    before = make_older(path, 1)
+    with begin(path, where) as killed:
+        killed.communicate("go\n", timeout=END_MAX_S)
+    assert killed.returncode == -signal.SIGKILL
+    schema = schema_of(path)
+    assert schema == (NEWEST if where == "after the commit" else 1)
+    assert {name: rows for name, rows in tables_of(path).items() if name in before} == before
+    make_store(path).prepare()
+    assert schema_of(path) == NEWEST
+    # What was left unfinished has gone, and what was finished is not there twice.
+    assert names_in(path.parent) == {"posts.db", "posts.db.schema-1"}
+    assert tables_of(path.with_name("posts.db.schema-1")) == before
+
+
+def test_of_several_processes_one_does_it(path: Path) -> None:
+    before = make_older(path, 2)
+    processes = [begin(path) for _ in range(3)]
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "here\n"
+    with locked(path, "IMMEDIATE"):
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        time.sleep(0.2)  # all of them have found an older file by now, and wait for the lock
+    told = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert sorted(line.count("was brought up from schema 2") for line in told) == [0, 0, 1]
+    assert names_in(path.parent) == {"posts.db", "posts.db.schema-2"}
+    assert tables_of(path.with_name("posts.db.schema-2")) == before
+    assert schema_of(path) == NEWEST
+
+
+@contextmanager
+def files_at_most(max_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
+    before = make_older(path, 3, posts=2000)
+    assert tables_of(path) == before  # which empties the log, so that there is nothing that the end would write
+    content = path.read_bytes()
+    with files_at_most(len(content) - 4096), pytest.raises(StoreRefusedError) as caught:
+        make_store(path).prepare()
+    assert caught.value.why.startswith(
+        f"{path}: it is not brought up from schema 3 to {NEWEST}, for the copy that is kept first cannot be made: "
+    )
+    assert caught.value.why.endswith("; it takes 1 MiB in a folder that postd may write to")
+    assert path.read_bytes() == content
+    assert names_in(path.parent) == {"posts.db"}
+    make_store(path).prepare()
+    assert schema_of(path) == NEWEST
+
+
+def test_a_file_that_is_not_what_it_should_be_is_neither_copied_nor_changed(path: Path) -> None:
+    make_older(path, 3)
+    run_sql(path, "DROP TRIGGER post_added")
+    content = path.read_bytes()
+    with pytest.raises(StoreRefusedError, match=r"not those of postd .post_added"):
+        make_store(path).prepare()
+    assert path.read_bytes() == content
+    assert names_in(path.parent) == {"posts.db"}
+
+
+@ensureDeferred
+async def test_a_server_waits_for_an_older_one_that_is_still_at_work(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_older(path, 3)
+    with older_postd(monkeypatch, 3):
+        older = await open_store(lambda: make_store(path))
+    store = make_store(path)
+    with pytest.raises(StoreUnavailableError, match=r"an older postd has it open; .* from schema 3 to"):
+        store.prepare()
+    starting = started(store.start())
+    assert await older.add_post("of the older one") == POSTS + 2
+    assert isinstance(await error_of(store.version()), StoreUnavailableError)
+    assert run_sql(path, "PRAGMA user_version") == [(3,)]
+    await older.stop()
+    await starting
+    assert await store.add_post("of the newer one") == POSTS + 3
+    await store.stop()
+    assert run_sql(path.with_name("posts.db.schema-3"), "SELECT count(*) FROM post") == [(POSTS + 1,)]
+
+
+@ensureDeferred
+async def test_an_older_backup_is_taken_up_by_a_server_that_runs(path: Path) -> None:
+    backup = path.with_name("backup.db")
+    before = make_older(backup, 2)
+    assert tables_of(backup) == before  # its log is in it now
+    store = await open_store(lambda: make_store(path))
+    await store.add_post("gone with the file")
+    backup.rename(path)
+    await wait_until(path.with_name("posts.db.schema-2").exists)
+    await until_it_answers(store)
+    assert (await store.get_post(2)).post == "changed"
+    assert await store.add_post("next") == POSTS + 2
+    await store.stop()
+    assert tables_of(path.with_name("posts.db.schema-2")) == before

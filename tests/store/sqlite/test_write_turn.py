@@ -1,0 +1,370 @@
+"""One SQLite file and several processes: turns at writing, bounded waits, and a file that is replaced under them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import pytest_twisted
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import gatherResults
+from twisted.internet.task import deferLater
+
+from postd.errors import StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.sqlite.database_file import BUSY_TIMEOUT_MS
+from postd.store.sqlite.file_locks import SharedFile
+from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.write_turn import TURN_MAX_S, WriteTurn
+from tests.helpers import PATIENCE_S, locked, run_sql
+from tests.store.contract import error_of, started, until_it_answers
+
+reactor = cast(IReactor, global_reactor)
+
+WAIT_MAX_S = BUSY_TIMEOUT_MS / 1000 + 2.5
+"""What a write may wait, and some for a machine that is busy otherwise."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "posts.db"
+
+
+@pytest_twisted.async_yield_fixture
+async def stores(path: Path) -> AsyncIterator[list[SqliteStore]]:
+    """Two stores on the file; their locks are in each other's way as those of two processes are."""
+    opened = [SqliteStore(str(path), reactor=reactor) for _ in range(2)]
+    for store in opened:
+        store.prepare()
+        await store.start()
+    yield opened
+    for store in opened:
+        await store.stop()
+
+
+class Process:
+    """A process of `tests.store.sqlite.writing`."""
+
+    def __init__(self, path: Path, name: str, many: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.store.sqlite.writing", str(path), name, many],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+
+    def wait_for(self, words: str) -> None:
+        assert self._read() == words
+
+    def write(self, begin: float, end: float) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{begin} {end}\n")
+        self._process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self._read())
+        assert self._process.wait(PATIENCE_S) == 0
+        return result
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@contextmanager
+def processes(path: Path, number: int, many: str) -> Iterator[list[Process]]:
+    made = [Process(path, f"p{n}", many) for n in range(number)]
+    try:
+        for process in made:
+            process.wait_for("open")
+        yield made
+    finally:
+        for process in made:
+            process.kill()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+def test_processes_that_write_all_the_time_share_the_file_evenly(path: Path) -> None:
+    with processes(path, 4, "32") as writers:
+        begin = time.time() + 0.3
+        for writer in writers:
+            writer.write(begin, begin + 2)
+        results = [writer.result() for writer in writers]
+    shares = [len(result["acknowledged"]) for result in results]
+    assert min(shares) >= sum(shares) / len(shares) / 2, shares
+    assert max(result["longest_s"] for result in results) < BUSY_TIMEOUT_MS / 1000
+    assert [result["errors"] for result in results] == [[]] * 4
+    assert run_sql(path, "SELECT count(*) FROM post") == [(sum(shares),)]
+
+
+@ensureDeferred
+async def test_a_store_opens_at_once_while_others_write_all_the_time(path: Path) -> None:
+    with processes(path, 2, "32") as writers:
+        begin = time.time()
+        for writer in writers:
+            writer.write(begin, begin + 4)
+        await deferLater(reactor, 0.5)
+        store = SqliteStore(str(path), reactor=reactor)
+        with at_most(2.5):
+            store.prepare()
+            await store.start()
+            await store.add_post("among theirs")
+        assert time.time() < begin + 4
+        await store.stop()
+        assert [writer.result()["errors"] for writer in writers] == [[], []]
+
+
+@ensureDeferred
+async def test_a_stopped_process_holds_no_writer_up_for_longer_than_a_lock_may(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    with processes(path, 1, "hold") as (holder,):
+        holder.wait_for("holds")
+        holder.signal(signal.SIGSTOP)
+        for _ in range(2):
+            with at_most(WAIT_MAX_S):
+                errors = await gatherResults([started(error_of(store.add_post("x"))) for store in stores])
+            assert [type(error) for error in errors] == [StoreUnavailableError] * 2
+        holder.kill()  # as by kill -9: nothing of it stays
+        with at_most(2):
+            assert {await store.add_post("works again") for store in stores} == {1, 2}
+
+
+@ensureDeferred
+async def test_another_programs_lock_is_waited_for_no_longer_by_those_in_line_nor_by_a_stop(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    with locked(path, "IMMEDIATE"), at_most(WAIT_MAX_S):
+        writing = gatherResults([started(error_of(store.add_post("x"))) for store in stores])
+        await deferLater(reactor, 0.1)
+        await stores.pop().stop()
+        assert [type(error) for error in await writing] == [StoreUnavailableError] * 2
+    with at_most(2):
+        await stores[0].add_post("works again")
+
+
+@ensureDeferred
+async def test_a_process_stuck_in_line_holds_nobody_up_for_long(path: Path, stores: list[SqliteStore]) -> None:
+    turnstile = WriteTurn(str(path))
+    with turnstile.turn():
+        with at_most(TURN_MAX_S + 1.5):
+            await gatherResults([started(store.add_post("past it")) for store in stores])
+        with at_most(2):
+            for _ in range(3):
+                await gatherResults([started(store.add_post("past it")) for store in stores])
+    turnstile.close()
+    assert run_sql(path, "SELECT count(*) FROM post") == [(8,)]
+    # And then they take turns again.
+    await gatherResults([started(store.add_post("in turn")) for store in stores])
+    other = WriteTurn(str(path))
+    for store in stores:
+        with other.turn():
+            waiting = started(store.add_post("waits"))
+            await deferLater(reactor, 0.3)
+            assert not waiting.called
+        await waiting
+    other.close()
+
+
+@ensureDeferred
+async def test_what_is_waited_at_the_turnstile_is_taken_off_what_sqlite_may_wait(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    store, _ = stores
+    turnstile = WriteTurn(str(path))
+
+    async def timeout_after(held_s: float) -> int:
+        timeouts: list[int] = []
+        with turnstile.turn():
+            writing = started(
+                store._write(lambda writer: timeouts.append(writer.execute("PRAGMA busy_timeout").fetchone()[0]))  # noqa: SLF001
+            )
+            await deferLater(reactor, held_s)
+        await writing
+        return timeouts[0]
+
+    assert await timeout_after(0) == BUSY_TIMEOUT_MS
+    assert BUSY_TIMEOUT_MS - 1500 < await timeout_after(0.5) <= BUSY_TIMEOUT_MS - 400
+    assert await timeout_after(0) == BUSY_TIMEOUT_MS
+    turnstile.close()
+
+
+def sqlites_locks(path: Path) -> list[str]:
+    """The bytes of a file that SQLite has locked in this process."""
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{path.stat().st_ino} " in line]
+    return [lock[6] for lock in held if lock[1] == "POSIX" and lock[4] == str(os.getpid())]
+
+
+@ensureDeferred
+async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    """Who does not find them takes itself for the only one, and removes the log."""
+    files = [path, Path(f"{path}-shm")]
+    held = [sqlites_locks(file) for file in files]
+    assert all(held)
+    SharedFile(str(path), os.O_RDONLY).close()
+    SqliteStore(str(path), reactor=reactor).prepare()
+    await stores.pop().stop()
+    assert [sqlites_locks(file) for file in files] == held
+    assert await stores[0].add_post("x") == 1
+
+
+@ensureDeferred
+async def test_nothing_is_left_beside_the_file_and_no_descriptor_of_it_open(path: Path) -> None:
+    def descriptors() -> int:
+        return sum(os.path.realpath(link).startswith(str(path)) for link in Path("/proc/self/fd").iterdir())
+
+    for _ in range(3):
+        store = SqliteStore(str(path), reactor=reactor)
+        store.prepare()
+        await store.start()
+        await store.add_post("x")
+        assert sorted(file.name for file in path.parent.iterdir()) == ["posts.db", "posts.db-shm", "posts.db-wal"]
+        assert descriptors()
+        await store.stop()
+        assert [file.name for file in path.parent.iterdir()] == ["posts.db"]
+        assert descriptors() == 0
+
+
+def make_backup(path: Path, name: str) -> Path:
+    backup = path.with_name(name)
+    SqliteStore(str(backup), reactor=reactor).prepare()
+    run_sql(backup, f"INSERT INTO post (post) VALUES ('{name}')")
+    return backup
+
+
+def texts_in(path: Path) -> set[str]:
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+    return {text for (text,) in run_sql(path, "SELECT post FROM post")}
+
+
+def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
+    """As when backups are moved into its place while all run and write; `ln` shows what became of the old files."""
+    make_backup(path, "first").rename(path)
+    files = [path]
+    with processes(path, 3, "8") as writers:
+        end = time.time() + 9
+        for number, writer in enumerate(writers):
+            writer.write(time.time(), end)
+            time.sleep(0.3 * (number % 2))  # they look after their file at different times
+        for name in ("second", "third"):
+            time.sleep(1)
+            files.append(path.with_name(f"old-{name}"))
+            os.link(path, files[-1])
+            make_backup(path, name).rename(path)
+            replaced = time.time()
+            time.sleep(2.5)
+        results = [writer.result() for writer in writers]
+    found = [texts_in(file) for file in files]
+    assert [names & {"first", "second", "third"} for names in found] == [{"third"}, {"first"}, {"second"}]
+    for result in results:
+        acknowledged = dict(result["acknowledged"])
+        assert acknowledged.keys() <= set().union(*found)
+        # What was acknowledged once they were on the new file is there, and they were there before long.
+        later = {text for text, at in acknowledged.items() if at > replaced + 0.1}
+        assert later
+        assert later <= found[0]
+        assert min(at for text, at in acknowledged.items() if text in later) < end
+        assert all("replaced" in why or "not open" in why or "in use" in why for why in result["errors"]), result
+    assert sum(map(len, found)) == len(set().union(*found))
+
+
+@ensureDeferred
+async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Path, stores: list[SqliteStore]) -> None:
+    early, late = stores
+    await early.add_post("only in the old one")
+    late._watch.stop()  # noqa: SLF001 - it looks again when the test says so
+    make_backup(path, "new").rename(path)
+    await deferLater(reactor, 1.1)
+    await until_it_answers(early)
+    assert await early.add_post("one") == 2
+    beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
+    late._watch_file()  # noqa: SLF001
+    late._watch.start(1, now=False)  # noqa: SLF001
+    await until_it_answers(late)
+    assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
+    assert await late.add_post("two") == 3
+    assert await early.add_post("three") == 4
+    assert texts_in(path) == {"new", "one", "two", "three"}
+
+
+@ensureDeferred
+async def test_processes_that_stop_when_their_file_is_replaced_lose_no_post(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    texts = {f"{name} {n}" for name in "ab" for n in range(50)}
+    await gatherResults([started(stores[text < "b"].add_post(text)) for text in texts])
+    old = path.with_name("old")
+    os.link(path, old)
+    make_backup(path, "new").rename(path)
+    await gatherResults([started(stores.pop().stop()) for _ in range(2)])
+    assert sorted(file.name for file in path.parent.iterdir()) == ["old", "posts.db"]
+    assert texts_in(path) == {"new"}
+    assert texts_in(old) == texts
+
+
+@ensureDeferred
+async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
+    path: Path, stores: list[SqliteStore]
+) -> None:
+    for store in stores:
+        await store.add_post("only in the old one")
+    new = make_backup(path, "new")
+    before = new.read_bytes()
+    new.rename(path)
+    newcomer = SqliteStore(str(path), reactor=reactor)
+    with pytest.raises(StoreUnavailableError, match="in use"):
+        newcomer.prepare()
+    starting = started(newcomer.start())
+    assert path.read_bytes() == before
+    await starting
+    for store in stores:
+        await until_it_answers(store)
+    assert await newcomer.add_post("x") == 2
+    assert {await store.add_post("x") for store in stores} == {3, 4}
+    await newcomer.stop()
+
+
+@ensureDeferred
+async def test_a_link_that_leads_elsewhere_leaves_the_old_file_to_others(tmp_path: Path) -> None:
+    target, other, link = (make_backup(tmp_path / "x", name) for name in ("target", "other", "link"))
+    link.unlink()
+    link.symlink_to(target)
+    store, stays = SqliteStore(str(link), reactor=reactor), SqliteStore(str(target), reactor=reactor)
+    for one in (store, stays):
+        one.prepare()
+        await one.start()
+    await store.add_post("old")
+    link.unlink()
+    link.symlink_to(other)
+    await deferLater(reactor, 1.1)
+    await until_it_answers(store)
+    await stays.add_post("still")
+    assert texts_in(target) == {"target", "old", "still"}
+    await store.add_post("new")
+    assert texts_in(other) == {"other", "new"}
+    for one in (store, stays):
+        await one.stop()

@@ -1,0 +1,85 @@
+"""A process of its own that brings a file up to date: `python -m tests.store.sqlite.upgrading PATH [WHERE]`.
+
+It says `here`, reads a line, and opens the file, again and again as long as that is locked. It tells what it has
+logged. With one of `WHERE` it kills itself on the way.
+"""
+
+import os
+import signal
+import sqlite3
+import sys
+import time
+
+from twisted.logger import capturedLogs, formatEvent
+
+from postd.errors import StoreUnavailableError
+from postd.store.sqlite import upgrade_copy as sqlite_copy
+from postd.store.sqlite.database_file import DatabaseFile, schema_steps
+
+NEWEST = len(schema_steps())
+
+
+def say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
+    sys.stdout.flush()
+
+
+def die() -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+class DiesWithTheCopyInPlace(DatabaseFile):
+    def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
+        super()._keep_copy(connection, schema, known)
+        return die()
+
+
+class DiesBeforeTheCommit(DatabaseFile):
+    def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+        if len(steps) == NEWEST:
+            die()
+        super()._check_tables(connection, steps)
+
+
+class DiesAfterTheCommit(DatabaseFile):
+    def _upgrade(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+        super()._upgrade(connection, steps)
+        die()
+
+
+class DiesWithTheCopyUnfinished(DatabaseFile):
+    def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
+        sqlite_copy._put_in_place = lambda made, wanted: die()  # noqa: SLF001 - nothing public is between
+        return super()._keep_copy(connection, schema, known)
+
+
+KINDS: dict[str, type[DatabaseFile]] = {
+    "nowhere": DatabaseFile,
+    "copy unfinished": DiesWithTheCopyUnfinished,
+    "copy in place": DiesWithTheCopyInPlace,
+    "before the commit": DiesBeforeTheCommit,
+    "after the commit": DiesAfterTheCommit,
+}
+
+
+def main(path: str, where: str = "nowhere") -> None:
+    file = KINDS[where](path)
+    say("here")
+    sys.stdin.readline()
+    with capturedLogs() as events:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                file.open_writer(check_whole=True).close()
+            except StoreUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                break
+    for event in events:
+        say(formatEvent(event) or "")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

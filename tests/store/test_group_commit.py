@@ -1,0 +1,103 @@
+"""Group commit, with a clock and a thread that the test moves by hand."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from postd.errors import NoSuchPostError, StoreBusyError, StoreUnavailableError
+from postd.store.group_commit import BATCH_MAX, QUEUE_MAX, GroupCommit, Outcome
+
+
+class GroupCommitTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.batches: list[Sequence[str]] = []
+        self.done: list[Deferred[Any]] = []
+        self.writes: GroupCommit[str] = GroupCommit(self.commit, in_thread=self.in_thread, clock=self.clock)
+
+    def commit(self, writes: Sequence[str]) -> Sequence[Outcome]:
+        raise AssertionError("the thread is played by the test")
+
+    def in_thread(self, _commit: Callable[..., Any], writes: Sequence[str]) -> Deferred[Any]:
+        self.batches.append(writes)
+        self.done.append(Deferred())
+        return self.done[-1]
+
+    def test_writes_of_one_turn_go_together(self) -> None:
+        results = [self.writes.submit("a"), self.writes.submit("b")]
+        assert self.batches == []
+        self.clock.advance(0)
+        assert self.batches == [["a", "b"]]
+        self.done[0].callback([1, 2])
+        assert [self.successResultOf(result) for result in results] == [1, 2]
+
+    def test_writes_that_come_during_a_batch_make_the_next(self) -> None:
+        self.writes.submit("a")
+        self.clock.advance(0)
+        later = [self.writes.submit("b"), self.writes.submit("c")]
+        self.clock.advance(0)
+        assert self.batches == [["a"]]
+        self.done[0].callback([1])
+        assert self.batches == [["a"], ["b", "c"]]
+        self.done[1].callback([2, 3])
+        assert [self.successResultOf(result) for result in later] == [2, 3]
+
+    def test_a_batch_is_bounded(self) -> None:
+        for n in range(BATCH_MAX + 1):
+            self.writes.submit(str(n))
+        self.clock.advance(0)
+        assert len(self.batches[0]) == BATCH_MAX
+        self.done[0].callback([None] * BATCH_MAX)
+        assert self.batches[1] == [str(BATCH_MAX)]
+
+    def test_the_queue_is_bounded(self) -> None:
+        for n in range(QUEUE_MAX):
+            self.writes.submit(str(n))
+        with pytest.raises(StoreBusyError):
+            self.writes.submit("one too many")
+
+    def test_an_outcome_that_is_an_error_is_its_own_writes_alone(self) -> None:
+        good, bad = self.writes.submit("a"), self.writes.submit("b")
+        self.clock.advance(0)
+        self.done[0].callback([1, NoSuchPostError(7)])
+        assert self.successResultOf(good) == 1
+        self.failureResultOf(bad, NoSuchPostError)
+
+    def test_a_failed_batch_fails_those_that_wait_behind_it(self) -> None:
+        """Else, behind a lock that is waited for, each would wait its whole time, one after the other."""
+        first = self.writes.submit("a")
+        self.clock.advance(0)
+        second = self.writes.submit("b")
+        self.done[0].errback(StoreUnavailableError("locked"))
+        self.failureResultOf(first, StoreUnavailableError)
+        self.failureResultOf(second, StoreUnavailableError)
+        third = self.writes.submit("c")
+        self.clock.advance(0)
+        self.done[1].callback([3])
+        assert self.successResultOf(third) == 3
+
+    def test_a_cancelled_waiter_does_not_hurt_the_others(self) -> None:
+        gone, waiting = self.writes.submit("a"), self.writes.submit("b")
+        gone.addErrback(lambda _: None)
+        gone.cancel()
+        self.clock.advance(0)
+        self.done[0].callback([1, 2])
+        assert self.successResultOf(waiting) == 2
+
+    def test_closing_waits_for_what_was_taken_on(self) -> None:
+        result = self.writes.submit("a")
+        closing = Deferred.fromCoroutine(self.writes.close())
+        with pytest.raises(StoreUnavailableError):
+            self.writes.submit("late")
+        self.clock.advance(0)
+        self.assertNoResult(closing)
+        self.done[0].callback([1])
+        assert self.successResultOf(result) == 1
+        self.successResultOf(closing)
+
+    def test_closing_an_idle_queue_is_immediate(self) -> None:
+        self.successResultOf(Deferred.fromCoroutine(self.writes.close()))

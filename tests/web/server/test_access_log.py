@@ -1,0 +1,287 @@
+"""The lines of the access log, for requests that came through a connection."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+
+from postd.settings.schema import Limits
+from postd.web.redaction import AGENT_MAX_BYTES, FILE_MAX_BYTES, METHODS, PARAMETERS_MAX, PRODUCTS_MAX, USER_MAX_CHARS
+from postd.web.server.access_log import DELAY_S, AccessLog
+from postd.web.server.factory import PostdSite
+from tests.helpers import MemoryTransport, connect
+
+LINE = re.compile(
+    r'(?P<client>\S+) - (?P<user>\S+) \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000\] "(?P<first>(?:[^"\\]|\\.)*)" '
+    r'(?P<status>\d{3}) (?P<bytes>\d+|-) "(?P<referer>(?:[^"\\]|\\.)*)" "(?P<agent>(?:[^"\\]|\\.)*)" '
+    r"route=(?P<route>\S+) scheme=(?P<scheme>\S+) ms=(?P<ms>\d+\.\d) id=(?P<id>[0-9a-f]+-[0-9a-f]+)"
+)
+
+
+class Room(Resource):
+    """Answers at once, but for `/later`; with files below `/files`."""
+
+    isLeaf = True
+    route: str | None = "/room/<id>"
+    username = "alice b"
+
+    def render(self, request: Any) -> Any:
+        request.username, request.auth_scheme, request.route = self.username, "digest", self.route
+        if request.path.startswith(b"/files/"):
+            request.file = request.path
+        return NOT_DONE_YET if request.path == b"/later" else b"hello"
+
+
+class Connection:
+    def __init__(self, *, as_json: bool) -> None:
+        self.clock: Any = Clock()
+        access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
+        self.room = Room()
+        self.site = PostdSite(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
+        self.transport = MemoryTransport()
+        self.channel = connect(self.transport, self.site)
+
+    def ask(self, *requests: str) -> list[str]:
+        """Make requests; return the lines that came of them."""
+        with capturedLogs() as events:
+            for request in requests:
+                self.channel.dataReceived(request.encode("latin-1"))
+            self.clock.advance(DELAY_S)
+        return [line for event in events if "lines" in event for line in event["lines"].split("\n")]
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(as_json=False)
+
+
+def get(target: str, *fields: str) -> str:
+    return "\r\n".join([f"GET {target} HTTP/1.1", "Host: x", *fields, "", ""])
+
+
+def decode(line: str) -> dict[str, str]:
+    match = LINE.fullmatch(line)
+    assert match, line
+    return match.groupdict()
+
+
+def test_a_line_has_all_that_is_known(connection: Connection) -> None:
+    (line,) = connection.ask(get("/room/7?limit=5", "Referer: http://x/", "User-Agent: curl/8"))
+    found = decode(line)
+    assert found.pop("ms") == "0.0"
+    assert found.pop("id")
+    assert found == {
+        "client": "192.0.2.7",
+        "user": "alice%20b",
+        "first": "GET /room/7?limit=5 HTTP/1.1",
+        "status": "200",
+        "bytes": "5",
+        "referer": "http://x/",
+        "agent": "curl/8",
+        "route": "/room/<id>",
+        "scheme": "digest",
+    }
+
+
+def test_as_json_it_has_the_same(connection: Connection) -> None:
+    connection = Connection(as_json=True)
+    (line,) = connection.ask(get("/room/7?limit=5", 'User-Agent: a"b\\c\xc3\xa9\xff'))
+    found = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
+    assert found.pop("id")
+    assert found == {
+        "client": "192.0.2.7",
+        "user": "alice b",
+        "method": "GET",
+        "target": "/room/7?limit=5",
+        "protocol": "HTTP/1.1",
+        "status": 200,
+        "bytes": 5,
+        "referer": None,
+        "agent": "[8 bytes]",
+        "route": "/room/<id>",
+        "scheme": "digest",
+        "ms": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("route", "target", "shown"),
+    [
+        ("/post", "/post", "/post"),
+        ("/", "/", "/"),
+        ("/", "/?", "/?[0 bytes]"),
+        ("/post/<id>", "/post/9007199254740991", "/post/9007199254740991"),
+        ("/post/<id>", "/post/12345678901234567", "/post/[17 bytes]"),
+        ("/board/<id>/delete", "/board/5/delete", "/board/5/delete"),
+        ("/board/<id>/delete", "/board/5x/delete", "/board/[9 bytes]"),
+        ("/board/<id>/delete", "/board/5/delete/hunter2", "/board/5/delete/[7 bytes]"),
+        ("/post", "/post/hunter2", "/post/[7 bytes]"),
+        ("/post", "/post/", "/post/"),
+        ("/post", "/post//", "/post/[1 bytes]"),
+        ("/post", "/p%6Fst", "/[6 bytes]"),
+        ("/post", "/posts", "/[5 bytes]"),
+        ("/.well-known/x", "/.well-known/x", "/.well-known/x"),
+        ("/.well-known/x", "/qwell-known/x", "/[13 bytes]"),
+        (None, "/wp-login.php?a", "/[12 bytes]?[1 bytes]"),
+        (None, "/eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "/[29 bytes]"),
+        ("/post", "http://u.example:80/post?limit=1", "/post?limit=1"),
+        ("/post", "http://u.example", "/"),
+        ("/post", "/post?limit=20&after=5", "/post?limit=20&after=5"),
+        ("/post", "/post?limit=20&password=hunter2", "/post?limit=20&[16 bytes]"),
+        ("/post", "/post?a=b&limit=20&c=d", "/post?limit=20&[7 bytes]"),
+        ("/post", "/post?limit=hunter2", "/post?[13 bytes]"),
+        ("/post", "/post?limit=12345678901234567", "/post?[23 bytes]"),
+        ("/post", "/post?next=/x?limit=1", "/post?[15 bytes]"),
+        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * PARAMETERS_MAX + "[736 bytes]"),
+        ("/room", '/files/a%20"\\.txt', '/files/a%20\\"\\\\.txt'),
+        ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/[{FILE_MAX_BYTES + 6} bytes]"),
+    ],
+)  # fmt: skip
+def test_a_target_is_shown_as_far_as_it_is_known(
+    connection: Connection, route: str | None, target: str, shown: str
+) -> None:
+    connection.room.route = route
+    (line,) = connection.ask(get(target))
+    assert decode(line)["first"] == f"GET {shown} HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("referer", "shown"),
+    [
+        ("https://posts.example", "https://posts.example"),
+        ("https://posts.example/", "https://posts.example/"),
+        ("http://[::1]:8080/x", "http://[::1]:8080/[1 bytes]"),
+        ("http://127.0.0.1:8080/?next=/login?password=hunter2", "http://127.0.0.1:8080/[29 bytes]"),
+        ("https://alice:hunter2@posts.example/", "[36 bytes]"),
+        ("https://alice:12345@posts.example/", "[34 bytes]"),
+        ("https://posts.example?a", "[23 bytes]"),
+        ("https://Posts.example/", "[22 bytes]"),
+        ("https://" + "a" * 43 + "/", "[52 bytes]"),
+        ("android-app://x/", "[16 bytes]"),
+        ("/x", "[2 bytes]"),
+        ("", "[0 bytes]"),
+        ("http://x/" + "\xff" * 8000, "http://x/[8000 bytes]"),
+    ],
+)
+def test_a_referer_is_shown_as_its_origin(connection: Connection, referer: str, shown: str) -> None:
+    (line,) = connection.ask(get("/room/1", f"Referer: {referer}"))
+    assert decode(line)["referer"] == shown
+
+
+CHROMIUM = (
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0.0.0 Safari/537.36",
+    "Mozilla/5.0 AppleWebKit/537.36 Chrome/126.0.0.0 Safari/537.36 [39 bytes]",
+)
+
+
+@pytest.mark.parametrize(
+    ("agent", "shown"),
+    [
+        ("curl/7.88.1", "curl/7.88.1"),
+        ("python-httpx/0.27.0", "python-httpx/0.27.0"),
+        CHROMIUM,
+        ("agent/hunter2", "[13 bytes]"),
+        ('" 200 \\" \t\x85', "[11 bytes]"),
+        ("", "[0 bytes]"),
+        ("a/1 " * 100 + "b", "a/1 " * PRODUCTS_MAX + "[369 bytes]"),
+        ("x" * (AGENT_MAX_BYTES - 5) + " curl/8", f"[{AGENT_MAX_BYTES + 2} bytes]"),
+        ("\xff" * 8000, "[8000 bytes]"),
+    ],
+)
+def test_an_agent_is_shown_as_its_products(connection: Connection, agent: str, shown: str) -> None:
+    (line,) = connection.ask(get("/room/1", f"User-Agent: {agent}"))
+    assert decode(line)["agent"] == shown
+    assert line.isascii()
+    assert line.isprintable()
+
+
+def test_a_method_is_shown_if_it_is_registered(connection: Connection) -> None:
+    for method, shown in (("PROPFIND", "PROPFIND"), ("hunter2", "[7 bytes]"), ("get", "[3 bytes]")):
+        (line,) = connection.ask(f"{method} /room/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert decode(line)["first"] == f"{shown} /room/1 HTTP/1.1"
+    assert len(METHODS) >= 39
+
+
+def test_a_name_of_a_user_has_a_bound() -> None:
+    for as_json in (False, True):
+        connection = Connection(as_json=as_json)
+        connection.room.username = "\x85" + "ü" * 1000
+        (line,) = connection.ask(get("/room/1"))
+        shown = json.loads(line)["user"] if as_json else decode(line)["user"]
+        assert len(shown) == USER_MAX_CHARS + len("...")
+        assert line.isprintable()
+
+
+def test_the_time_of_a_body_counts(connection: Connection) -> None:
+    connection.ask("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+    connection.clock.advance(1)
+    (line,) = connection.ask("b")
+    assert decode(line)["ms"] == "1100.0"  # and what `ask` has waited for the log
+
+
+def test_each_request_has_an_id_of_its_own(connection: Connection) -> None:
+    lines = [*connection.ask(get("/a"), get("/b")), *Connection(as_json=False).ask(get("/c"))]
+    assert len({decode(line)["id"] for line in lines}) == 3
+
+
+def test_how_long_it_took_is_from_the_head_to_the_answer(connection: Connection) -> None:
+    connection.ask(get("/later"))
+    request = connection.channel.request
+    assert request is not None
+    connection.clock.advance(1.25)
+    with capturedLogs() as events:
+        request.write(b"")
+        request.finish()
+        connection.clock.advance(DELAY_S)
+    assert decode(events[-1]["lines"])["ms"] == "1350.0"  # and what `ask` has waited for the log
+
+
+def test_a_client_that_went_before_its_answer_has_a_line(connection: Connection) -> None:
+    connection.ask(get("/later"))
+    with capturedLogs() as events:
+        connection.transport.loseConnection()
+        connection.clock.advance(DELAY_S)
+    assert decode(events[-1]["lines"])["status"] == "499"
+
+
+@pytest.mark.parametrize(
+    ("sent", "first", "status"),
+    [
+        ("GET /a HTTP/2.0\r\nHost: x\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "505"),
+        ("GET /a HTTP/1.1\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "400"),
+        ("\x16\x03\x01", "-", "400"),
+    ],
+    ids=["version", "host", "tls"],
+)
+def test_what_is_refused_has_a_line(connection: Connection, sent: str, first: str, status: str) -> None:
+    (line,) = connection.ask(sent)
+    found = decode(line)
+    assert (found["first"], found["status"], found["route"]) == (first, status, "-")
+
+
+def test_lines_go_out_in_bundles_and_the_rest_at_the_end(connection: Connection) -> None:
+    with capturedLogs() as events:
+        for _ in range(3):
+            connection.channel.dataReceived(get("/a").encode())
+        assert events == []
+        connection.site.stopFactory()
+        assert len(events) == 1
+        connection.channel.dataReceived(get("/b").encode())
+    assert [event["lines"].count("\n") + 1 for event in events] == [3, 1]
+
+
+def test_nobody_has_to_keep_one() -> None:
+    clock: Any = Clock()
+    transport = MemoryTransport()
+    with capturedLogs() as events:
+        channel = connect(transport, PostdSite(Room(), limits=Limits(), reactor=clock))
+        channel.dataReceived(get("/a").encode())
+        clock.advance(1)
+    assert b"hello" in transport.value()
+    assert events == []

@@ -1,0 +1,294 @@
+"""The channel and its requests, on the bytes of a connection."""
+
+import json
+from typing import Any
+
+import pytest
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+from zope.interface.verify import verifyObject
+
+from postd.web.server.access_log import DELAY_S
+from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
+from postd.web.streaming import Flow
+from tests.helpers import MemoryTransport, connect, make_site
+
+LIMIT = 100
+
+
+class Recorder(Resource):
+    """Notes the bodies that get through."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+        self.username: str | None = None
+
+    def render(self, request: Any) -> Any:
+        request.username = self.username
+        self.bodies.append(request.content.read())
+        return NOT_DONE_YET if request.path == b"/never" else b"done"
+
+
+class HalfClosableTransport(MemoryTransport):
+    full = False
+    closes_slowly = False
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if self.full and self.producer is not None:
+            self.producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        self.disconnecting = True
+        if not self.closes_slowly:
+            super().loseConnection()
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.recorder = Recorder()
+        self.transport = HalfClosableTransport()
+        site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
+        self.channel = connect(self.transport, site)
+
+    def send(self, data: bytes) -> bytes:
+        """Send bytes; return what came back."""
+        self.transport.clear()
+        self.channel.dataReceived(data)
+        answer: bytes = self.transport.value()
+        return answer
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+def head(*fields: str) -> bytes:
+    return "".join(f"{line}\r\n" for line in ("POST /post HTTP/1.1", "Host: x", *fields, "")).encode()
+
+
+def check_refused(answer: bytes, connection: Connection) -> None:
+    top, body = answer.split(b"\r\n\r\n", 1)
+    assert top.startswith(b"HTTP/1.1 413 Content Too Large\r\n")
+    assert b"Connection: close" in top
+    assert b"Content-Length: %d" % len(body) in top
+    assert json.loads(body)["status"] == 413
+    assert connection.recorder.bodies == []
+    # The answer's end can be read, what still comes is thrown away, and nothing of it is taken for a request.
+    assert connection.transport.write_closed
+    assert connection.send(b"x" * 10_000 + b"\r\nPOST /post HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == b""
+    assert connection.transport.connected
+    connection.clock.advance(LINGER_S)
+    assert connection.transport.aborted
+    assert connection.recorder.bodies == []
+    assert connection.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**4000], ids=["1", "2", "3", "4"])
+def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connection, length: int) -> None:
+    check_refused(connection.send(head(f"Content-Length: {length}")), connection)
+
+
+class PipelineTests:
+    """A client that sends request after request without waiting for the answers."""
+
+    GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    def test_they_are_answered_in_order_one_a_turn(self, connection: Connection) -> None:
+        posts = b"".join(head("Content-Length: 1") + b"%d" % n for n in range(5))
+        connection.send(posts)
+        assert connection.recorder.bodies == [b"0"]
+        for _ in range(4):
+            connection.clock.advance(0)
+        assert connection.recorder.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+    def test_none_is_taken_and_no_more_is_read_while_the_answers_are_not_read(self, connection: Connection) -> None:
+        connection.send(self.GET * 5)
+        connection.channel.pauseProducing()
+        for _ in range(9):
+            connection.clock.advance(0)
+        assert len(connection.recorder.bodies) == 1
+        assert connection.transport.producerState == "paused"
+        connection.channel.resumeProducing()
+        for _ in range(9):
+            connection.clock.advance(0)
+        assert len(connection.recorder.bodies) == 5
+        assert connection.transport.producerState == "producing"
+
+    def test_no_more_is_read_once_an_answer_has_filled_the_buffer(self, connection: Connection) -> None:
+        """The transport asks for the pause while the answer is written, when stock Twisted does not stop reading."""
+        connection.transport.full = True
+        connection.send(self.GET)
+        assert connection.transport.producerState == "paused"
+
+    def test_no_more_is_read_than_a_little_behind_a_request_that_takes_its_time(self, connection: Connection) -> None:
+        connection.send(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.send(self.GET * (INPUT_MAX_BYTES // len(self.GET)))
+        assert connection.transport.producerState == "producing"
+        connection.send(self.GET * 5)
+        assert connection.transport.producerState == "paused"
+
+    def test_a_stream_that_comes_to_a_full_connection_waits(self, connection: Connection) -> None:
+        connection.channel.pauseProducing()
+        flow = Flow(None)
+        connection.channel.registerProducer(flow, streaming=True)
+        assert flow.paused
+
+    def test_reading_goes_on_when_there_is_room_again(self, connection: Connection) -> None:
+        sent = INPUT_MAX_BYTES // len(self.GET) + 5
+        connection.send(self.GET * sent)
+        assert connection.transport.producerState == "paused"
+        for _ in range(sent):
+            connection.clock.advance(0)
+        assert connection.transport.producerState == "producing"
+        assert len(connection.recorder.bodies) == sent
+        connection.send(self.GET)
+        assert len(connection.recorder.bodies) == sent + 1
+
+    def test_what_follows_a_request_to_close_is_not_taken(self, connection: Connection) -> None:
+        connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + self.GET)
+        connection.clock.advance(1)
+        assert len(connection.recorder.bodies) == 1
+        # Its end of the connection is read to the end: closed with unread input, it could lose the answer.
+        assert connection.transport.write_closed
+        connection.channel.readConnectionLost()
+        assert not connection.transport.connected
+
+    def test_a_client_that_leaves_leaves_nothing_behind(self, connection: Connection) -> None:
+        connection.send(self.GET * 3)
+        connection.transport.loseConnection()
+        connection.clock.advance(DELAY_S)
+        assert connection.clock.getDelayedCalls() == []
+        assert len(connection.recorder.bodies) == 1
+
+
+def test_nothing_is_taken_after_a_bad_request(connection: Connection) -> None:
+    """Over TLS what comes in goes on coming in, record by record."""
+    connection.transport.closes_slowly = True
+    assert connection.send(b"POST /post HTTP/1.1\r\nBad Name: x\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert connection.send(b"\r\n") == b""
+    assert connection.send(head("Content-Length: 1") + b"x") == b""
+    assert connection.recorder.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [("identity", 400), ("gzip", 400), ("gzip, chunked", 501), ("chunked, chunked", 400), ("", 400)],
+)
+def test_a_body_in_another_coding_is_never_taken_for_a_request(
+    connection: Connection, coding: str, status: int
+) -> None:
+    hidden = head("Content-Length: 1") + b"x"
+    assert connection.send(head(f"Transfer-Encoding: {coding}") + hidden).startswith(b"HTTP/1.1 %d " % status)
+    connection.clock.advance(1)
+    assert connection.recorder.bodies == []
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: x\r\nHost: x\r\n", b"Host: x\r\nHost: y\r\n"])
+def test_a_request_has_one_host(connection: Connection, hosts: bytes) -> None:
+    answer = connection.send(b"GET /post HTTP/1.1\r\n" + hosts + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"application/problem+json" in answer
+    assert connection.recorder.bodies == []
+
+
+def test_http_1_0_may_do_without_a_host(connection: Connection) -> None:
+    assert connection.send(b"GET /post HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_client_that_asks_first_is_not_told_to_go_on(connection: Connection) -> None:
+    answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT + 1}"))
+    assert b"100 Continue" not in answer
+    check_refused(answer, connection)
+
+
+def test_a_client_that_asks_first_with_a_body_within_the_limit_is(connection: Connection) -> None:
+    answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT}"))
+    assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(b"x" * LIMIT)
+    assert connection.recorder.bodies == [b"x" * LIMIT]
+
+
+def test_a_body_sent_with_its_head_is_refused_too(connection: Connection) -> None:
+    check_refused(connection.send(head(f"Content-Length: {LIMIT + 1}") + b"x" * (LIMIT + 1)), connection)
+
+
+def test_a_chunked_body_is_cut_off_where_it_passes_the_limit(connection: Connection) -> None:
+    assert connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"x" * LIMIT + b"\r\n") == b""
+    check_refused(connection.send(b"1\r\nx\r\n0\r\n\r\n"), connection)
+
+
+def test_chunks_in_one_piece_are_refused_once(connection: Connection) -> None:
+    chunks = b"33\r\n" + b"x" * 0x33 + b"\r\n"
+    check_refused(connection.send(head("Transfer-Encoding: chunked") + chunks * 5 + b"0\r\n\r\n"), connection)
+
+
+def test_a_body_of_just_the_limit_is_taken(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT}") + b"x" * LIMIT)
+    connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"y" * LIMIT + b"\r\n0\r\n\r\n")
+    assert connection.recorder.bodies == [b"x" * LIMIT, b"y" * LIMIT]
+    assert connection.transport.connected
+
+
+def test_a_refused_client_that_hangs_up_leaves_nothing_behind(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT + 1}"))
+    connection.transport.loseConnection()
+    connection.clock.advance(DELAY_S)
+    assert connection.clock.getDelayedCalls() == []
+
+
+def test_a_refused_client_that_has_said_its_last_is_let_go(connection: Connection) -> None:
+    connection.send(head(f"Content-Length: {LIMIT + 1}") + b"the body begins")
+    connection.channel.readConnectionLost()
+    assert not connection.transport.connected
+
+
+def test_a_channel_can_be_half_closed(connection: Connection) -> None:
+    assert verifyObject(IHalfCloseableProtocol, connection.channel)
+
+
+def test_a_connection_without_a_request_is_closed(connection: Connection) -> None:
+    connection.clock.advance(59)
+    assert connection.transport.connected
+    connection.clock.advance(2)
+    assert not connection.transport.connected
+
+
+def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
+    with capturedLogs() as events:
+        connection.send(b'GET /post?a HTTP/1.1\r\nHost: x\r\n\r\nGET /b"\\ HTTP/1.1\r\nHost: x\r\n\r\n')
+        connection.clock.advance(DELAY_S)
+    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
+    first, second = event["lines"].splitlines()
+    assert '"GET /[4 bytes]?[1 bytes] HTTP/1.1" 200 4 ' in first
+    assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
+
+
+def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection) -> None:
+    """Even somebody whose name looks like a token: it is not theirs to hide in the log."""
+    connection.recorder.username = "https://idp.example#eyJx.alice"
+    with capturedLogs() as events:
+        connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.clock.advance(DELAY_S)
+    (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
+    assert " - https://idp.example#eyJx.alice " in event["lines"]
+
+
+def test_no_answer_names_the_library(connection: Connection) -> None:
+    answer = connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Server:" not in answer
+    assert b"Date: " in answer
+
+
+def test_http2_is_not_offered() -> None:
+    site = make_site(Resource())
+    assert site.acceptableProtocols() == [b"http/1.1"]

@@ -1,0 +1,175 @@
+"""How many connections one address may have (contract: `[limits] connections`), in memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+
+from postd.monitoring.tally import Tally
+from postd.net.proxy_protocol import ProxyProtocolEndpoint
+from postd.settings.schema import Limits
+from postd.web.peer import Clients
+from postd.web.server.factory import FULL_NOTE_S, PostdSite
+from tests.helpers import MemoryTransport
+from tests.web.server.connections import Recorder
+
+CLIENT, OTHER, PROXY = "203.0.113.9", "203.0.113.10", "10.0.0.1"
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def address(host: str) -> IAddress:
+    if host == "unix":
+        made: IAddress = UNIXAddress(None)
+        return made
+    return (IPv6Address if ":" in host else IPv4Address)("TCP", host, 4711)
+
+
+class Front:
+    """A site that trusts `PROXY`, and connections to it."""
+
+    def __init__(self, connections: int) -> None:
+        self.clock, self.tally = Clock(), Tally()
+        self.clients = Clients((PROXY,))
+        self.site: Any = PostdSite(
+            Recorder(),
+            limits=Limits(connections=connections),
+            tally=self.tally,
+            group_of=self.clients.connection_group,
+            reactor=self.clock,
+        )
+        endpoint: Any = self
+        ProxyProtocolEndpoint(endpoint).listen(self.site)
+
+    def listen(self, factory: Any) -> None:
+        self.proxied = factory
+
+    def open(self, host: str, *, factory: Any = None) -> MemoryTransport:
+        transport = MemoryTransport(peerAddress=address(host))
+        transport.protocol = (factory or self.site).buildProtocol(address(host))
+        transport.protocol.makeConnection(transport)
+        return transport
+
+    def open_through_haproxy(self, host: str, header: bytes) -> MemoryTransport:
+        transport = self.open(host, factory=self.proxied)
+        if transport.connected:
+            transport.protocol.dataReceived(header + GET)
+        return transport
+
+    def accepted(self, *hosts: str) -> list[bool]:
+        return [not self.open(host).aborted for host in hosts]
+
+
+def v1(host: str) -> bytes:
+    return b"PROXY TCP4 %b 192.0.2.1 5000 80\r\n" % host.encode()
+
+
+@pytest.mark.parametrize(("connections", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
+def test_one_address_has_at_most_half_of_the_connections(connections: int, most: int) -> None:
+    front = Front(connections)
+    assert front.accepted(*[CLIENT] * (most + 2)) == [True] * most + [False] * 2
+    assert front.tally.connections_refused == 2
+    assert front.accepted(OTHER) == [connections > most]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "accepted"),
+    [
+        (("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"), [True, False, True]),
+        (("::ffff:203.0.113.9", CLIENT), [True, False]),
+        (("fe80::1%eth0", "fe80::2%eth1"), [True, False]),
+        ((PROXY,) * 3, [True] * 3),
+        (("::ffff:10.0.0.1",) * 3, [True] * 3),
+        (("unix",) * 3, [True] * 3),
+    ],
+    ids=["IPv6 by /64", "mapped IPv4", "link-local", "trusted proxy", "mapped trusted proxy", "unix"],
+)
+def test_what_counts_as_one_address(hosts: Sequence[str], accepted: list[bool]) -> None:
+    assert Front(3).accepted(*hosts) == accepted
+
+
+def test_trusted_proxies_are_bound_by_the_whole_limit() -> None:
+    assert Front(4).accepted(*[PROXY] * 6) == [True] * 4 + [False] * 2
+
+
+def test_a_connection_that_has_ended_no_longer_counts() -> None:
+    front = Front(4)
+    for sent, waited_s in ((b"", 0), (b"no HTTP\r\n\r\n", 0), (GET, 0), (GET[:-2], 1000), (b"", 1000)):
+        for _ in range(3):
+            transports = [front.open(CLIENT), front.open(CLIENT)]
+            assert front.open(CLIENT).aborted
+            assert not any(transport.aborted for transport in transports)
+            for transport in transports:
+                transport.protocol.dataReceived(sent)
+            front.clock.advance(waited_s)
+            for transport in transports:
+                if transport.connected:
+                    transport.loseConnection()
+    assert front.site._groups == {}  # noqa: SLF001 - a leak would show after days
+
+
+def test_a_proxy_header_moves_a_connection_to_its_client() -> None:
+    front = Front(4)
+    first = [front.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(2)]
+    assert [transport.aborted for transport in first] == [False] * 2
+    assert all(b"200 OK" in transport.value() for transport in first)
+    refused = front.open_through_haproxy(OTHER, v1(CLIENT))
+    assert refused.aborted
+    assert refused.value() == b""
+    assert len(front.site.resource.seen) == 2
+    assert not front.open_through_haproxy(OTHER, v1("203.0.113.11")).aborted
+    first[0].loseConnection()
+    assert not front.open_through_haproxy(OTHER, v1(CLIENT)).aborted
+
+
+def test_proxy_headers_without_an_address_leave_a_connection_with_its_peer() -> None:
+    front = Front(4)
+    opened = [front.open_through_haproxy(OTHER, b"PROXY UNKNOWN\r\n") for _ in range(3)]
+    assert [transport.aborted for transport in opened] == [False, False, True]
+
+
+def test_connections_without_a_proxy_header_yet_count_as_the_peer() -> None:
+    front = Front(4)
+    assert [front.open(OTHER, factory=front.proxied).aborted for _ in range(3)] == [False, False, True]
+
+
+def test_connections_through_haproxy_end_without_a_trace() -> None:
+    front = Front(4)
+    for _ in range(3):
+        for host in (CLIENT, OTHER, PROXY):
+            front.open_through_haproxy(OTHER, v1(host)).loseConnection()
+        front.open(OTHER, factory=front.proxied).loseConnection()
+        front.open_through_haproxy(OTHER, b"no header\r\n")
+        opened = [front.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(3)]
+        for transport in opened[:2]:
+            transport.loseConnection()
+    assert front.site._groups == {}  # noqa: SLF001 - as above
+
+
+def test_a_reload_changes_who_is_trusted_for_new_connections() -> None:
+    front = Front(4)
+    proxies = [front.open(PROXY), front.open(PROXY)]
+    clients = [front.open(CLIENT), front.open(CLIENT)]
+    settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
+    front.site.renew(front.site.resource, group_of=Clients((CLIENT,)).connection_group, **settings)
+    assert front.accepted(CLIENT, PROXY) == [True] * 2
+    for transport in (*proxies, *clients):
+        transport.loseConnection()
+    assert front.site._groups == {PROXY: 1}  # noqa: SLF001 - as above
+
+
+def test_the_log_names_an_address_at_most_once_a_minute() -> None:
+    front = Front(6)
+    with capturedLogs() as events:
+        front.accepted(*[CLIENT] * 5)
+        front.clock.advance(FULL_NOTE_S - 1)
+        front.accepted(CLIENT)
+        (event,) = events
+        front.clock.advance(1)
+        front.accepted(*[CLIENT] * 5)  # those of a minute ago were idle for too long
+    assert len(events) == 2
+    line = event["log_format"].format(**event)
+    assert line.startswith(f"{CLIENT} has 3 connections, half of [limits] connections")

@@ -1,0 +1,127 @@
+"""The router, over a small application of its own."""
+
+import gc
+import weakref
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Any, cast
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.web.resource import IResource
+from zope.interface.verify import verifyObject
+
+from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
+from postd.web.responses import TEXT, Answer, Stream, make_answer, make_stream
+from postd.web.server.routing import Application, Router
+from tests.helpers import MemoryTransport, connect, make_site
+
+
+class Views:
+    app = Application()
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[bytes]] = []
+        self.cancelled = 0
+
+    @app.route("/post", methods=["GET"])
+    async def wait(self, _request: Any) -> Answer:
+        self.waiting.append(Deferred(self._cancel))
+        return make_answer(HTTPStatus.OK, TEXT, await self.waiting[-1], {})
+
+    @app.route("/post/begun")
+    async def begin_and_fail(self, _request: Any) -> Stream:
+        return make_stream(TEXT, self._fail_in_the_middle(), {})
+
+    async def _fail_in_the_middle(self) -> AsyncGenerator[bytes]:
+        yield b"begun"
+        raise ValueError("secret")
+
+    def _cancel(self, _: Deferred[bytes]) -> None:
+        self.cancelled += 1
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.views = Views()
+        self.router = Router(self.views)
+        self.transport = MemoryTransport()
+        self.send = connect(self.transport, make_site(cast(IResource, self.router))).dataReceived
+
+    def get(self, path: str, method: str = "GET") -> None:
+        self.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+def test_it_is_a_resource(connection: Connection) -> None:
+    assert verifyObject(IResource, connection.router)
+
+
+def test_an_answer_may_take_its_time(connection: Connection) -> None:
+    connection.get("/post")
+    assert connection.transport.value() == b""
+    connection.views.waiting[0].callback(b"answer")
+    assert connection.transport.value().endswith(b"\r\n\r\nanswer")
+
+
+def test_a_client_that_goes_away_ends_what_is_done_for_it(connection: Connection) -> None:
+    connection.get("/post")
+    connection.transport.loseConnection()
+    assert connection.views.cancelled == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StoreUnavailableError("why"), b"503 Service Unavailable"),
+        (StoreBusyError("why"), b"503 Service Unavailable"),
+        (StoreFullError("why"), b"507 Insufficient Storage"),
+    ],
+)
+def test_a_store_that_is_away_asks_to_come_again(connection: Connection, error: Exception, status: bytes) -> None:
+    connection.get("/post")
+    connection.views.waiting[0].errback(error)
+    answer = connection.transport.value()
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert b"Retry-After: 1\r\n" in answer
+    assert b"why" not in answer
+
+
+def test_an_unexpected_error_tells_the_client_nothing(connection: Connection) -> None:
+    connection.get("/post")
+    connection.views.waiting[0].errback(ValueError("secret"))
+    answer = connection.transport.value()
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error")
+    assert b"application/problem+json" in answer
+    assert b"secret" not in answer
+    assert b"Traceback" not in answer
+
+
+def test_an_answer_that_cannot_be_finished_is_cut_off(connection: Connection) -> None:
+    """A chunked body that ended in the regular way would be taken for whole."""
+    connection.get("/post/begun")
+    assert b"begun" in connection.transport.value()
+    assert connection.transport.aborted
+    assert not connection.transport.value().endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("method", ["get", "Get", "head"])
+def test_methods_are_case_sensitive(connection: Connection, method: str) -> None:
+    connection.get("/post", method)
+    assert connection.transport.value().startswith(b"HTTP/1.1 405 Method Not Allowed")
+
+
+def test_an_answer_that_took_its_time_leaves_nothing_to_the_garbage_collector(connection: Connection) -> None:
+    connection.get("/post")
+    channel: Any = connection.send.__self__  # type: ignore[attr-defined]
+    request = weakref.ref(channel.request)
+    gc.disable()
+    try:
+        connection.views.waiting.pop().callback(b"answer")
+        assert request() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,68 @@
+"""What the kernel tells of a connection: of real ones."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from postd.web.server.socket_state import bytes_taken, has_unread
+from tests.helpers import PATIENCE_S, MemoryTransport
+
+DEADLINE_S = PATIENCE_S
+
+
+class Pair:
+    """The two ends of a connection; ours as transports have it, under TLS and the PROXY protocol."""
+
+    def __init__(self, kind: str) -> None:
+        if kind == "unix":
+            self.ours, self.client = socket.socketpair()
+        else:
+            with closing(socket.create_server(("127.0.0.1", 0))) as server:
+                self.client = socket.create_connection(server.getsockname())
+                self.ours = server.accept()[0]
+        self.transport: Any = SimpleNamespace(transport=SimpleNamespace(transport=SimpleNamespace(socket=self.ours)))
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = Pair(request.param)
+    with closing(made.ours), closing(made.client):
+        yield made
+
+
+def test_unread_bytes_are_seen(pair: Pair) -> None:
+    assert not has_unread(pair.transport)
+    pair.client.sendall(b"x")
+    deadline = time.monotonic() + DEADLINE_S
+    while not has_unread(pair.transport):
+        assert time.monotonic() < deadline
+    pair.ours.recv(10)
+    assert not has_unread(pair.transport)
+
+
+def test_what_is_taken_is_counted() -> None:
+    pair = Pair("tcp")
+    with closing(pair.ours), closing(pair.client):
+        before = bytes_taken(pair.transport)
+        pair.ours.sendall(b"x" * 1000)
+        deadline = time.monotonic() + DEADLINE_S
+        while bytes_taken(pair.transport) != before + 1000:
+            assert time.monotonic() < deadline
+
+
+def test_a_unix_socket_does_not_tell() -> None:
+    pair = Pair("unix")
+    with closing(pair.ours), closing(pair.client):
+        pair.ours.sendall(b"x" * 1000)
+        assert bytes_taken(pair.transport) == 0
+
+
+def test_without_a_socket_there_is_nothing() -> None:
+    transport = MemoryTransport()
+    assert bytes_taken(transport) == 0
+    assert not has_unread(transport)

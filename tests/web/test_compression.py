@@ -1,0 +1,240 @@
+"""Lists that are sent with gzip: the two forms of one text, and how they are told apart."""
+
+import gzip
+import random
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor
+from twisted.internet.task import Clock, deferLater
+
+from postd.reactor import IReactor
+from postd.web import compression as compress
+from postd.web.compression import INLINE_MAX_BYTES, LEAST_BYTES, VARY, Text
+from postd.web.events import Events
+from postd.web.posts import PostApi
+from postd.web.responses import TEXT
+from postd.web.server.driver import ViewResource
+from postd.web.server.routing import Router
+from tests.helpers import Answer, InMemoryApi, forget_own, make_site
+from tests.web.wire import Asked, Worker, ask, begin
+
+GZIP = {"Accept-Encoding": "gzip, deflate, br"}
+STEP_S = 0.01
+
+
+def unzip(answer: Answer) -> bytes:
+    """Check that an answer is one gzip stream and no more; return what is in it."""
+    assert answer.header("Content-Encoding") == "gzip"
+    inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    text = inflating.decompress(answer.body)
+    assert (inflating.eof, inflating.unused_data) == (True, b"")
+    assert gzip.decompress(answer.body) == text
+    return text
+
+
+def fill(api: InMemoryApi, count: int = 40) -> None:
+    for n in range(count):
+        api.add(f"post number {n}, with some words to it")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Where each compressed form was made, in order."""
+    made: list[threading.Thread] = []
+
+    def note(text: bytes) -> bytes:
+        made.append(threading.current_thread())
+        return gzip.compress(text)
+
+    monkeypatch.setattr(compress, "compress", note)
+    return made
+
+
+@pytest.fixture
+def full(api: InMemoryApi) -> InMemoryApi:
+    fill(api)
+    return api
+
+
+class ListTests:
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30", "/post?after=3", "/post?limit=30&after=3"])
+    def test_it_has_two_forms(self, full: InMemoryApi, path: str) -> None:
+        plain, zipped = ask(full, "GET", path), ask(full, "GET", path, None, GZIP)
+        assert unzip(zipped) == plain.body
+        assert len(zipped.body) < len(plain.body)
+        assert plain.header("Content-Encoding") is None
+        etag = plain.header("ETag") or ""
+        assert zipped.header("ETag") == etag[:-1] + '-gzip"'
+        for name in ("Content-Type", "Cache-Control", "Link", "X-Content-Type-Options"):
+            assert zipped.header(name) == plain.header(name)
+        assert plain.header("Vary") == zipped.header("Vary") == "Accept-Encoding"
+
+    @pytest.mark.parametrize("value", ["", "identity", "gzip;q=0", "br", ["gzip", "gzip;q=0"], "gzip;q=x"])
+    def test_who_does_not_take_it_is_sent_the_text(self, full: InMemoryApi, value: Any) -> None:
+        answer, plain = ask(full, "GET", "/post", None, {"Accept-Encoding": value}), ask(full, "GET", "/post")
+        forget_own(answer, plain)
+        assert answer == plain
+
+    @pytest.mark.parametrize("value", ["x-gzip", "*", ["br", "gzip"], "identity;q=0, gzip;q=0.1"])
+    def test_whoever_takes_it_is_sent_it(self, full: InMemoryApi, value: Any) -> None:
+        assert unzip(ask(full, "GET", "/post", None, {"Accept-Encoding": value})) == ask(full, "GET", "/post").body
+
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
+    def test_head_has_the_headers_of_get(self, full: InMemoryApi, path: str) -> None:
+        got, head = ask(full, "GET", path, None, GZIP), ask(full, "HEAD", path, None, GZIP)
+        forget_own(got, head)
+        assert (head.status, head.headers, head.body) == (200, got.headers, b"")
+
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=1", "/post?after=38"])
+    def test_a_short_one_has_one_form(self, api: InMemoryApi, path: str) -> None:
+        fill(api, 3)
+        plain, asked = ask(api, "GET", path), ask(api, "GET", path, None, GZIP)
+        forget_own(plain, asked)
+        assert asked == plain
+        assert (plain.header("Content-Encoding"), plain.header("Vary")) == (None, "Accept-Encoding")
+
+    def test_a_single_post_has_one_form_and_no_more_to_vary(self, api: InMemoryApi) -> None:
+        api.add("x" * 140)
+        answer = ask(api, "GET", "/post/1", None, GZIP)
+        assert (answer.header("Content-Encoding"), answer.header("Vary")) == (None, None)
+
+    def test_each_change_is_seen_in_both_forms(self, full: InMemoryApi) -> None:
+        tags = set()
+        for n in range(3):
+            full.add(f"another {n}")
+            plain, zipped = ask(full, "GET", "/post"), ask(full, "GET", "/post", None, GZIP)
+            assert unzip(zipped) == plain.body
+            assert b"another %d" % n in plain.body
+            tags |= {plain.header("ETag"), zipped.header("ETag")}
+        assert len(tags) == 6
+
+    def test_what_only_some_may_read_is_compressed_too(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make('[api]\nread = ["basic"]')
+        fill(api)
+        refused = ask(api, "GET", "/post", None, GZIP)
+        assert (refused.status, refused.header("Content-Encoding")) == (401, None)
+        zipped = ask(api, "GET", "/post", None, GZIP | {"Authorization": "Basic YWxpY2U6czNjcjN0LXDDpHNzd29yZA=="})
+        assert zipped.header("Cache-Control") == "private, no-store"
+        assert unzip(zipped).startswith(b"[\n")
+
+    def test_it_is_made_once_for_each_version(self, full: InMemoryApi, made: list[threading.Thread]) -> None:
+        for _ in range(3):
+            ask(full, "GET", "/post")
+        assert made == []
+        bodies = {ask(full, "GET", "/post", None, GZIP).body for _ in range(3)}
+        assert (len(bodies), len(made)) == (1, 1)
+
+
+class NotModifiedTests:
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
+    def test_who_has_a_form_that_is_good_for_it_is_told_so(self, full: InMemoryApi, path: str) -> None:
+        plain = ask(full, "GET", path).header("ETag") or ""
+        zipped = ask(full, "GET", path, None, GZIP).header("ETag") or ""
+        for named, headers, told in (
+            (plain, {}, plain),
+            (zipped, GZIP, zipped),
+            (plain, GZIP, plain),
+            (f"W/{zipped}", GZIP, zipped),
+            (f"{plain}, {zipped}", GZIP, zipped),
+            (f"{plain}, {zipped}", {}, plain),
+            ("*", {}, plain),
+            ("*", GZIP, plain),
+        ):
+            answer = ask(full, "GET", path, None, {**headers, "If-None-Match": named})
+            assert (answer.status, answer.header("ETag"), answer.body) == (304, told, b"")
+            assert answer.header("Vary") == "Accept-Encoding"
+            assert answer.header("Cache-Control") == "no-cache"
+            assert answer.header("Content-Encoding") is None
+
+    @pytest.mark.parametrize(("headers", "form"), [({}, ""), (GZIP, ""), (GZIP, "-gzip")])
+    def test_another_worker_tells_it_without_reading_the_posts(
+        self, full: InMemoryApi, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], form: str
+    ) -> None:
+        etag = ask(full, "GET", "/post").header("ETag") or ""
+        events = Events(full.store, reactor=cast(IReactor, full.clock))
+        api = PostApi(full.store, events, lasting=cast(Any, None))
+        monkeypatch.setattr(full.store, "list_posts", None)
+        worker = Worker(make_site(Router(api), clock=full.clock), full.clock)
+        tag = f'{etag[:-1]}{form}"'
+        answer = ask(worker, "GET", "/post", None, {**headers, "If-None-Match": tag})
+        assert (answer.status, answer.header("ETag")) == (304, tag)
+
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
+    def test_the_compressed_form_is_not_good_for_who_does_not_take_it(self, full: InMemoryApi, path: str) -> None:
+        """A cache in between would take the 304 for leave to pass on what it has."""
+        zipped = ask(full, "GET", path, None, GZIP).header("ETag")
+        answer = ask(full, "GET", path, None, {"If-None-Match": zipped})
+        assert (answer.status, answer.header("Content-Encoding")) == (200, None)
+
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
+    def test_a_form_of_another_version_is_good_for_nobody(self, full: InMemoryApi, path: str) -> None:
+        tags = [ask(full, "GET", path, None, headers).header("ETag") for headers in ({}, GZIP)]
+        full.add("another")
+        for tag in tags:
+            for headers in ({}, GZIP):
+                assert ask(full, "GET", path, None, {**headers, "If-None-Match": tag}).status == 200
+
+    @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
+    def test_if_match_may_name_either(self, full: InMemoryApi, path: str) -> None:
+        plain = ask(full, "GET", path).header("ETag") or ""
+        zipped = ask(full, "GET", path, None, GZIP).header("ETag") or ""
+        for named, headers, status in (
+            (plain, {}, 200),
+            (plain, GZIP, 200),
+            (zipped, GZIP, 200),
+            (f"W/{zipped}", GZIP, 412),
+            ('"other"', GZIP, 412),
+            ('"other"', {}, 412),
+        ):
+            assert ask(full, "GET", path, None, {**headers, "If-Match": named}).status == status
+
+
+def serve(text: Text) -> Worker:
+    clock = Clock()
+    return Worker(make_site(ViewResource(text.answer), clock=clock), clock)
+
+
+class TextTests:
+    def text(self, body: bytes) -> Text:
+        return Text(TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY})
+
+    def test_what_becomes_no_shorter_is_sent_as_it_is(self) -> None:
+        noise = random.Random(1).randbytes(2 * LEAST_BYTES)
+        worker = serve(self.text(noise))
+        plain, asked = ask(worker, "GET", "/"), ask(worker, "GET", "/", None, GZIP)
+        forget_own(plain, asked)
+        assert asked == plain
+        assert (plain.body, plain.header("ETag"), plain.header("Vary")) == (noise, '"tag"', "Accept-Encoding")
+
+    @pytest.mark.parametrize(("length", "coding"), [(LEAST_BYTES - 1, None), (LEAST_BYTES, "gzip")])
+    def test_it_begins_to_pay_with_a_kibibyte(self, length: int, coding: str | None) -> None:
+        answer = ask(serve(self.text(b"x" * length)), "GET", "/", None, GZIP)
+        assert answer.header("Content-Encoding") == coding
+
+    @ensureDeferred
+    async def test_a_long_one_is_made_in_a_thread_once_for_all_who_ask(self, made: list[threading.Thread]) -> None:
+        body = b"some words, and more " * (INLINE_MAX_BYTES // 10)
+        worker = serve(self.text(body))
+        asked = [begin(worker, "GET", "/", None, GZIP) for _ in range(3)]
+        assert not any(one.answered for one in asked)  # the reactor has not been held up
+        asked.pop().go_away()
+        assert ask(worker, "GET", "/").body == body
+        for one in asked:
+            await until_answered(one)
+            assert unzip(one.answer()) == body
+        assert unzip(ask(worker, "GET", "/", None, GZIP)) == body
+        (thread,) = made
+        assert thread is not threading.current_thread()
+
+
+async def until_answered(asked: Asked) -> None:
+    for _ in range(1000):
+        if asked.answered:
+            return
+        await deferLater(cast(IReactor, reactor), STEP_S)
+    raise AssertionError("no answer")

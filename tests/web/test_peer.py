@@ -1,0 +1,340 @@
+"""Who is at the other end, and whose page made a browser send this: with proxies in between, and without."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.interfaces import IAddress, ISSLTransport
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.web.resource import Resource
+from zope.interface import directlyProvides
+
+from postd.web.errors import Problem
+from postd.web.peer import Clients
+from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_site
+
+PROXY = IPv4Address("TCP", "10.0.0.1", 4711)
+STRANGER = IPv4Address("TCP", "203.0.113.9", 4711)
+UNIX = UNIXAddress(None)
+
+
+def v6(host: str) -> IPv6Address:
+    return IPv6Address("TCP", host, 4711)
+
+
+class TlsTransport(MemoryTransport):
+    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        pass
+
+
+class Probe(Resource):
+    """Notes what is told of each request."""
+
+    isLeaf = True
+
+    def __init__(self, clients: Clients) -> None:
+        super().__init__()
+        self.clients = clients
+        self.address = ""
+        self.secure: bool | None = None
+        self.strict = b""
+        self.foreign: bool | None = None
+        self.foreign_write: bool | None = None
+
+    def render(self, request: Any) -> bytes:
+        self.address = self.clients.address(request)
+        self.secure = self.clients.is_secure(request)
+        self.strict = self.clients.strict_transport("60")(request)
+        self.foreign = self._refused(self.clients.refuse_cross_site, request)
+        self.foreign_write = self._refused(self.clients.refuse_cross_site_write, request)
+        return b""
+
+    def _refused(self, check: Any, request: Any) -> bool:
+        try:
+            check(request)
+        except Problem as problem:
+            assert problem.status == 403
+            return True
+        return False
+
+
+def ask(  # noqa: PLR0913 - a request has as many sides
+    clients: Clients,
+    *fields: str | bytes,
+    peer: IAddress = PROXY,
+    tls: bool = False,
+    method: bytes = b"POST",
+    version: bytes = b"1.1",
+    host: bytes | None = b"posts.example",
+) -> Probe:
+    """Make a request with these header fields; return what is known of it."""
+    probe = Probe(clients)
+    transport = TlsTransport(peerAddress=peer)
+    if tls:
+        directlyProvides(transport, ISSLTransport)
+    channel = connect(transport, make_site(probe, clock=Clock()))
+    lines = [b"%b / HTTP/%b" % (method, version), *([] if host is None else [b"Host: " + host])]
+    lines += [field if isinstance(field, bytes) else field.encode() for field in fields]
+    channel.dataReceived(b"\r\n".join(lines) + b"\r\n\r\n")
+    assert b" 200 OK" in transport.value()
+    return probe
+
+
+def address(forwarded: Sequence[str | bytes], *trusted: str, peer: IAddress = PROXY) -> str:
+    fields = [b"X-Forwarded-For: " + (line if isinstance(line, bytes) else line.encode()) for line in forwarded]
+    return ask(Clients(trusted), *fields, peer=peer).address
+
+
+class AddressTests:
+    @pytest.mark.parametrize(
+        ("peer", "told"),
+        [
+            (STRANGER, "203.0.113.9"),
+            (v6("2001:db8::1"), "2001:db8::1"),
+            (v6("fe80::1%eth0"), "fe80::1%eth0"),
+            (UNIX, "unix"),
+        ],
+    )
+    def test_without_proxies_it_is_the_peer(self, peer: IAddress, told: str) -> None:
+        for trusted in ((), ("10.0.0.0/8",), ("::/0", "0.0.0.0/0", "unix")):
+            assert address([], *trusted, peer=peer) == told
+
+    @pytest.mark.parametrize(
+        ("forwarded", "told"),
+        [
+            (["198.51.100.7"], "198.51.100.7"),
+            (["  198.51.100.7\t"], "198.51.100.7"),
+            (["1.2.3.4, 198.51.100.7"], "198.51.100.7"),  # the first one may be made up
+            (["1.2.3.4,198.51.100.7,10.9.9.9 , 10.0.0.2"], "198.51.100.7"),
+            (["1.2.3.4", "198.51.100.7"], "198.51.100.7"),
+            (["198.51.100.7", "10.0.0.3"], "198.51.100.7"),
+            (["198.51.100.7, 10.0.0.3", "10.0.0.2, 10.0.0.4"], "198.51.100.7"),
+            (["10.0.0.3, 10.0.0.2"], "10.0.0.3"),  # all ours: the farthest
+            (["198.51.100.7, ::ffff:10.0.0.2"], "198.51.100.7"),
+            (["198.51.100.7:65535"], "198.51.100.7"),
+            (["2001:db8::7"], "2001:db8::7"),
+            (["2001:0DB8:0::7"], "2001:db8::7"),
+            (["[2001:db8::7]"], "2001:db8::7"),
+            (["[2001:db8::7]:443"], "2001:db8::7"),
+            (["1.2.3.4, [fd00::1]:1, 10.0.0.2:80"], "fd00::1"),
+        ],
+    )
+    def test_it_is_the_last_one_that_no_proxy_of_ours_has(self, forwarded: list[str], told: str) -> None:
+        assert address(forwarded, "10.0.0.0/8") == told
+
+    @pytest.mark.parametrize(
+        "garbage",
+        [
+            *(
+                "",
+                " ",
+                "unknown",
+                "_hidden",
+                "unix",
+                "localhost",
+                "10.0.0",
+                "10.0.0.256",
+                "010.0.0.1",
+                "1",
+                "[::g]",
+            ),
+            *(
+                b"\xff",
+                "\u0661.2.3.4".encode(),
+                "10.0.0.2 10.0.0.3",
+                "10.0.0.2;10.0.0.3",
+                '"10.0.0.2"',
+                "for=1.2.3.4",
+                "-",
+            ),
+            *("a" * 8000, ":" * 8000, "[" * 8000),
+        ],
+    )
+    def test_behind_what_is_no_address_nobody_is_believed(self, garbage: str | bytes) -> None:
+        line = garbage if isinstance(garbage, bytes) else garbage.encode()
+        assert address([line], "10.0.0.0/8") == "10.0.0.1"
+        assert address([b"198.51.100.7, " + line], "10.0.0.0/8") == "10.0.0.1"
+        assert address([b"198.51.100.7, " + line + b", 10.0.0.2"], "10.0.0.0/8") == "10.0.0.2"
+
+    def test_a_long_chain_is_followed_without_delay(self) -> None:
+        assert address([",".join(["198.51.100.7", *["10.0.0.2"] * 1500])], "10.0.0.0/8") == "198.51.100.7"
+
+    @pytest.mark.parametrize(
+        ("peer", "trusted", "believed"),
+        [
+            (PROXY, ["10.0.0.1/32"], True),
+            (PROXY, ["10.0.0.0/8"], True),
+            (PROXY, ["192.0.2.0/24", "10.0.0.1/32"], True),
+            (PROXY, [], False),
+            (PROXY, ["10.0.0.2/32"], False),
+            (PROXY, ["unix"], False),
+            (PROXY, ["::/0"], False),
+            (v6("::ffff:10.0.0.1"), ["10.0.0.0/8"], True),  # a dual-stack socket's way to say 10.0.0.1
+            (v6("::ffff:10.0.0.1"), ["192.0.2.0/24"], False),
+            (v6("fd00::1"), ["fd00::/8"], True),
+            (v6("fe80::1%eth0"), ["fe80::/10"], True),
+            (v6("fd00::1"), ["0.0.0.0/0"], False),
+            (UNIX, ["unix"], True),
+            (UNIX, ["0.0.0.0/0", "::/0"], False),
+        ],
+    )
+    def test_only_proxies_of_ours_are_believed(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
+        own = getattr(peer, "host", "unix")
+        with capturedLogs() as events:
+            told = ask(Clients(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
+        assert (told.address, told.secure) == (("198.51.100.7", True) if believed else (own, False))
+        warned = [event["peer"] for event in events if event["log_level"] == LogLevel.warn]
+        assert warned == ([] if believed else [own])
+
+    def test_others_are_told_of_in_the_log_once(self) -> None:
+        for field in ("X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https"):
+            clients = Clients(["192.0.2.0/24"])
+            with capturedLogs() as events:
+                ask(clients, peer=STRANGER)
+                for _ in range(3):
+                    ask(clients, field, peer=STRANGER)
+                    ask(clients, "X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: http", peer=PROXY)
+            assert [event["peer"] for event in events if event["log_level"] == LogLevel.warn] == ["203.0.113.9"]
+
+    def test_only_this_field_tells(self) -> None:
+        fields = ("Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4", "Client-IP: 1.2.3.4", "X-Forwarded-Host: evil")
+        assert ask(Clients(["10.0.0.0/8"]), *fields).address == "10.0.0.1"
+
+    @given(
+        st.lists(
+            st.binary(max_size=40).map(lambda line: bytes(byte for byte in line if byte in FIELD_TEXT))
+            | st.lists(st.sampled_from([b"10.0.0.2", b"198.51.100.7", b"[::1]:80", b"x", b":", b"[", b""])).map(
+                b", ".join
+            ),
+            max_size=3,
+        )
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_whatever_is_sent_an_address_comes_of_it(self, lines: list[bytes]) -> None:
+        assert ipaddress.ip_address(address(lines, "10.0.0.0/8"))
+
+
+class SecureTests:
+    @pytest.mark.parametrize(
+        ("values", "secure"),
+        [
+            ([], False),
+            (["https"], True),
+            (["HTTPS"], True),
+            ([" https "], True),
+            (["http"], False),
+            (["https, http"], False),  # what the nearest proxy says is what it knows
+            (["http, https"], True),
+            (["https", "http"], False),
+            (["http", "https"], True),
+            ([""], False),
+            (["https,"], False),
+            (["wss"], False),
+            (["https x"], False),
+        ],
+    )
+    def test_a_proxy_of_ours_tells(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
+        fields = [f"X-Forwarded-Proto: {value}" for value in values]
+        assert ask(Clients(["10.0.0.0/8"]), *fields).secure is secure
+        assert ask(Clients(["unix"]), *fields, peer=UNIX).secure is secure
+        assert ask(Clients(["10.0.0.0/8"]), *fields, peer=STRANGER).secure is False
+
+    def test_tls_of_our_own_is_secure(self) -> None:
+        for trusted in ((), ("10.0.0.0/8",)):
+            assert ask(Clients(trusted), tls=True).secure is True
+            assert ask(Clients(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
+
+    def test_browsers_are_told_to_come_over_tls_only_over_tls(self) -> None:
+        """RFC 6797 §7.2: whatever our public address is."""
+        line = b"Strict-Transport-Security: max-age=60\r\n"
+        assert ask(Clients(), tls=True).strict == line
+        assert ask(Clients(["10.0.0.0/8"]), "X-Forwarded-Proto: https").strict == line
+        for clients in (Clients((), "https://posts.example"), Clients(["10.0.0.0/8"], "https://posts.example")):
+            assert ask(clients).strict == b""
+            assert ask(clients, "X-Forwarded-Proto: http").strict == b""
+
+    def test_our_public_address_tells(self) -> None:
+        assert ask(Clients((), "https://posts.example")).secure is True
+        assert ask(Clients((), "http://posts.example")).secure is False
+        assert ask(Clients((), "http://posts.example"), "X-Forwarded-Proto: https").secure is False
+
+
+class CrossSiteTests:
+    """Who sends what (auth.md F11): browsers of today `Sec-Fetch-Site`, those before `Origin`, curl neither."""
+
+    @pytest.mark.parametrize("public_url", ["", "https://posts.example"])
+    @pytest.mark.parametrize(
+        ("fields", "foreign"),
+        [
+            ([], False),
+            (["Sec-Fetch-Site: same-origin"], False),
+            (["Sec-Fetch-Site: none"], False),
+            (["Sec-Fetch-Site: cross-site"], True),
+            (["Sec-Fetch-Site: same-site"], True),
+            (["Sec-Fetch-Site: "], True),
+            (["Sec-Fetch-Site: x"], True),
+            (["Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"], True),
+            (["Sec-Fetch-Site: same-origin, cross-site"], True),
+            (["Sec-Fetch-Site: cross-site", "Origin: https://posts.example"], True),
+            (["Sec-Fetch-Site: same-site", "Origin: https://posts.example"], True),
+            (["Sec-Fetch-Site: same-origin", "Origin: https://posts.example"], False),
+            (["Origin: https://posts.example"], False),
+            (["Origin: null"], True),
+            (["Origin: "], True),
+            (["Origin: posts.example"], True),
+            (["Origin: https://evil.example"], True),
+            (["Origin: https://posts.example.evil.example"], True),
+            (["Origin: https://evil.posts.example"], True),
+            (["Origin: https://posts.example:8443"], True),
+            (["Origin: https://posts.example", "Origin: https://evil.example"], True),
+            (["Origin: https://evil.example", "Origin: https://posts.example"], True),
+            (["Origin: https://posts.example, https://evil.example"], True),
+            (["Origin: https://posts.example https://evil.example"], True),
+            (["Origin: https://posts.example/"], True),
+            (["Origin: https://alice@posts.example"], True),
+            (["Referer: https://evil.example/"], False),
+        ],
+    )
+    def test_what_a_page_of_somebody_else_sends_is_refused(
+        self,
+        fields: list[str],
+        public_url: str,
+        foreign: bool,  # noqa: FBT001
+    ) -> None:
+        assert ask(Clients((), public_url), *fields).foreign is foreign
+
+    def test_without_a_public_address_the_scheme_is_not_known(self) -> None:
+        assert ask(Clients(), "Origin: http://posts.example").foreign is False
+        assert ask(Clients(), "Origin: http://posts.example", tls=True).foreign is False
+        assert ask(Clients((), "https://posts.example"), "Origin: http://posts.example").foreign is True
+
+    def test_a_port_is_a_part_of_it(self) -> None:
+        assert ask(Clients(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is False
+        assert ask(Clients(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").foreign is True
+        assert ask(Clients(), "Origin: http://[::1]:8080", host=b"[::1]:8080").foreign is False
+        assert ask(Clients(), "Origin: http://posts.example", host=b"POSTS.example").foreign is False
+
+    def test_a_public_address_is_ours_whatever_the_proxy_makes_of_the_host(self) -> None:
+        clients = Clients((), "https://posts.example")
+        assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").foreign is False
+        assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is True
+
+    @pytest.mark.parametrize("origin", ["null", "", "https://", "https://evil.example", "//"])
+    def test_where_no_host_is_named_no_origin_is_ours(self, origin: str) -> None:
+        assert ask(Clients(), f"Origin: {origin}", version=b"1.0", host=None).foreign is True
+        assert ask(Clients(), f"Origin: {origin}", host=b"").foreign is True
+
+    @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
+    def test_of_writes_it_refuses_what_is_foreign(self, method: bytes) -> None:
+        assert ask(Clients(), "Sec-Fetch-Site: cross-site", method=method).foreign_write is True
+        assert ask(Clients(), "Sec-Fetch-Site: same-origin", method=method).foreign_write is False
+
+    @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
+    def test_reading_is_nobody_elses_business(self, method: bytes) -> None:
+        """A link in another site's page leads here, and what comes back that site cannot see."""
+        assert ask(Clients(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).foreign_write is False

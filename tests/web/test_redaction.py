@@ -1,0 +1,202 @@
+"""No secret comes into the log, in whatever encoding and wherever a client puts it; no line is longer than 4 KiB."""
+
+import base64
+import html
+import json
+import quopri
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import LogEvent
+
+from postd.daemon.log import FORMATS, LINE_MAX_BYTES
+from postd.web.server.access_log import AccessLog
+from tests.helpers import InMemoryApi
+from tests.web.clients import PASSWORD, Proof, ask_raw, basic, make_api, recorded_log
+
+SETTINGS = """\
+[api]
+read = ["open"]
+write = ["basic", "digest", "session", "bearer"]
+[[page]]
+path = "/all"
+schemes = ["digest", "bearer", "basic", "session"]
+[[bearer]]
+issuer = "https://idp.example"
+audience = "https://posts.example"
+"""
+
+SECRETS: Mapping[str, str] = {
+    "password": "hunter2-Geheimnis",
+    "real password": PASSWORD,
+    "basic": basic()["Authorization"].removeprefix("Basic "),
+    "session": "q3Zr-0oTq_7Xw2Lk9Vb4Nn8Mm1Cc5Xx6Zz3Ss7Dd0Ff",
+    "jwt": "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0",
+    "opaque": "opaque-token-0123456789abcdefGHIJ",
+    "digest": "6629fae49393a05397450978507c4ef1",
+}
+
+
+def percent(text: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in text.encode())
+
+
+ENCODINGS: Mapping[str, Callable[[str], str]] = {
+    "raw": lambda text: text,
+    "percent": lambda text: quote(text, safe=""),
+    "all percent": percent,
+    "all percent, upper": lambda text: percent(text).upper(),
+    "twice percent": lambda text: percent(text).replace("%", "%25"),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64url": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
+    "base32": lambda text: base64.b32encode(text.encode()).decode(),
+    "hex": lambda text: text.encode().hex(),
+    "upper hex": lambda text: text.encode().hex().upper(),
+    "HTML": lambda text: "".join(f"&#{ord(char)};" for char in text),
+    "HTML hex": lambda text: "".join(f"&#x{ord(char):x};" for char in text),
+    "named HTML": html.escape,
+    "JSON": lambda text: "".join(f"\\u{ord(char):04x}" for char in text),
+    "quoted-printable": lambda text: quopri.encodestring(text.encode(), quotetabs=True).decode().replace("=\n", ""),
+    "C": lambda text: "".join(f"\\x{byte:02x}" for byte in text.encode()),
+    "spaced": " ".join,
+}
+
+FIELDS = (
+    *("Accept", "Accept-Encoding", "Accept-Language", "Content-Type", "Cookie", "If-Match", "If-None-Match", "Origin"),
+    *("Idempotency-Key", "Last-Event-ID", "Referer", "Sec-Fetch-Site", "User-Agent", "X-Forwarded-For", "X-Anything"),
+)
+
+
+def digest(**parameters: str) -> dict[str, Any]:
+    sent = {name: json.dumps(value, ensure_ascii=False) for name, value in parameters.items()}
+    return Proof(nonce="x", uri="/all").headers(**sent)
+
+
+def place(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
+    """Yield requests that have a secret in one place each: method, target, fields, body."""
+    target = quote(secret, safe="!$&'()*+,;:@/?%=~")
+    for path in (
+        "/{}",
+        "/post/{}",
+        "/all/{}",
+        "/login/{}",
+        "/post?{}=1",
+        "/post?limit={}",
+        "/post?a=1&token={}&limit=1",
+    ):
+        yield "GET", path.format(target), {}, b""
+    yield "GET", f"/?next=/login?password={target}", {}, b""
+    yield "GET", f"/x%23{target}", {}, b""
+    yield "GET", f"http://localhost/post?{target}", {}, b""
+    if secret.isascii() and secret.isalnum():
+        yield secret[:32], "/post", {}, b""
+    yield "GET", "/post", {"Host": secret}, b""
+    for field in FIELDS:
+        yield "POST", "/post", {field: secret}, json.dumps({"post": secret}).encode()
+    referers = ("http://a.example/{}", "https://a.example/?t={}", "http://alice:{}@a.example/", "http://a.example/#{}")
+    for referer in referers:
+        yield "GET", "/post", {"Referer": referer.format(secret)}, b""
+    for agent in ("agent/{}", "curl/8 ({}) x", "{}/1.0 "):
+        yield "GET", "/post", {"User-Agent": agent.format(f"{secret}!")}, b""
+    for cookie in ("token={}", "session={}", "a=b; x={}"):
+        yield "GET", "/home", {"Cookie": cookie.format(secret)}, b""
+    for scheme in ("Basic", "Bearer", "Digest", "Negotiate"):
+        yield "GET", "/all", {"Authorization": f"{scheme} {secret}"}, b""
+    yield "GET", "/all", basic(secret.replace(":", ""), "x"), b""
+    yield "GET", "/all", basic("alice", secret), b""
+    for name in ("username", "realm", "nonce", "uri", "cnonce", "response", "nc"):
+        yield "GET", "/all", digest(**{name: secret}), b""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for names in ({"username": secret, "password": "x"}, {"username": "alice", "password": secret}, {secret: "x"}):
+        yield "POST", "/login", form, urlencode(names).encode()
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryApi]:
+    # As many failures as there will be: each request is to be looked at, not turned away.
+    throttle = "[throttle]\nfailures = 1000000\naddress_failures = 1000000\naccount_failures = 1000000\n"
+    api = make_api(tmp_path_factory.mktemp("served"), SETTINGS + throttle)
+    yield api
+    api.close()
+
+
+def encode(method: str, target: str, fields: Mapping[str, Any], body: bytes) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1".encode()]
+    for name, value in {"Host": "localhost", "Connection": "close", **fields}.items():
+        sent = value if isinstance(value, bytes) else value.encode()
+        lines.append(b"%b: %b" % (name.encode(), sent.replace(b"\r", b"").replace(b"\n", b"")))
+    lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*lines, b"", body])
+
+
+def ask(api: InMemoryApi, request: bytes) -> Sequence[LogEvent]:
+    """Send a request; return the events of the log."""
+    with recorded_log(api) as events:
+        assert ask_raw(api.site, api.clock, request).status != 500
+    assert any("lines" in event for event in events)
+    return events
+
+
+def lines_of(events: Sequence[LogEvent]) -> str:
+    """Return the events as they are written in both formats."""
+    return "".join(form(event) or "" for form in FORMATS.values() for event in events)
+
+
+def log_as(api: InMemoryApi, *, as_json: bool) -> None:
+    """Write the access log in a format from now on."""
+    site = api.site
+    log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=site.reactor)
+    site.renew(
+        site.resource, limits=site.limits, hosts=None, access_log=log, secure_fields=None, group_of=lambda _: None
+    )
+
+
+@pytest.fixture(params=[False, True], ids=["text", "json"])
+def logged(api: InMemoryApi, request: pytest.FixtureRequest) -> InMemoryApi:
+    log_as(api, as_json=request.param)
+    return api
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_no_encoding_of_a_secret_is_in_the_log(logged: InMemoryApi, secret: str) -> None:
+    for name, encoding in ENCODINGS.items():
+        encoded = encoding(secret)
+        for asked in place(encoded):
+            log = lines_of(ask(logged, encode(*asked)))
+            found = {text for text in (secret, encoded, quote(encoded), encoded[8:], encoded.lower()) if text in log}
+            assert not found, (name, asked, log)
+            assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("name", ["session", "jwt", "basic"])
+def test_request_id_with_the_form_of_a_secret_is_not_taken(logged: InMemoryApi, name: str) -> None:
+    for given_id in (SECRETS[name], *(f"trace:{SECRETS[name]}", f"a/{SECRETS[name]}.b")[: 0 if name == "basic" else 2]):
+        log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
+        assert SECRETS[name] not in log
+
+
+@pytest.mark.parametrize(
+    "given_id",
+    ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "3b241101-e2bb-4255-8caf-4136c566a962", "0af76519" * 4],
+    ids=["traceparent", "UUID", "nginx"],
+)  # fmt: skip
+def test_request_id_of_a_proxy_is_taken(logged: InMemoryApi, given_id: str) -> None:
+    log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
+    assert given_id in log
+
+
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=8)
+
+
+@given(unit=_TEXT, size=st.sampled_from([10, 1000, 4000, 8000]), index=st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_no_line_is_over_the_bound(api: InMemoryApi, unit: str, size: int, index: int) -> None:
+    requests = list(place((unit * size)[:size]))
+    for as_json in (False, True):
+        log_as(api, as_json=as_json)
+        events = ask(api, encode(*requests[index % len(requests)]))
+        assert all(len(line.encode()) < LINE_MAX_BYTES for line in lines_of(events).split("\n"))
