@@ -87,11 +87,6 @@ class Session(Struct, frozen=True):
     ends: float
 
 
-def bare_name(username: str) -> str:
-    """Return a user's name without the issuer that the owner of a token has before it."""
-    return username.partition("#")[2] if is_owner(username) else username
-
-
 def is_owner(username: str) -> bool:
     """Tell whether a name is that of a token's owner, `ISSUER#NAME` (contract: `[[page]] users`).
 

@@ -11,11 +11,12 @@ For any application of `twisted.cred`, not only this server's:
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 from msgspec import Struct
 
-from postd.auth.checker import Checker, Lasting
+from postd.auth.checker import Checker
 from postd.auth.credentials import (
     BearerCredentials,
     IBearerCredentials,
@@ -24,6 +25,7 @@ from postd.auth.credentials import (
     Refused,
     log_refusal,
 )
+from postd.auth.identity import Identity
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.throttle import Throttle, attempt_from
@@ -144,7 +146,7 @@ class _Accepted(Struct, frozen=True):
 
 
 class BearerChecker(Checker):
-    """Access tokens. An avatar's identifier is `ISSUER#NAME`: issuers may give the same name to different people.
+    """Access tokens. The account of an owner is `ISSUER#NAME`: issuers may give the same name to different people.
 
     A token whose signature was right is not verified again as long as the keys are the same, which costs more than all
     the rest. What is remembered is a hash of it and what it says.
@@ -166,8 +168,8 @@ class BearerChecker(Checker):
         self._now = now
         self._verified = Remembered[bytes, _Accepted](REMEMBERED_MAX)
 
-    async def check(self, credentials: BearerCredentials) -> bytes:
-        """Return `ISSUER#NAME`.
+    async def check(self, credentials: BearerCredentials) -> Identity:
+        """Return the owner of the token.
 
         Raises:
             InvalidTokenError: the token is not accepted.
@@ -177,32 +179,32 @@ class BearerChecker(Checker):
             TooManyFailuresError: the throttle does not admit an opaque token from this address.
             StoreUnavailableError: the throttle's counts cannot be had.
         """
-        return await self._check(credentials, self._throttle)
+        accepted = await self._check(credentials, self._throttle)
+        token = accepted.token
+        revalidate = partial(self._is_accepted, credentials)
+        return Identity(token.user, "bearer", accepted.issuer.url, token.scopes, revalidate)
 
-    async def _check(self, credentials: BearerCredentials, throttle: Throttle | None) -> bytes:
+    async def _check(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         try:
             accepted = await self._accept(credentials, throttle)
         except TokenError as error:
             refusal = InvalidTokenError(str(error), expired=isinstance(error, ExpiredTokenError))
             raise log_refusal("bearer", refusal, credentials.address) from None
-        owner = f"{accepted.issuer.url}#{accepted.token.user}"
         missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes)
         if missing:
+            owner = f"{accepted.issuer.url}#{accepted.token.user}"
             raise log_refusal("bearer", InsufficientScopeError(owner, missing), credentials.address)
-        return owner.encode()
+        return accepted
 
-    def lasting(self, credentials: BearerCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
-        async def lives() -> bool:
-            try:
-                # To ask about a token again that was accepted is no attempt to log in.
-                await self._check(credentials, None)
-            except Refused:
-                return False
-            except (IssuerUnavailableError, LoginsBusyError):
-                pass  # as long as nobody says that it has ended
-            return True
-
-        return lives
+    async def _is_accepted(self, credentials: BearerCredentials) -> bool:
+        try:
+            # Not throttled: to ask again about a token that was accepted is no attempt to sign in.
+            await self._check(credentials, None)
+        except Refused:
+            return False
+        except (IssuerUnavailableError, LoginsBusyError):
+            pass  # unknown: until an issuer says that it has ended
+        return True
 
     async def _accept(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         now = self._now()

@@ -1,41 +1,32 @@
-"""What the checkers of `twisted.cred` have in common here: a check is a coroutine."""
+"""The base of all checkers of `twisted.cred` here: a check is a coroutine that returns an identity."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred
 from zope.interface import Interface, implementer
 
-from postd.auth.credentials import to_the_end
-
-Lasting = Callable[[], Awaitable[bool]]
-"""Tells whether credentials that were good still are. It is no use of them: nothing is counted or renewed."""
-
-
-async def always() -> bool:
-    """Be the `Lasting` of what has no end."""
-    return True
+from postd.auth.credentials import run_to_completion
+from postd.auth.identity import Identity
 
 
 @implementer(ICredentialsChecker)
 class Checker:
-    """A checker for any portal.
-
-    Whoever calls `check` itself can go on at once where nothing is waited for. A Deferred for each login, and those
-    that a portal makes of it, cost more than all that most checks have to do.
-    """
+    """A checker for any portal; `postd.auth.portal` awaits `check` itself, which needs no Deferred for each login."""
 
     credentialInterfaces: tuple[type[Interface], ...]
 
-    async def check(self, credentials: Any) -> bytes:
-        """Return the identifier of the avatar whose credentials these are."""
+    async def check(self, credentials: Any) -> Identity:
+        """Return whose credentials these are.
+
+        Raises:
+            Refused: they are not good.
+        """
         raise NotImplementedError
 
-    def lasting(self, credentials: Any, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - for those that know of an end
-        """Return what tells later whether the avatar may stay that has been let in with these credentials."""
-        return always
-
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
-        """Return a Deferred for what `check` returns or raises; cancelled, it leaves the check to come to its end."""
-        return to_the_end(self.check(credentials))
+        """Return a Deferred for the account's name; cancelling it does not stop the check."""
+        return run_to_completion(self._check_account(credentials))
+
+    async def _check_account(self, credentials: Any) -> bytes:
+        return (await self.check(credentials)).account.encode()

@@ -121,8 +121,8 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
     return refusal
 
 
-def to_the_end(work: Coroutine[Any, Any, T]) -> Deferred[T]:
-    """Run a check, and return a Deferred for its result that can be cancelled without stopping it.
+def run_to_completion(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """Run a check; return a Deferred for its result, which can be cancelled without stopping the check.
 
     A client that goes away must not keep its failure from being counted: it could guess as often as it likes, and
     learn from the time that another try takes.

@@ -4,7 +4,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from postd.auth.checker import Checker, Lasting
+from postd.auth.checker import Checker
 from postd.auth.credentials import (
     DigestCredentials,
     IDigestCredentials,
@@ -12,6 +12,7 @@ from postd.auth.credentials import (
     StaleNonceError,
     log_refusal,
 )
+from postd.auth.identity import Identity
 from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
@@ -76,8 +77,8 @@ class DigestChecker(Checker):
         self._realm = realm
         self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
-    async def check(self, credentials: DigestCredentials) -> bytes:
-        """Return the user's name, after the credentials were told the `rspauth`.
+    async def check(self, credentials: DigestCredentials) -> Identity:
+        """Return who can compute this response; `credentials.accepted` has been called with the `rspauth` by then.
 
         Raises:
             StaleNonceError: all is right but the nonce.
@@ -111,7 +112,4 @@ class DigestChecker(Checker):
             stale = StaleNonceError("nonce not ours, expired, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)
         credentials.accepted(response_hash(sent, ha1, ""))
-        return name.encode()
-
-    def lasting(self, credentials: DigestCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
-        return self._users.lasting(avatar_id.decode())
+        return Identity(name, "digest", revalidate=self._users.revalidate(name))

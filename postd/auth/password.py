@@ -17,8 +17,9 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from postd.auth.checker import Checker, Lasting
+from postd.auth.checker import Checker
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
+from postd.auth.identity import Identity
 from postd.auth.throttle import Attempt, Throttle, attempt_of
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
@@ -161,8 +162,8 @@ class PasswordChecker(Checker):
         self._verifier = verifier
         self._throttle = throttle
 
-    async def check(self, credentials: PasswordCredentials) -> bytes:
-        """Return the user's name.
+    async def check(self, credentials: PasswordCredentials) -> Identity:
+        """Return whose name and password these are.
 
         Raises:
             Refused: there is no such user, or the password is not right: both take the same time.
@@ -189,7 +190,7 @@ class PasswordChecker(Checker):
         now = self._users.get(name)
         if now is None or now.password_hash != stored:
             raise _refused(shown, "the password was changed meanwhile", known=True)
-        return name.encode()
+        return Identity(name, credentials.scheme, revalidate=self._users.revalidate(name))
 
     async def _is_right(
         self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, right: bool | None, known: bool
@@ -222,9 +223,6 @@ class PasswordChecker(Checker):
             return True
         await self._throttle.fail(attempt)
         return False
-
-    def lasting(self, credentials: PasswordCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
-        return self._users.lasting(avatar_id.decode())
 
 
 def _refused(credentials: PasswordCredentials, why: str, *, known: bool = False) -> Refused:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 
-from postd.auth.checker import Checker, Lasting
+from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
+from postd.auth.identity import Identity
 from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
 from postd.model import Session
@@ -94,8 +96,8 @@ class SessionChecker(Checker):
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def check(self, credentials: SessionCredentials) -> bytes:
-        """Return the user's name.
+    async def check(self, credentials: SessionCredentials) -> Identity:
+        """Return whose session this is.
 
         Raises:
             Refused: there is no live session among them, or more than one, or there are too many to look up: another
@@ -112,14 +114,11 @@ class SessionChecker(Checker):
                 live.append(user)
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
-        return live[0].encode()
+        return Identity(live[0], "session", revalidate=partial(self._is_live, credentials))
 
-    def lasting(self, credentials: SessionCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s
-        async def lives() -> bool:
-            try:
-                # One of them has let it in, and two would not have.
-                return any([await self._sessions.lives(id_hash) for id_hash in credentials.id_hashes])
-            except StoreUnavailableError:
-                return True  # nobody knows, and nothing can be told either
-
-        return lives
+    async def _is_live(self, credentials: SessionCredentials) -> bool:
+        try:
+            # Exactly one was live when the request was accepted.
+            return any([await self._sessions.lives(id_hash) for id_hash in credentials.id_hashes])
+        except StoreUnavailableError:
+            return True  # unknown, and without the store there is nothing to send either

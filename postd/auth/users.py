@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from twisted.logger import Logger
 
-from postd.auth.checker import Lasting
+from postd.auth.identity import Revalidate
 from postd.auth.user_file import Account, decode_users, read_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import UNKNOWN_HASH, cost_of
@@ -117,8 +117,8 @@ class UserDirectory:
         """Return the fingerprint of an account, None if there is no such account."""
         return self._accounts.fingerprints.get(name)
 
-    def lasting(self, name: str) -> Lasting:
-        """Return what tells later whether an account is still there, with the same password."""
+    def revalidate(self, name: str) -> Revalidate:
+        """Return a callback that returns whether the account still exists, with the same password."""
         fingerprint = self.fingerprint(name)
 
         async def is_the_same() -> bool:

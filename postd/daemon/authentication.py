@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypedDict
 
 from msgspec import Struct
-from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -14,6 +13,7 @@ from twisted.python.failure import Failure
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.digest import DigestChecker, NonceBook
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
+from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.throttle import Throttle
 from postd.auth.users import WATCH_EVERY_S, UserDirectory
@@ -116,7 +116,7 @@ class Authentication:
             BearerChecker(self.issuers, throttle=self.kept.throttle, now=now),
         )
         self.access = Access(
-            portal=Portal(Realm(), checkers),
+            portal=CoroutinePortal(Realm(), checkers),
             # The order of the challenges (contract 4): clients that know only one look at the first or the last.
             factories=(
                 DigestCredentialFactory(settings.realm, algorithms, nonces, clients),

@@ -1,10 +1,10 @@
 """Bearer: between `Authorization` and an access token (RFC 6750; spec: Bearer)."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
 from postd.protocol.bearer import BearerSyntaxError, decode_token
+from postd.web.interface import Request
 from postd.web.peer import SAFE_METHODS, Clients
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
@@ -28,7 +28,7 @@ class BearerCredentialFactory:
         self._clients = clients or Clients()
         self._with_metadata = with_metadata
 
-    async def challenges(self, refusal: Refused | None, request: Any) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
         parameters = {"realm": self._realm}
         # Without a token there is no error code (RFC 6750 §3.1), and other credentials are not this scheme's.
         if isinstance(refusal, InvalidTokenError):
@@ -40,7 +40,7 @@ class BearerCredentialFactory:
             parameters["resource_metadata"] = self._clients.origin(request) + METADATA_PATH
         return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
 
-    def decode(self, response: bytes, request: Any) -> BearerCredentials:
+    def decode(self, response: bytes, request: Request) -> BearerCredentials:
         try:
             token = decode_token(response)
         except BearerSyntaxError as error:

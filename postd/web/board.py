@@ -11,8 +11,9 @@ from hashlib import blake2b, sha256
 from http import HTTPStatus
 from typing import Any
 
+from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
-from postd.model import POST_ID_MAX, Post, bare_name, check_text
+from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import Once, PostStore
 from postd.web.errors import Problem
 from postd.web.form import decode_form
@@ -73,7 +74,7 @@ class Board:
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return await self._answer_list(request, status=status, draft=Draft(text, error.why))
-        await self._store.add_post(text, once=_decode_once(request.username, fields, text))
+        await self._store.add_post(text, once=_decode_once(_identity(request).account, fields, text))
         return _lead_to("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
@@ -137,7 +138,7 @@ class Board:
         done: str = "",
     ) -> Answer:
         listed = await self._list(after, before)
-        user = bare_name(request.username)
+        user = _identity(request).name
         return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
 
     async def _list(self, after: int | None, before: int | None) -> Listed:
@@ -183,6 +184,12 @@ class Board:
         if rest.startswith("#"):
             return path + rest
         return f"{path}{'&' if '?' in path else '?'}{rest}"
+
+
+def _identity(request: Any) -> Identity:
+    identity: Identity | None = request.identity
+    assert identity is not None  # the board is behind a guard
+    return identity
 
 
 def _make_html(status: HTTPStatus, page: bytes) -> Answer:

@@ -18,7 +18,7 @@ from werkzeug.exceptions import NotFound
 
 from postd.web.errors import API_SEGMENTS
 from postd.web.responses import Answer, encode_header, make_no_content
-from postd.web.server.driver import answer
+from postd.web.server.driver import respond
 
 ALL = "*"
 """What stands for every origin."""
@@ -82,7 +82,7 @@ class _Shared(Resource):
             if not preflight:
                 raise
             # Else the page would not see the 404 either: of what it asks for, it hears only that it failed.
-            return answer(request, _answer_nothing_there())
+            return respond(request, _answer_nothing_there())
 
 
 def share(root: Resource, origins: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from postd.auth.checker import Lasting
+from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
@@ -68,19 +68,19 @@ class Events:
         self._beats = 0
         self._behind = False
 
-    async def answer(self, request: Any, still_admitted: Lasting, *, era: int) -> Stream:
+    async def answer(self, request: Any, revalidate: Revalidate, *, era: int) -> Stream:
         """Answer with what changes from now on, or from where the listener has left off.
 
         Args:
             request: of the listener.
-            still_admitted: tells whether it may go on listening; asked each time that there is something to send.
+            revalidate: returns whether it may go on listening; called each time that there is something to send.
             era: the one by whose rules it was let in.
 
         Raises:
             StoreUnavailableError: nobody knows where that is.
         """
         latest = (await self._store.version()).revision
-        pieces = self._listen(_start(request, latest), latest, still_admitted, era)
+        pieces = self._listen(_start(request, latest), latest, revalidate, era)
         return make_stream(b"text/event-stream", pieces, _HEADERS)
 
     @property
@@ -103,7 +103,7 @@ class Events:
         self._closed = True
         self._wake()
 
-    async def _listen(self, after: int | None, latest: int, still_admitted: Lasting, era: int) -> AsyncGenerator[bytes]:
+    async def _listen(self, after: int | None, latest: int, revalidate: Revalidate, era: int) -> AsyncGenerator[bytes]:
         """Yield what a listener is sent; `after` is the last change it knows of, None if that cannot be told."""
         self._join(latest)
         try:
@@ -115,7 +115,7 @@ class Events:
             else:
                 # An id without an event: who is cut off before the first one knows where to go on all the same.
                 told += b"id: %d\n\n" % after
-            while not self._closed and era > self._ended_eras and await still_admitted():
+            while not self._closed and era > self._ended_eras and await revalidate():
                 if told:
                     yield told
                 try:

@@ -45,7 +45,8 @@ class IdempotencyKeys:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
         now = self._now()
-        once = Once(_hash_key(request.username or "", values[0]), _hash(request.content.getvalue()), now, now + KEPT_S)
+        account = "" if request.identity is None else request.identity.account
+        once = Once(_hash_key(account, values[0]), _hash(request.body), now, now + KEPT_S)
         with self._alone(once.key):
             return await store_once(once)
 

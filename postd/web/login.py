@@ -1,19 +1,19 @@
 """Signing in and out by form (spec: Form-login paths; contract 3)."""
 
 from http import HTTPStatus
-from typing import Any
 
-from twisted.cred.credentials import ICredentials
-from twisted.cred.portal import Portal
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from postd.auth.credentials import PasswordCredentials, Refused
+from postd.auth.credentials import PasswordCredentials, Refused, run_to_completion
+from postd.auth.identity import Authentication, Identity, IIdentity
+from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.form import decode_form
-from postd.web.guard import IUser, User, outcome_of
+from postd.web.guard import outcome_of
+from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import Clients
 from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
@@ -37,7 +37,9 @@ class LoginPages:
 
     app = Application()
 
-    def __init__(self, portal: Portal, sessions: Sessions, clients: Clients, *, realm: str, secure: str) -> None:
+    def __init__(
+        self, portal: CoroutinePortal, sessions: Sessions, clients: Clients, *, realm: str, secure: str
+    ) -> None:
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
@@ -47,12 +49,12 @@ class LoginPages:
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
-    async def show_form(self, request: Any) -> Answer:
+    async def show_form(self, request: Request) -> Answer:
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
-                await self._log_in(credentials)
+                await self._portal.sign_in(credentials, None, IIdentity)
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
@@ -60,39 +62,38 @@ class LoginPages:
         return self._login_page
 
     @app.route("/login", methods=["POST"])
-    async def log_in(self, request: Any) -> Answer:
+    async def log_in(self, request: Request) -> Answer:
         self._clients.refuse_cross_site(request)
-        request.auth_scheme = "form"
         try:
-            session_id = await self._begin_session(request)
-        except CancelledError:  # the client has gone; what becomes of its password is counted by the throttle
+            user, session_id = await self._begin_session(request)
+        except CancelledError:  # the client has gone; the check goes on, and the throttle counts a wrong password
             raise
         except Exception as error:
-            request.auth_outcome = outcome_of(error)
+            request.authentication = Authentication("form", outcome_of(error))
             if not isinstance(error, Refused):
                 raise
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
             return make_answer(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
-        request.auth_outcome = "accepted"
-        _log.info("signed in: {user!r} from {address}", user=request.username, address=self._clients.address(request))
+        request.authentication = Authentication("form", "accepted", user.account, user)
+        _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         set_session_cookie(request, session_id, secure=self._is_secure(request))
         return make_redirect(b"/home")
 
-    async def _begin_session(self, request: Any) -> str:
+    async def _begin_session(self, request: Request) -> tuple[Identity, str]:
         username, password = _decode_credentials(request)
-        user = await self._log_in(PasswordCredentials("form", username, password, self._clients.address(request)))
-        request.username = user.name
+        credentials = PasswordCredentials("form", username, password, self._clients.address(request))
+        user, _ = await run_to_completion(self._portal.sign_in(credentials, None, IIdentity))
         cookies = decode_session_cookies(request)
         # What the browser had is never taken on: somebody may have planted it (session fixation).
-        return await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
+        return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
-    async def show_button(self, _request: Any) -> Answer:
+    async def show_button(self, _request: Request) -> Answer:
         # Nothing else: a link in somebody's page, or a browser that reads ahead, must not sign anybody out.
         return self._logout_page
 
     @app.route("/logout", methods=["POST"])
-    async def log_out(self, request: Any) -> Answer:
+    async def log_out(self, request: Request) -> Answer:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -102,12 +103,7 @@ class LoginPages:
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return make_redirect(b"/")
 
-    async def _log_in(self, credentials: ICredentials) -> User:
-        _, user, _ = await self._portal.login(credentials, None, IUser)
-        assert isinstance(user, User)
-        return user
-
-    def _is_secure(self, request: Any) -> bool:
+    def _is_secure(self, request: Request) -> bool:
         return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
 
 
@@ -116,7 +112,7 @@ def _make_html(page: bytes) -> Answer:
     return make_answer(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
 
 
-def _decode_credentials(request: Any) -> tuple[str, str]:
+def _decode_credentials(request: Request) -> tuple[str, str]:
     """Return user name and password.
 
     Raises:

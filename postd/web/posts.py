@@ -1,7 +1,7 @@
 """The post API (spec: Post API; contract 2)."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
-from postd.auth.checker import Lasting
+from postd.auth.identity import always_valid
 from postd.caching import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
@@ -93,19 +93,15 @@ class PostApi:
         store: keeps the posts.
         events: tells of changes.
         private: whether not everybody may read them, so that no cache may keep what it sees.
-        lasting: returns what tells later whether who has sent a request may still read them.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(
-        self, store: PostStore, events: Events, *, private: bool = False, lasting: Callable[[Any], Lasting]
-    ) -> None:
+    def __init__(self, store: PostStore, events: Events, *, private: bool = False) -> None:
         self._store = store
         self._events = events
         self._era = events.begin_era()
-        self._lasting = lasting
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._list_caching = {**self._caching, **VARY}
         self._list: _List | None = None
@@ -167,7 +163,9 @@ class PostApi:
 
     @app.route("/post/events", methods=["GET"])
     async def listen(self, request: Any) -> Stream:
-        return await self._events.answer(request, self._lasting(request), era=self._era)
+        identity = request.identity
+        revalidate = always_valid if identity is None else identity.revalidate
+        return await self._events.answer(request, revalidate, era=self._era)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Any, post_id: int) -> Answer:

@@ -17,10 +17,9 @@ from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
 from werkzeug.exceptions import NotFound
 
-from postd.model import bare_name
 from postd.web.errors import Problem
 from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
-from postd.web.server.driver import Answering, ViewResource, error_page
+from postd.web.server.driver import ViewResource, error_page, respond
 from postd.web.streaming import PIECE_BYTES, Flow
 
 _log = Logger()
@@ -49,7 +48,8 @@ async def show_name(request: Any) -> Answer:
     if request.postpath:
         raise NotFound
     check_method(request)
-    body = f"Success: {bare_name(request.username)}\n".encode()
+    assert request.identity is not None  # the guard has set it
+    body = f"Success: {request.identity.name}\n".encode()
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
     return make_answer(HTTPStatus.OK, TEXT, body, headers)
 
@@ -153,7 +153,7 @@ class _Sending:
         self._coroutine = _send_spans(request, file, spans)
 
     def start(self) -> None:
-        Answering(self._request, self._coroutine).go_on(None)
+        respond(self._request, self._coroutine)
 
 
 async def _send_spans(request: Any, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:

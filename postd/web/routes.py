@@ -13,22 +13,21 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from twisted.cred.portal import Portal
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
+from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.store.interface import PostStore
 from postd.web.board import Board, show_name_and_board
-from postd.web.cookie import make_challenge
+from postd.web.cookie import SessionReader
 from postd.web.cors import share
 from postd.web.docs import Docs
 from postd.web.events import Events
-from postd.web.guard import CredentialFactory, Guard, lasting
+from postd.web.guard import CredentialFactory, Guard
 from postd.web.login import LoginPages
 from postd.web.peer import Clients
 from postd.web.posts import PostApi
@@ -53,7 +52,7 @@ class Access(Struct, frozen=True):
         metadata: tells who issues tokens, if anybody does.
     """
 
-    portal: Portal
+    portal: CoroutinePortal
     factories: Sequence[CredentialFactory]
     sessions: Sessions
     clients: Clients
@@ -139,10 +138,8 @@ def make_root(  # noqa: PLR0913 - all that there is
         if "open" in schemes:
             return resource
         factories = [factory for factory in access.factories if factory.scheme.decode("ascii") in schemes]
-        challenge = make_challenge(access.realm) if "session" in schemes else None
-        return Guard(
-            access.portal, factories, resource, clients=access.clients, session_challenge=challenge, users=users
-        )
+        readers = [SessionReader(access.realm)] if "session" in schemes else []
+        return Guard(access.portal, factories, resource, readers=readers, clients=access.clients, users=users)
 
     by_path = {
         tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
@@ -155,7 +152,7 @@ def make_root(  # noqa: PLR0913 - all that there is
     by_path[b"home",] = protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    api = PostApi(store, events, private="open" not in read, lasting=partial(lasting, access.portal))
+    api = PostApi(store, events, private="open" not in read)
     posts = Router(api)
     root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
     login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)

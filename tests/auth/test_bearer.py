@@ -30,12 +30,14 @@ from postd.auth.credentials import (
     InsufficientScopeError,
     InvalidTokenError,
 )
+from postd.auth.identity import Identity, IIdentity
+from postd.auth.portal import CoroutinePortal
 from postd.auth.throttle import Throttle, attempt_from
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
-from postd.web.guard import IUser, Realm, User
+from postd.web.guard import Realm
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
 from tests.issuer import INTROSPECTION, Issuer, Key, Mint, Reply
@@ -135,10 +137,20 @@ class CheckerTests:
     async def test_by_way_of_a_portal(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         portal = Portal(Realm(), [issuers.checker()])
-        _, user, _ = await portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), None, IUser)
-        assert user == User(f"{issuer.issuer}#alice")
+        _, user, _ = await portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), None, IIdentity)
+        assert isinstance(user, Identity)
+        assert user.account == f"{issuer.issuer}#alice"
         with pytest.raises(UnauthorizedLogin):
-            await portal.login(BearerCredentials("made-up", writes=False, address=HERE), None, IUser)
+            await portal.login(BearerCredentials("made-up", writes=False, address=HERE), None, IIdentity)
+
+    @ensureDeferred
+    async def test_portal_returns_identity_with_issuer_and_scopes(self, issuers: Issuers) -> None:
+        issuer = issuers.add()
+        portal = CoroutinePortal(Realm(), [issuers.checker()])
+        credentials = BearerCredentials(issuer.token(scope="a b"), writes=False, address=HERE)
+        identity, _ = await portal.sign_in(credentials, None, IIdentity)
+        assert (identity.name, identity.scheme, identity.issuer) == ("alice", "bearer", issuer.issuer)
+        assert identity.scopes == {"a", "b"}
 
 
 class IssuerTests:
@@ -357,7 +369,7 @@ class OpaqueTests:
         )
         checker = BearerChecker(issuers.trusted, throttle=throttle)
         credentials = BearerCredentials(OPAQUE, writes=False, address=HERE)
-        lasting = checker.lasting(credentials, await checker.check(credentials))
+        revalidate = (await checker.check(credentials)).revalidate
         for n in range(3):
             await refusal_of(check(checker, f"bad{n}"))
         with pytest.raises(TooManyFailuresError):
@@ -368,7 +380,7 @@ class OpaqueTests:
             assert introspector is not None
             introspector._accepted.forget_all()  # noqa: SLF001 - as a minute later
         for _ in range(5):
-            assert await lasting() is not revoked
+            assert await revalidate() is not revoked
         counted = await store.count_failures(attempt_from(HERE), now=cast(Any, global_reactor).seconds())
         assert [found.count for found in counted.values()] == [3]
         await store.stop()
@@ -401,13 +413,13 @@ class RememberedTests:
         issuer, asked = issuers.add(), issuers.add_asked()
         checker = issuers.checker()
         credentials = BearerCredentials(issuer.token(), writes=False, address=HERE)
-        lasting = checker.lasting(credentials, await checker.check(credentials))
-        assert await lasting()
+        revalidate = (await checker.check(credentials)).revalidate
+        assert await revalidate()
         asked.stop()  # whoever does not answer has not said that it has ended
-        assert await lasting()
+        assert await revalidate()
         issuer.keys = [Key.make("ES256", "new")]
         assert await check(checker, issuer.token(issuer.keys[0]))  # has the keys fetched
-        assert not await lasting()
+        assert not await revalidate()
 
     @ensureDeferred
     async def test_until_its_key_is_gone(self, issuers: Issuers) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 import treq
 from pytest_twisted import async_yield_fixture, ensureDeferred
-from twisted.cred.portal import Portal
 from twisted.internet import reactor as global_reactor
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
@@ -19,6 +18,7 @@ from twisted.web.static import Data
 
 from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
+from postd.auth.portal import CoroutinePortal
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.settings.schema import Limits
@@ -61,7 +61,7 @@ def make_app() -> Resource:
 
 def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[PostdSite, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
-    portal = Portal(Realm(), [BearerChecker([issuer])])
+    portal = CoroutinePortal(Realm(), [BearerChecker([issuer])])
     factory = BearerCredentialFactory("my realm", Clients())
     root = Resource()
     root.putChild(b"open", Data(b"for all", "text/plain"))

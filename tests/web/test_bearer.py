@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from twisted.cred.portal import Portal
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.web.resource import Resource
 
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.jwks import WAIT_MAX_S, KeySource
+from postd.auth.portal import CoroutinePortal
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
@@ -362,7 +362,7 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
     issuer.keys = Held(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = Clients()
     factory = BearerCredentialFactory("postd", clients, with_metadata=True)
-    portal = Portal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
+    portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
     guard = Guard(portal, [factory], Inside(), clients=clients, users=users)
     return Worker(make_site(guard, clock=clock), clock)
 

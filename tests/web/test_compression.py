@@ -157,7 +157,7 @@ class NotModifiedTests:
     ) -> None:
         etag = ask(full, "GET", "/post").header("ETag") or ""
         events = Events(full.store, reactor=cast(IReactor, full.clock))
-        api = PostApi(full.store, events, lasting=cast(Any, None))
+        api = PostApi(full.store, events)
         monkeypatch.setattr(full.store, "list_posts", None)
         worker = Worker(make_site(Router(api), clock=full.clock), full.clock)
         tag = f'{etag[:-1]}{form}"'

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
-from twisted.cred.portal import IRealm, Portal
+from twisted.cred.portal import IRealm
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, fail
@@ -37,6 +37,7 @@ from postd.auth.credentials import (
     Refused,
     SessionCredentials,
 )
+from postd.auth.portal import CoroutinePortal
 from postd.daemon.service import make_service
 from postd.errors import ConfigError, StoreUnavailableError
 from postd.protocol.digest import DigestResponse
@@ -1002,7 +1003,7 @@ class PortalTests:
             BasicCredentialFactory("postd", Clients()),
             BearerCredentialFactory("postd"),
         ]
-        guard = Guard(Portal(Realm(), [foreign]), factories, ViewResource(show_name))
+        guard = Guard(CoroutinePortal(Realm(), [foreign]), factories, ViewResource(show_name))
         root, clock = Resource(), Clock()
         root.putChild(b"here", guard)
         return Worker(make_site(root, clock=clock), clock)

@@ -19,12 +19,12 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from postd.web.interface import Request
 from postd.web.redaction import (
     USER_MAX_CHARS,
     escape,
@@ -53,7 +53,7 @@ class AccessLog:
         reactor: its clock, by which bundles are made.
     """
 
-    def __init__(self, *, as_json: bool, address_of: Callable[[Any], str], reactor: IReactorTime) -> None:
+    def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
         self._address_of = address_of
         self._reactor = reactor
@@ -62,7 +62,7 @@ class AccessLog:
         self._date = ""
         self._closed = False
 
-    def note(self, request: Any, now: float) -> None:
+    def note(self, request: Request, now: float) -> None:
         """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
         if not self._lines:
             self._reactor.callLater(DELAY_S, self.flush)
@@ -80,7 +80,7 @@ class AccessLog:
         if lines:
             _log.info("{lines}", lines="\n".join(lines))
 
-    def _text_line(self, request: Any, took_ms: float, now: float) -> str:
+    def _text_line(self, request: Request, took_ms: float, now: float) -> str:
         second = int(now)
         if second != self._second:
             self._second = second
@@ -88,22 +88,26 @@ class AccessLog:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
-        first = "-"
+        first = user = scheme = "-"
+        if request.authentication is not None:
+            scheme, account = request.authentication.scheme, request.authentication.account
+            user = "-" if account is None else show_user(account)
         if request.uri:
             target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
             first = f"{show_method(request.method)} {target} {protocol}"
         return (
-            f"{self._address_of(request)} - {'-' if request.username is None else show_user(request.username)} "
-            f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
+            f"{self._address_of(request)} - {user} "
+            f'[{self._date}] "{first}" {request.status} {request.sent_bytes or "-"} '
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
-            f"route={request.route or '-'} scheme={request.auth_scheme or '-'} ms={took_ms:.1f} id={request.id}"
+            f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
         )
 
-    def _json_line(self, request: Any, took_ms: float, now: float) -> str:
+    def _json_line(self, request: Request, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
-        username = request.username
+        authentication = request.authentication
+        username = None if authentication is None else authentication.account
         members = {
             "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
             "client": self._address_of(request),
@@ -111,12 +115,12 @@ class AccessLog:
             "method": show_method(request.method) if request.uri else None,
             "target": show_target(request) if request.uri else None,
             "protocol": request.clientproto.decode("ascii") if request.uri else None,
-            "status": request.code,
-            "bytes": request.sentLength,
+            "status": request.status,
+            "bytes": request.sent_bytes,
             "referer": show_referer(referers[0]) if referers else None,
             "agent": show_agent(agents[0]) if agents else None,
             "route": request.route,
-            "scheme": request.auth_scheme,
+            "scheme": None if authentication is None else authentication.scheme,
             "ms": round(took_ms, 1),
             "id": request.id,
         }

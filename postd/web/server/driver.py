@@ -1,4 +1,4 @@
-"""The last step of every request: a coroutine makes the answer, and whatever happens there is an answer."""
+"""The driver between `IResource` and coroutines: a coroutine makes the answer, an error in it is an answer, too."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -7,147 +7,120 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
+from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.web.errors import answer_error
+from postd.web.interface import Request, View
 from postd.web.responses import Answer, Stream
 from postd.web.streaming import PIECE_BYTES, Flow
-
-View = Callable[[Any], Coroutine[Any, Any, Answer | Stream]]
-"""Makes the answer to a request."""
 
 _log = Logger()
 
 
-class Steps:
-    """Takes a coroutine on, each time that what it waits for is there.
+def respond(
+    request: Request, making: Coroutine[Any, Any, Answer | Stream | IResource | None], *, shielded: bool = False
+) -> int:
+    """Answer a request with what a coroutine returns, or with the error that it raises.
 
-    It is what `Deferred.fromCoroutine` is, without a Deferred of its own for each request, and without anything where
-    nothing is waited for. Derived classes have `returned` and `raised`.
+    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete.
 
     Args:
-        coroutine: waits for Deferreds.
+        request: the request.
+        making: returns the answer, or the resource that is to answer, or None if it has sent the answer itself.
+        shielded: whether it goes on when the client has gone. Other coroutines are cancelled then, which a store does
+            not heed for a write that it has taken.
+    """
+    _Responder(request, making, shielded=shielded).resume(None)
+    return NOT_DONE_YET
+
+
+class _Responder:
+    """Resumes a coroutine each time that the Deferred it waits for has fired, and answers with its result.
+
+    It is what `Deferred.fromCoroutine` is, without a Deferred for each request, and without a turn of the reactor where
+    nothing is waited for. While it waits, it is the request's `responder`.
     """
 
-    __slots__ = ("_coroutine", "_waiting")
+    __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
+        self._request = request
         self._coroutine = coroutine
+        self._shielded = shielded
+        self._cancelled = False
         self._waiting: Deferred[Any] | None = None
 
-    def returned(self, value: Any) -> None:
-        """Called with what the coroutine returns."""
-        raise NotImplementedError
-
-    def raised(self, error: Exception) -> None:
-        """Called with what it raises."""
-        raise NotImplementedError
-
-    def go_on(self, result: Any) -> None:
-        """Go on until something must be waited for; `result` is what came of the last such thing, None at first."""
-        self._waiting = None
+    def resume(self, result: Any) -> None:
+        """Run the coroutine to its next Deferred or its end; `result` is that of the last Deferred, None at first."""
         end: Callable[[Any], None]
-        came: Any
+        outcome: Any
         try:
             if isinstance(result, Failure):
                 waiting: Any = result.throwExceptionIntoGenerator(self._coroutine)
             else:
                 waiting = self._coroutine.send(result)
         except StopIteration as stop:
-            end, came = self.returned, stop.value
-        except Exception as error:  # noqa: BLE001 - it is told
-            end, came = self.raised, error
+            end, outcome = self._answer, stop.value
+        except Exception as error:  # noqa: BLE001 - each is an answer
+            end, outcome = self._fail, error
         else:
-            self.wait(waiting)
+            self._waiting, self._request.responder = waiting, self
+            waiting.addBoth(self.resume)
             return
+        # Else request and responder would keep each other until the garbage collector comes.
+        self._waiting = self._request.responder = None
         try:
-            end(came)
-        except Exception:  # noqa: BLE001 - it would be lost in whatever was waited for
+            end(outcome)
+        except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
             _log.failure("could not answer")
 
-    def wait(self, waiting: Deferred[Any]) -> None:
-        """Go on when this is there."""
-        self._waiting = waiting
-        waiting.addBoth(self.go_on)
-
     def cancel(self) -> None:
-        """Give up what is waited for."""
-        if self._waiting is not None:
+        """Called when the client has gone."""
+        if self._waiting is not None and not self._shielded:
+            self._cancelled = True
             self._waiting.cancel()
 
+    def _answer(self, made: Answer | Stream | IResource | None) -> None:
+        request = self._request
+        if isinstance(made, Answer) and len(made.body) <= PIECE_BYTES:
+            request.send(made)
+        elif isinstance(made, Answer | Stream):
+            respond(request, _send_in_pieces(request, made))
+        elif made is not None and request.channel is not None:  # else the connection is lost
+            request.show(made)
 
-def answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> int:
-    """Answer a request with what a coroutine returns, or with the error that it raises.
-
-    An answer that was begun and cannot be finished is cut off, so that nobody takes it for whole. A client that goes
-    away ends what is done for it; what a store has taken on, it finishes.
-    """
-    Answering(request, making).go_on(None)
-    return NOT_DONE_YET
-
-
-class Answering(Steps):
-    """An answer in the making, or on its way.
-
-    Args:
-        request: who asked; while something is waited for, its `answering` is this.
-        coroutine: makes the answer, or sends it and returns None.
-    """
-
-    __slots__ = ("_given_up", "_request")
-
-    def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Answer | Stream | None]) -> None:
-        super().__init__(coroutine)
-        self._request = request
-        self._given_up = False
-
-    def returned(self, value: Answer | Stream | None) -> None:
-        self._request.answering = None  # else the two would keep each other until the garbage collector comes
-        if isinstance(value, Answer) and len(value.body) <= PIECE_BYTES:
-            self._request.send(value)
-        elif value is not None:
-            Answering(self._request, _send_in_pieces(self._request, value)).go_on(None)
-
-    def raised(self, error: Exception) -> None:
-        self._request.answering = None
-        if not (self._given_up and isinstance(error, CancelledError)):
+    def _fail(self, error: Exception) -> None:
+        if not (self._cancelled and isinstance(error, CancelledError)):
             self._request.fail(error)
 
-    def wait(self, waiting: Deferred[Any]) -> None:
-        self._request.answering = self
-        super().wait(waiting)
 
-    def cancel(self) -> None:
-        self._given_up = True
-        super().cancel()
-
-
-async def _send_in_pieces(request: Any, answered: Answer | Stream) -> None:
-    """Send what more than one write should hold at the pace of the client; each slow one would have a copy of it."""
-    request.begin(answered)
+async def _send_in_pieces(request: Request, made: Answer | Stream) -> None:
+    """Send what is larger than one write at the pace of the client: each slow client would hold a copy of it."""
+    request.begin(made)
     if request.method != b"HEAD":
         async with Flow(request) as flow:
-            if isinstance(answered, Answer):
-                await flow.write(answered.body)
+            if isinstance(made, Answer):
+                await flow.write(made.body)
             else:
-                async with aclosing(answered.pieces) as pieces:
+                async with aclosing(made.pieces) as pieces:
                     async for piece in pieces:
                         await flow.write(piece)
     request.finish()
 
 
 class ViewResource(Resource):
-    """A resource, with all below it, that answers in one way."""
+    """A resource, with all below it, that one view answers for; `shielded` as for `respond`."""
 
     isLeaf = True
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, shielded: bool = False) -> None:
         super().__init__()
         self._view = view
+        self._shielded = shielded
 
     def render(self, request: Any) -> Any:
-        return answer(request, self._view(request))
+        return respond(request, self._view(request), shielded=self._shielded)
 
 
 def error_page(error: Exception) -> ViewResource:
@@ -156,7 +129,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: Any) -> Answer:
+    async def view(request: Request) -> Answer:
         return answer_error(request, error)
 
     return ViewResource(view)

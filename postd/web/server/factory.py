@@ -174,7 +174,11 @@ class PostdSite(Site):
         if self._access_log is not None:
             self._access_log.note(request, time.time())
         if self._tally is not None:
-            asked = request.route, request.method, request.code, request.auth_scheme, request.auth_outcome
+            authentication = request.authentication
+            scheme, outcome = (
+                (None, None) if authentication is None else (authentication.scheme, authentication.outcome)
+            )
+            asked = request.route, request.method, request.code, scheme, outcome
             self._tally.note_request(asked, self.reactor.seconds() - request.started_s)
 
     def next_request_id(self) -> str:

@@ -23,6 +23,7 @@ from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
 from zope.interface import implementer
 
+from postd.auth.identity import Authentication, Identity
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.protocol.percent import percent_decode
@@ -31,7 +32,6 @@ from postd.web.responses import Answer, Stream, encode_header, make_no_content
 
 if TYPE_CHECKING:
     from postd.web.server.connection import Channel
-    from postd.web.server.driver import Answering
     from postd.web.server.factory import PostdSite
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
@@ -67,27 +67,23 @@ class PostdRequest(Request):
 
     Attributes:
         fields: the field lines of its head (`postd.protocol.http1.Head`).
-        username: who it was found to come from.
-        credentials: those that it was let in with, if any were needed.
-        auth_scheme: the scheme of the credentials in it, if there are any that count.
-        auth_outcome: what became of them (`postd_auth_total`).
+        authentication: what came of the credentials in it; None if it has none that count.
         route: the rule that its path fits, for the log.
         file: its path, if that is the path of a file or a folder that was found, for the log.
         own_fields: lines of the answer's head that are this request's alone.
-        answering: what makes the answer, while it waits for something.
+        responder: what makes the answer, while it waits for something.
     """
 
     defaultContentType = None
-    username: str | None = None
-    credentials: Any = None
-    auth_scheme: str | None = None
-    auth_outcome: str | None = None
+    authentication: Authentication | None = None
     route: str | None = None
     file: bytes | None = None
-    answering: "Answering | None" = None
+    responder: Any = None
     channel: "Channel"  # type: ignore[assignment]
     site: "PostdSite"
     transport: Any
+    prepath: list[bytes]
+    postpath: list[bytes]
     own_fields = b""
     _headers: Headers | None = None
     _answer_headers: Headers | None = None
@@ -109,7 +105,7 @@ class PostdRequest(Request):
         self.uri = head.target
         self.path = head.path
         self.clientproto = _CLIENT_VERSIONS[head.minor]
-        self.content = BytesIO(body)
+        self.body = body
         self.started_s = started_s
 
     @property
@@ -118,6 +114,21 @@ class PostdRequest(Request):
         if self._headers is None:
             self._headers = RequestHeaders(self.fields)
         return self._headers
+
+    @property
+    def content(self) -> BytesIO:  # type: ignore[override]
+        """The body, as a file."""
+        return BytesIO(self.body)
+
+    @property
+    def status(self) -> int:
+        """The status of the answer; 499 if the client has gone before there was one."""
+        return int(self.code)
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes of the answer's body were sent."""
+        return int(self.sentLength)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
@@ -131,6 +142,11 @@ class PostdRequest(Request):
         if self._answer_headers is None:
             self._answer_headers = Headers()
         return self._answer_headers
+
+    @property
+    def identity(self) -> Identity | None:
+        """The client, None where no credentials were needed."""
+        return None if self.authentication is None else self.authentication.identity
 
     @property
     def id(self) -> str:
@@ -205,8 +221,8 @@ class PostdRequest(Request):
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
-        if self.answering is not None:
-            self.answering.cancel()
+        if self.responder is not None:
+            self.responder.cancel()
         if not self.startedWriting:
             self.code = _CLIENT_GONE
         self.site.log(self)

@@ -21,7 +21,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.protocol.percent import percent_decode
 from postd.web.responses import Answer, Stream
-from postd.web.server.driver import answer
+from postd.web.server.driver import respond
 
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are remembered; paths with ids in them have no end."""
@@ -66,7 +66,7 @@ class Router(KleinResource):
                 request.route = self._match(method.encode("ascii"), request.path)[2]
                 break
             raise
-        return answer(request, view(request, **arguments))
+        return respond(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:
         rule, arguments = self._urls.match(_path(path), _method(method), return_rule=True)

@@ -10,6 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
+from postd.auth.identity import Authentication
 from postd.settings.schema import Limits
 from postd.web.redaction import AGENT_MAX_BYTES, FILE_MAX_BYTES, METHODS, PARAMETERS_MAX, PRODUCTS_MAX, USER_MAX_CHARS
 from postd.web.server.access_log import DELAY_S, AccessLog
@@ -31,7 +32,7 @@ class Room(Resource):
     username = "alice b"
 
     def render(self, request: Any) -> Any:
-        request.username, request.auth_scheme, request.route = self.username, "digest", self.route
+        request.authentication, request.route = Authentication("digest", "accepted", self.username), self.route
         if request.path.startswith(b"/files/"):
             request.file = request.path
         return NOT_DONE_YET if request.path == b"/later" else b"hello"

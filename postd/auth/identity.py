@@ -1,0 +1,61 @@
+"""What authentication returns: the identity of a client, and the outcome for log and metrics."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+from zope.interface import Attribute, Interface, implementer
+
+Revalidate = Callable[[], Awaitable[bool]]
+"""Returns whether an identity still holds. It is no use of the credentials: nothing is counted or renewed."""
+
+
+async def always_valid() -> bool:
+    """Be the `Revalidate` of an identity without an end."""
+    return True
+
+
+class IIdentity(Interface):
+    """An authenticated client, as an avatar of `twisted.cred`."""
+
+    name: str = Attribute("the user's name, without the issuer")
+    account: str = Attribute("the name that rules and logs use")
+
+
+@implementer(IIdentity)
+class Identity(Struct, frozen=True):
+    """An authenticated client.
+
+    Args:
+        name: that of the account in the user file, normalized; of a token the value of its user claim.
+        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session` or `bearer`.
+        issuer: the URL of a token's issuer, empty for the user file.
+        scopes: those of a token.
+        revalidate: returns later whether the identity still holds.
+    """
+
+    name: str
+    scheme: str
+    issuer: str = ""
+    scopes: frozenset[str] = frozenset()
+    revalidate: Revalidate = always_valid
+
+    @property
+    def account(self) -> str:
+        """The name; of a token's owner `ISSUER#NAME`: issuers may give the same name to different people."""
+        return f"{self.issuer}#{self.name}" if self.issuer else self.name
+
+
+class Authentication(Struct, frozen=True):
+    """What came of the credentials in a request.
+
+    Args:
+        scheme: that of the credentials.
+        outcome: `accepted`, `forbidden`, `refused`, `stale`, `throttled` or `unavailable`.
+        account: the account or the owner of the token, None if the credentials were not accepted.
+        identity: the client, None if the credentials do not let it in.
+    """
+
+    scheme: str
+    outcome: str
+    account: str | None = None
+    identity: Identity | None = None
