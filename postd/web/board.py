@@ -21,7 +21,7 @@ from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, Listed
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
 from postd.web.query import decode_number, decode_query
-from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer
+from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_response
 from postd.web.reverse_paging import list_before
 from postd.web.server.routing import Application
 
@@ -34,9 +34,9 @@ _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
 
-async def show_name_and_board(request: Any) -> Answer:
+async def show_name_and_board(request: Any) -> Response:
     """Answer as `show_name` does, and tell programs where the board is (RFC 8288)."""
-    return (await show_name(request)).beside(b"Link", b'</board>; rel="related"')
+    return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
 
 class Board:
@@ -59,12 +59,12 @@ class Board:
         self._pages = BoardPages(site_name, writable=writable)
 
     @app.route("/board", methods=["GET"])
-    async def show_posts(self, request: Any) -> Answer:
+    async def show_posts(self, request: Any) -> Response:
         after, before, done = _decode_query(request)
-        return await self._answer_list(request, after=after, before=before, done=done)
+        return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
-    async def add_post(self, request: Any) -> Answer:
+    async def add_post(self, request: Any) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
@@ -72,22 +72,22 @@ class Board:
             check_text(text)
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
-            return await self._answer_list(request, status=status, draft=Draft(text, error.why))
+            return await self._make_list_page(request, status=status, draft=Draft(text, error.why))
         await self._store.add_post(text, once=_decode_once(request.username, fields, text))
         return _lead_to("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: Any, post_id: int) -> Answer:
+    async def show_post(self, _request: Any, post_id: int) -> Response:
         self._require_writable()
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
         except NoSuchPostError:
-            return self._answer_gone(post_id, None)
-        return await self._answer_post(post, revision, Draft(post.post))
+            return self._make_gone_page(post_id, None)
+        return await self._make_post_page(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
-    async def save_post(self, request: Any, post_id: int) -> Answer:
+    async def save_post(self, request: Any, post_id: int) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
@@ -100,15 +100,15 @@ class Board:
                 _require_unchanged(post, was)
                 await self._store.replace_post(post_id, text, expected=post.post)
         except InvalidTextError as error:
-            return await self._answer_post(post, revision, Draft(text, error.why), was=was)
+            return await self._make_post_page(post, revision, Draft(text, error.why), was=was)
         except PostChangedError:
-            return await self._answer_conflict(post_id, Draft(text))
+            return await self._make_conflict_page(post_id, Draft(text))
         except NoSuchPostError:
-            return self._answer_gone(post_id, Draft(text))
+            return self._make_gone_page(post_id, Draft(text))
         return _lead_to(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
-    async def delete_post(self, request: Any, post_id: int) -> Answer:
+    async def delete_post(self, request: Any, post_id: int) -> Response:
         self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
@@ -117,7 +117,7 @@ class Board:
             _require_unchanged(post, was)
             await self._store.delete_post(post_id, expected=post.post)
         except PostChangedError:
-            return await self._answer_conflict(post_id, None)
+            return await self._make_conflict_page(post_id, None)
         except NoSuchPostError:
             done = "gone"
         return _lead_to(await self._find_list(post_id, f"done={done}#done"))
@@ -126,7 +126,7 @@ class Board:
         if not self._writable:
             raise Problem(403, "A session does not let anybody write here.")
 
-    async def _answer_list(  # noqa: PLR0913 - a page has as many parts
+    async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
         request: Any,
         *,
@@ -135,7 +135,7 @@ class Board:
         status: HTTPStatus = HTTPStatus.OK,
         draft: Draft = _NOTHING,
         done: str = "",
-    ) -> Answer:
+    ) -> Response:
         listed = await self._list(after, before)
         user = bare_name(request.username)
         return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
@@ -157,23 +157,23 @@ class Board:
         older = bool(posts and first and first[0][0] < posts[0][0])
         return Listed(revision, posts, posts[0][0] - 1 if older else 0, before, older)
 
-    async def _answer_post(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Answer:
+    async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(
             post, revision, draft=draft, was=was or _tag(post), back=await self._find_list(post.id, f"#post-{post.id}")
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
-    async def _answer_conflict(self, post_id: int, draft: Draft | None) -> Answer:
+    async def _make_conflict_page(self, post_id: int, draft: Draft | None) -> Response:
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
         except NoSuchPostError:
-            return self._answer_gone(post_id, draft)
+            return self._make_gone_page(post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
         page = self._pages.make_conflict(post, revision, draft=draft, was=_tag(post), back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
-    def _answer_gone(self, post_id: int, draft: Draft | None) -> Answer:
+    def _make_gone_page(self, post_id: int, draft: Draft | None) -> Response:
         return _make_html(HTTPStatus.NOT_FOUND, self._pages.make_gone(post_id, draft=draft, key=_new_key()))
 
     async def _find_list(self, post_id: int, rest: str) -> str:
@@ -185,14 +185,14 @@ class Board:
         return f"{path}{'&' if '?' in path else '?'}{rest}"
 
 
-def _make_html(status: HTTPStatus, page: bytes) -> Answer:
-    return make_answer(status, _HTML, page, _HEADERS)
+def _make_html(status: HTTPStatus, page: bytes) -> Response:
+    return make_response(status, _HTML, page, _HEADERS)
 
 
-def _lead_to(location: str) -> Answer:
+def _lead_to(location: str) -> Response:
     """Return the 303 after a write, to a page of ours."""
     there = location.encode("ascii")
-    return make_answer(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % there, {**PAGE_HEADERS, b"Location": there})
+    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % there, {**PAGE_HEADERS, b"Location": there})
 
 
 def _tag(post: Post) -> str:

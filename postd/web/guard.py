@@ -39,9 +39,9 @@ from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceEr
 from postd.errors import TooManyFailuresError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
 from postd.web.cors import is_preflight
-from postd.web.errors import Problem, answer_problem, is_api
+from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.peer import Clients
-from postd.web.responses import Answer, make_no_content, make_redirect
+from postd.web.responses import Response, make_no_content, make_redirect
 from postd.web.server.driver import Steps, ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -153,7 +153,7 @@ class Guard(HTTPAuthSessionWrapper):
 
     def _authorizedResource(self, request: Any) -> IResource:
         if is_preflight(request):
-            return ViewResource(_answer_preflight)
+            return ViewResource(_respond_to_preflight)
         try:
             if self._session_challenge is not None:
                 self._clients.refuse_cross_site_write(request)
@@ -222,24 +222,26 @@ class Guard(HTTPAuthSessionWrapper):
     def _challenge(self, refusal: Refused | None, request: Any) -> IResource:
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
         if isinstance(refusal, InsufficientScopeError):
-            return ViewResource(lambda asked: self._answer_403(refusal, asked))
+            return ViewResource(lambda asked: self._make_403(refusal, asked))
         if self._credentialFactories or is_api(request.path):
-            return ViewResource(lambda asked: self._answer_401(refusal, asked))
-        return ViewResource(_answer_with_form)
+            return ViewResource(lambda asked: self._make_401(refusal, asked))
+        return ViewResource(_redirect_to_form)
 
-    async def _answer_401(self, refusal: Refused | None, request: Any) -> Answer:
+    async def _make_401(self, refusal: Refused | None, request: Any) -> Response:
         await _add_challenges(self._credentialFactories, refusal, request)
         if not self._credentialFactories:
             request.add_header(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
-        return answer_problem(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
+        return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
-    async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> Answer:
+    async def _make_403(self, refusal: InsufficientScopeError, request: Any) -> Response:
         request.username = refusal.username
         # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
         factories = [factory for factory in self._credentialFactories if factory.scheme == refusal.scheme]
         await _add_challenges(factories, refusal, request)
-        return answer_problem(request.path, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
+        return make_problem_response(
+            request.path, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this.")
+        )
 
 
 async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Any) -> None:
@@ -289,12 +291,12 @@ def _split_scheme(value: bytes) -> tuple[bytes, bytes]:
     return scheme.lower(), rest.strip(b" \t")
 
 
-async def _answer_preflight(_request: Any) -> Answer:
+async def _respond_to_preflight(_request: Any) -> Response:
     # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.
     return make_no_content({b"Allow": b"GET, HEAD"})
 
 
-async def _answer_with_form(request: Any) -> Answer:
+async def _redirect_to_form(request: Any) -> Response:
     """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
     if decode_session_cookies(request) is not None:
         expire_session_cookie(request)

@@ -10,11 +10,11 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.web.errors import answer_error
-from postd.web.responses import Answer, Stream
+from postd.web.errors import make_error_response
+from postd.web.responses import Response, StreamedResponse
 from postd.web.streaming import PIECE_BYTES, Flow
 
-View = Callable[[Any], Coroutine[Any, Any, Answer | Stream]]
+View = Callable[[Any], Coroutine[Any, Any, Response | StreamedResponse]]
 """Makes the answer to a request."""
 
 _log = Logger()
@@ -77,7 +77,7 @@ class Steps:
             self._waiting.cancel()
 
 
-def answer(request: Any, making: Coroutine[Any, Any, Answer | Stream]) -> int:
+def answer(request: Any, making: Coroutine[Any, Any, Response | StreamedResponse]) -> int:
     """Answer a request with what a coroutine returns, or with the error that it raises.
 
     An answer that was begun and cannot be finished is cut off, so that nobody takes it for whole. A client that goes
@@ -97,14 +97,14 @@ class Answering(Steps):
 
     __slots__ = ("_given_up", "_request")
 
-    def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Answer | Stream | None]) -> None:
+    def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Response | StreamedResponse | None]) -> None:
         super().__init__(coroutine)
         self._request = request
         self._given_up = False
 
-    def returned(self, value: Answer | Stream | None) -> None:
+    def returned(self, value: Response | StreamedResponse | None) -> None:
         self._request.answering = None  # else the two would keep each other until the garbage collector comes
-        if isinstance(value, Answer) and len(value.body) <= PIECE_BYTES:
+        if isinstance(value, Response) and len(value.body) <= PIECE_BYTES:
             self._request.send(value)
         elif value is not None:
             Answering(self._request, _send_in_pieces(self._request, value)).go_on(None)
@@ -123,12 +123,12 @@ class Answering(Steps):
         super().cancel()
 
 
-async def _send_in_pieces(request: Any, answered: Answer | Stream) -> None:
+async def _send_in_pieces(request: Any, answered: Response | StreamedResponse) -> None:
     """Send what more than one write should hold at the pace of the client; each slow one would have a copy of it."""
     request.begin(answered)
     if request.method != b"HEAD":
         async with Flow(request) as flow:
-            if isinstance(answered, Answer):
+            if isinstance(answered, Response):
                 await flow.write(answered.body)
             else:
                 async with aclosing(answered.pieces) as pieces:
@@ -156,7 +156,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: Any) -> Answer:
-        return answer_error(request, error)
+    async def view(request: Any) -> Response:
+        return make_error_response(request, error)
 
     return ViewResource(view)

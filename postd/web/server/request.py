@@ -26,8 +26,8 @@ from zope.interface import implementer
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.protocol.percent import percent_decode
-from postd.web.errors import Problem, answer_error, answer_problem
-from postd.web.responses import Answer, Stream, encode_header, make_no_content
+from postd.web.errors import Problem, make_error_response, make_problem_response
+from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
 
 if TYPE_CHECKING:
     from postd.web.server.connection import Channel
@@ -90,7 +90,7 @@ class PostdRequest(Request):
     transport: Any
     own_fields = b""
     _headers: Headers | None = None
-    _answer_headers: Headers | None = None
+    _response_headers: Headers | None = None
     _id: str | None = None
 
     def __init__(self, channel: "Channel", head: Head, body: bytes, started_s: float) -> None:
@@ -128,9 +128,9 @@ class PostdRequest(Request):
     @property
     def responseHeaders(self) -> Headers:  # type: ignore[override]
         """Fields that the answer to this request has, beside its own."""
-        if self._answer_headers is None:
-            self._answer_headers = Headers()
-        return self._answer_headers
+        if self._response_headers is None:
+            self._response_headers = Headers()
+        return self._response_headers
 
     @property
     def id(self) -> str:
@@ -169,13 +169,13 @@ class PostdRequest(Request):
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; an answer that was begun is cut off, so that nobody takes it for whole."""
-        answered = answer_error(self, error)
+        answered = make_error_response(self, error)
         if self.startedWriting:
             self.transport.abortConnection()
         else:
             self.send(answered)
 
-    def send(self, answered: Answer) -> None:
+    def send(self, answered: Response) -> None:
         """Answer, and be done with it. A client that has gone is sent nothing."""
         if self._disconnected:
             return
@@ -190,10 +190,14 @@ class PostdRequest(Request):
         """Add a field to the answer, whichever that will be; another one of that name stays."""
         self.own_fields += encode_header(name, value)
 
-    def begin(self, answered: Answer | Stream) -> None:
+    def begin(self, answered: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
         head = answered.head
-        if isinstance(answered, Stream) and answered.chunked and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
+        if (
+            isinstance(answered, StreamedResponse)
+            and answered.chunked
+            and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]
+        ):
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
         self._begin(answered.status, head, b"")
@@ -201,7 +205,7 @@ class PostdRequest(Request):
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1
         self.code = status
-        self.channel.write_answer(head + self.own_fields + self.fields_of_all(), self._answer_headers, body)
+        self.channel.write_response(head + self.own_fields + self.fields_of_all(), self._response_headers, body)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
@@ -213,7 +217,7 @@ class PostdRequest(Request):
 
     def refuse(self, status: int, why: str) -> None:
         """Answer to a request that is not taken."""
-        self.send(answer_problem(self.path, Problem(status, why)))
+        self.send(make_problem_response(self.path, Problem(status, why)))
 
 
 def _decode_id(lines: list[bytes]) -> str | None:
