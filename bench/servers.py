@@ -56,7 +56,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What a server answered to one request."""
 
     status: int
@@ -122,12 +122,12 @@ def last_line(log: Path) -> str:
     return (log.read_text(errors="replace").splitlines() or ["(it said nothing)"])[-1]
 
 
-def ask(port: int, method: str, path: str, body: str | None = None, *fields: str) -> Answer:
+def ask(port: int, method: str, path: str, body: str | None = None, *fields: str) -> Response:
     """Return the answer to one request with these header fields ("Name: value")."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
         connection.request(method, path, body, dict(field.split(": ", 1) for field in fields if field))
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return Response(response.status, response.headers, response.read())
 
 
 def command_of_this_python(name: str) -> str:

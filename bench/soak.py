@@ -29,7 +29,7 @@ from bench.soaking.log import LogReader
 from bench.soaking.logins import Tokens
 from bench.soaking.report import SPARE_DESCRIPTORS, check_figures, plot, series_of, tell, write_svg
 from bench.soaking.server import CONNECTIONS, IDLE_S, STOP_MAX_S, Sample, Server, SoakError
-from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
 
 OWN_REDIS = "redis"
 """In the place of a store's URL: a Redis of ours, which ends with the run."""
@@ -172,7 +172,7 @@ class Soak:
                         return
                     posts += [(post["id"], post["post"]) for post in json.loads(answer.body)]
                     more = bool(answer.field("link"))
-        except (ClosedError, BrokenAnswerError) as error:
+        except (ClosedError, BrokenResponseError) as error:
             self.findings.broke("it serves when all have gone", str(error))
             return
         for promise, example in self._ledger.problems_at_the_end(posts):

@@ -106,7 +106,7 @@ class InlineThread(_Inline, WriterThread):
     """The writer's thread that is none."""
 
 
-class Answer(Struct):
+class Response(Struct):
     """An HTTP answer. The names of its headers are in lower case; treq keeps Content-Length to itself."""
 
     status: int
@@ -222,7 +222,7 @@ class InMemoryApi:
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, Any] | None = None
-    ) -> Answer:
+    ) -> Response:
         """Make a request; `headers` are sent as given and nothing is added to them."""
         asking = Deferred.fromCoroutine(self._request(method, path, body, headers or {}))
         for _ in range(1000):
@@ -230,16 +230,16 @@ class InMemoryApi:
                 break
             self.clock.advance(0)
             self._treq.flush()
-        answer: Answer = result_of(asking)
+        answer: Response = result_of(asking)
         return answer
 
-    async def _request(self, method: str, path: str, body: bytes | None, sent: dict[str, Any]) -> Answer:
+    async def _request(self, method: str, path: str, body: bytes | None, sent: dict[str, Any]) -> Response:
         response = await self._treq.request(method, f"http://localhost{path}", data=body, headers=sent)
         headers = {
             name.decode().lower(): [value.decode("latin-1") for value in values]
             for name, values in response.headers.getAllRawHeaders()
         }
-        return Answer(response.code, headers, await treq.content(response))
+        return Response(response.code, headers, await treq.content(response))
 
     def add(self, text: str) -> int:
         """Store a post past the API; return its id."""

@@ -23,7 +23,7 @@ from bench.operating.tally import Outcome, Tally
 from bench.soaking.findings import Findings
 from bench.soaking.logins import FORM, Tokens, basic_field, bearer_field, digest_field
 from bench.soaking.server import PASSWORD, USERS
-from bench.soaking.wire import Answer, BrokenAnswerError, ClosedError, Connection, NoConnectionError, encode_request
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, NoConnectionError, Response, encode_request
 
 NEW_SHARE = 0.2
 """Of the requests: those that have a connection of their own."""
@@ -188,7 +188,7 @@ class Load:
             self._ledger.replace(post_id, text)
         self._ledger.replaceable.append(post_id)
 
-    async def _ask_as_somebody(self, request: Request, due_s: float) -> Answer | None:
+    async def _ask_as_somebody(self, request: Request, due_s: float) -> Response | None:
         way = random.randrange(4)
         if way == 0:
             return await random.choice(self._digests).ask(request, due_s)
@@ -202,7 +202,7 @@ class Load:
 
     # --- How
 
-    async def ask(self, request: Request, due_s: float | None = None, *, alone: bool = False) -> Answer | None:
+    async def ask(self, request: Request, due_s: float | None = None, *, alone: bool = False) -> Response | None:
         """Make a request, once; return the answer if it is a right one.
 
         Args:
@@ -231,18 +231,18 @@ class Load:
                 self._free.append(link)
         return answer if outcome is Outcome.ANSWERED else None
 
-    async def ask_over(self, link: Link, request: Request) -> Answer | None:
+    async def ask_over(self, link: Link, request: Request) -> Response | None:
         """Make a request over a connection; return the answer if it is a right one."""
         data = encode_request(request.method, request.target, request.fields, request.body)
         outcome, answer = await self._send(link, request, data)
         return answer if outcome is Outcome.ANSWERED else None
 
-    async def _send(self, link: Link, request: Request, data: bytes) -> tuple[Outcome, Answer | None]:
+    async def _send(self, link: Link, request: Request, data: bytes) -> tuple[Outcome, Response | None]:
         answer, outcome, what = None, Outcome.ANSWERED, f"{request}{' over TLS' if link.is_tls else ''}"
         link.send(data)
         crossed = link.answers > 0 and link.ends_now()
         try:
-            answer = await link.read_answer(head=request.method == "HEAD")
+            answer = await link.read_response(head=request.method == "HEAD")
         except ClosedError as error:
             outcome = Outcome.LOST_LATER if link.answers else Outcome.LOST_FIRST
             if link.local_port in self.doomed_ports:
@@ -250,7 +250,7 @@ class Load:
             elif crossed:
                 outcome = Outcome.CROSSED
             what += f": {error}"
-        except BrokenAnswerError as error:
+        except BrokenResponseError as error:
             outcome = Outcome.DOOMED if link.local_port in self.doomed_ports else Outcome.BROKEN
             what += f": {error}"
         else:
@@ -292,9 +292,9 @@ class _DigestUser:
         self._nonce = ""
         self._count = 0
 
-    async def ask(self, request: Request, due_s: float) -> Answer | None:
+    async def ask(self, request: Request, due_s: float) -> Response | None:
         right = request.right
-        answer: Answer | None = None
+        answer: Response | None = None
         if self._nonce:
             answer = await self._ask(request, due_s, right=(*right, 401))
         else:
@@ -307,7 +307,7 @@ class _DigestUser:
             self._nonce, self._count = found[1], 0
         return await self._ask(request, due_s, right=right)
 
-    async def _ask(self, request: Request, due_s: float, *, right: tuple[int, ...]) -> Answer | None:
+    async def _ask(self, request: Request, due_s: float, *, right: tuple[int, ...]) -> Response | None:
         self._count += 1
         who = (self._user, PASSWORD)
         field, _ = digest_field(who, request.method, request.target, self._nonce, self._count)

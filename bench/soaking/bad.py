@@ -22,7 +22,7 @@ from bench.soaking.ledger import HIDDEN_TEXT
 from bench.soaking.logins import Tokens, basic_field, bearer_field, digest_field, elsewhere
 from bench.soaking.secrets_used import USED
 from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS
-from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection, encode_request
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, encode_request
 
 CUT_SLACK_S = 4.5
 """How long after a limit a client may still be there: the server looks every second or so, and both of us are busy."""
@@ -171,7 +171,7 @@ class BadClients:
             came_in_a_crowd = self._findings.crowded
             try:
                 await kind.act()
-            except (BrokenAnswerError, BrokenPromiseError, ClosedError) as error:
+            except (BrokenResponseError, BrokenPromiseError, ClosedError) as error:
                 by_crowd = isinstance(error, ClosedError) or getattr(error, "crowded", False)
                 if not (by_crowd and (came_in_a_crowd or self._findings.crowded)):
                     about = getattr(error, "about", "")
@@ -301,7 +301,7 @@ class BadClients:
         with await Connection.open(self._port) as connection:
             connection.send(encode_request("GET", "/post/1") * PIPELINED)
             for _ in range(random.choice((0, PIPELINED // 2, PIPELINED))):
-                answer = await connection.read_answer()
+                answer = await connection.read_response()
                 self._findings.note_bad("pipelining", answer.status)
                 if answer.status not in {200, 404}:
                     raise BrokenPromiseError(f"one of several requests was answered with {answer.status}")
@@ -426,7 +426,7 @@ class BadClients:
         """Send a request over a connection of its own; return the status of its answer."""
         with await Connection.open(self._port, source=source) as connection:
             connection.send(request)
-            answer = await connection.read_answer()
+            answer = await connection.read_response()
         self._findings.note_bad(what, answer.status)
         return answer.status
 

@@ -15,7 +15,7 @@ from bench.soaking.findings import BrokenPromiseError, Findings
 from bench.soaking.logins import FORM, Tokens, basic_field, bearer_field, digest_field, elsewhere
 from bench.soaking.secrets_used import USED
 from bench.soaking.server import PASSWORD, TARGETS
-from bench.soaking.wire import Answer, Connection, encode_request
+from bench.soaking.wire import Connection, Response, encode_request
 
 FAILURES, ADDRESS_FAILURES = 10, 50
 """Those of `[throttle]` by default."""
@@ -27,7 +27,7 @@ HELD_S = 0.3
 """How long the last bytes are held back: until the server has read all others."""
 
 
-async def release(port: int, requests: Sequence[bytes]) -> list[Answer]:
+async def release(port: int, requests: Sequence[bytes]) -> list[Response]:
     """Send requests over as many connections, the last bytes together; return the answers."""
     with ExitStack() as stack:
         opened = [stack.enter_context(await Connection.open(port)) for _ in requests]
@@ -36,7 +36,7 @@ async def release(port: int, requests: Sequence[bytes]) -> list[Answer]:
         await asyncio.sleep(HELD_S)
         for connection, request in zip(opened, requests, strict=True):
             connection.send(request[-1:])
-        return await asyncio.gather(*(connection.read_answer() for connection in opened))
+        return await asyncio.gather(*(connection.read_response() for connection in opened))
 
 
 class Bursts:
@@ -93,7 +93,7 @@ class Bursts:
             answer = await connection.ask("GET", "/bearer", [elsewhere(), bearer_field(self._tokens.opaque())])
             self._findings.expect("GET /bearer with an opaque token", answer, 200)
 
-    def _check(self, what: str, answers: Sequence[Answer], most: int) -> int:
+    def _check(self, what: str, answers: Sequence[Response], most: int) -> int:
         """Return how many of the answers are 401.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from bench.soaking.findings import Findings
 from bench.soaking.logins import KEYS_FRESH_S, Basic, Tokens, expect_signed_out, sign_in
 from bench.soaking.server import GUEST, PASSWORD, Server
-from bench.soaking.wire import BrokenAnswerError, ClosedError, Connection
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
 
 TAKEN_UP_S = 2.5
 """When a changed user file must be in force: two seconds (contract 4.1), and a little for us to ask."""
@@ -54,7 +54,7 @@ class Changes:
         while True:
             try:
                 await change()
-            except (BrokenAnswerError, ClosedError) as error:
+            except (BrokenResponseError, ClosedError) as error:
                 if not self._findings.crowded:
                     self._findings.broke("good clients are not cut off", str(error))
                     return

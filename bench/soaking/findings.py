@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median, quantiles
 
-from bench.soaking.wire import Answer
+from bench.soaking.wire import Response
 
 REFUSALS_OF_A_VERSION = frozenset({501, 505})
 """The two of the 5xx that speak of the request, not of the server: only clients that ask for them may get them."""
@@ -70,7 +70,7 @@ class Findings:
             for promise, examples in self._broken.items()
         ]
 
-    def note_good(self, what: str, answer: Answer) -> None:
+    def note_good(self, what: str, answer: Response) -> None:
         """Count an answer to a good client."""
         self._count(answer.status, f"{what} was answered with", answer.body)
         self.good_ms[what].append(answer.took_s * 1000)
@@ -88,7 +88,7 @@ class Findings:
         if status >= 500:
             self.broke("no answer is a 5xx", f"{what} {status} {body[:120]!r}")
 
-    def expect(self, what: str, answer: Answer, *statuses: int) -> bool:
+    def expect(self, what: str, answer: Response, *statuses: int) -> bool:
         """Tell whether an answer has one of the statuses that are right; note it if not."""
         if answer.status in statuses:
             return True

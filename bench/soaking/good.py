@@ -12,7 +12,7 @@ from bench.soaking.findings import Findings
 from bench.soaking.ledger import Ledger
 from bench.soaking.logins import Basic, Bearer, Digest, Login, Session, Tokens
 from bench.soaking.server import BODY_MAX_BYTES, USERS
-from bench.soaking.wire import Answer, BrokenAnswerError, ClosedError, Connection
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, Response
 
 CLIENTS = 24
 REQUESTS_A_CONNECTION = (50, 400)
@@ -98,7 +98,7 @@ class GoodClient:
                 self._findings.broke("good clients are not cut off", str(error))
             self._connection = None
             await asyncio.sleep(AGAIN_AFTER_S)
-        except BrokenAnswerError as error:
+        except BrokenResponseError as error:
             self._findings.broke("good clients get whole answers", str(error))
             self._connection = None
 
@@ -146,7 +146,7 @@ class GoodClient:
             if abs(len(posts) - len(self._ledger)) > SWING:
                 self._findings.broke("the list has all posts", f"{len(posts)} of {len(self._ledger)}")
 
-    def _check_list(self, target: str, answer: Answer, after: int, asked_at: float) -> list[Any]:
+    def _check_list(self, target: str, answer: Response, after: int, asked_at: float) -> list[Any]:
         posts: list[Any] = json.loads(answer.body)
         problem = self._ledger.problem_with_list(posts, after=after, asked_at=asked_at)
         if problem:
@@ -263,7 +263,7 @@ class GoodClient:
             answer = await connection.ask("OPTIONS", "/post")
             self._note_refused("OPTIONS /post", answer, 204)
 
-    def _note_refused(self, what: str, answer: Answer, status: int) -> None:
+    def _note_refused(self, what: str, answer: Response, status: int) -> None:
         self._findings.note_good("what is refused", answer)
         self._findings.expect(what, answer, status)
 

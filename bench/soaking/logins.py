@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from bench.soaking.findings import Findings
 from bench.soaking.secrets_used import USED
 from bench.soaking.server import AUDIENCE, PASSWORD, REALM
-from bench.soaking.wire import Answer, Connection
+from bench.soaking.wire import Connection, Response
 from tests.issuer import JWKS, Issuer, Key, Reply
 
 FORM = "Content-Type: application/x-www-form-urlencoded"
@@ -35,7 +35,7 @@ class Login(Protocol):
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
-    ) -> Answer: ...
+    ) -> Response: ...
 
 
 class Basic:
@@ -46,7 +46,7 @@ class Basic:
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         return await connection.ask(method, target, [*fields, self.field], body)
 
 
@@ -66,7 +66,7 @@ class Digest:
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         had_nonce = bool(self._nonce)
         if had_nonce:
             answer = await self._ask(connection, method, target, fields, body)
@@ -88,7 +88,7 @@ class Digest:
 
     async def _ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str], body: bytes | None
-    ) -> Answer:
+    ) -> Response:
         self._count += 1
         field, proof = digest_field((self._user, PASSWORD), method, target, self._nonce, self._count)
         answer = await connection.ask(method, target, [*fields, field], body)
@@ -132,7 +132,7 @@ class Session:
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         if not self._cookie:
             await self._sign_in(connection)
         elif self._left <= 0:
@@ -223,7 +223,7 @@ class Bearer:
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
-    ) -> Answer:
+    ) -> Response:
         return await connection.ask(method, target, [*fields, bearer_field(self._tokens.any())], body)
 
 

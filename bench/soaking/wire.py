@@ -23,7 +23,7 @@ LINE_MAX_BYTES = 64 * 1024
 _OWN_FIELDS = (("Host", "127.0.0.1"), ("User-Agent", "soak"))
 
 
-class BrokenAnswerError(Exception):
+class BrokenResponseError(Exception):
     """What came is no answer, or not a whole one; `str()` of it says what is wrong."""
 
 
@@ -35,7 +35,7 @@ class NoConnectionError(ClosedError):
     """There is no connection: nothing was sent."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """What a server answered, and the seconds it took; the names of fields are in lower case."""
 
     status: int
@@ -109,7 +109,7 @@ class Connection:
 
     async def ask(
         self, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None, *, close: bool = False
-    ) -> Answer:
+    ) -> Response:
         """Make a request.
 
         Raises:
@@ -118,9 +118,9 @@ class Connection:
         """
         start = time.perf_counter()
         self.send(encode_request(method, target, fields, body, close=close))
-        return await self.read_answer(head=method == "HEAD", start=start)
+        return await self.read_response(head=method == "HEAD", start=start)
 
-    async def read_answer(self, *, head: bool = False, start: float | None = None) -> Answer:
+    async def read_response(self, *, head: bool = False, start: float | None = None) -> Response:
         """Read an answer; `start` is when it was asked for, if that was not now. Raises as `ask` does."""
         start = time.perf_counter() if start is None else start
         try:
@@ -128,14 +128,14 @@ class Connection:
                 status, fields, body = await self._read(head=head)
         except TimeoutError:
             self.close()
-            raise BrokenAnswerError(f"no answer within {ANSWER_MAX_S:.0f} s") from None
+            raise BrokenResponseError(f"no answer within {ANSWER_MAX_S:.0f} s") from None
         except BaseException:
             self.close()
             raise
         self.answers += 1
         if "close" in fields.get("connection", []):
             self.close()
-        return Answer(status, fields, body, time.perf_counter() - start)
+        return Response(status, fields, body, time.perf_counter() - start)
 
     async def _read(self, *, head: bool) -> tuple[int, dict[str, list[str]], bytes]:
         try:
@@ -143,9 +143,9 @@ class Connection:
         except asyncio.IncompleteReadError as error:
             if not error.partial:
                 raise ClosedError("closed without an answer") from None
-            raise BrokenAnswerError(f"closed within the head of an answer: {error.partial[:80]!r}") from None
+            raise BrokenResponseError(f"closed within the head of an answer: {error.partial[:80]!r}") from None
         except asyncio.LimitOverrunError:
-            raise BrokenAnswerError("the head of the answer does not end") from None
+            raise BrokenResponseError("the head of the answer does not end") from None
         except OSError:
             raise ClosedError("cut without an answer") from None
         try:
@@ -154,9 +154,9 @@ class Connection:
                 return await self._read(head=head)
             return status, fields, b"" if head or status in {204, 304} else await self._read_body(fields)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise BrokenAnswerError(f"cut within the body of an answer: {error!r}") from None
+            raise BrokenResponseError(f"cut within the body of an answer: {error!r}") from None
         except ValueError as error:
-            raise BrokenAnswerError(f"{error}: {received[:80]!r}") from None
+            raise BrokenResponseError(f"{error}: {received[:80]!r}") from None
 
     async def _read_body(self, fields: dict[str, list[str]]) -> bytes:
         if fields.get("transfer-encoding") == ["chunked"]:

@@ -23,7 +23,7 @@ def no_answer(error: Exception, origin: str) -> Exception:
 
 
 def fields_of(response: Any) -> dict[str, str]:
-    """Return the fields of treq's answer as `Answer` has them."""
+    """Return the fields of treq's answer as `Response` has them."""
     raw = response.headers.getAllRawHeaders()
     joined = {name.decode("latin-1").lower(): b", ".join(values) for name, values in raw}
     return {name: value.decode("latin-1") for name, value in joined.items()}

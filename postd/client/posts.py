@@ -49,7 +49,7 @@ class SeenPost(Struct, frozen=True):
     etag: str
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """What a server answered; names of fields are in lower case, lines of the same name are joined."""
 
     status: int
@@ -190,7 +190,7 @@ class PostClient:
         *,
         repeats: bool = True,
         gone_is_done: bool = False,
-    ) -> Answer:
+    ) -> Response:
         """Return the answer to a request, which is one of success.
 
         Args:
@@ -226,7 +226,7 @@ class PostClient:
             await deferLater(self._reactor, wait_s)
         raise AssertionError("the last try returns or raises")
 
-    async def _ask_once(self, method: str, url: str, body: bytes | None, fields: Mapping[str, str]) -> Answer:
+    async def _ask_once(self, method: str, url: str, body: bytes | None, fields: Mapping[str, str]) -> Response:
         given_up = False
 
         def take(piece: bytes) -> None:
@@ -234,7 +234,7 @@ class PostClient:
             if given_up or len(content) > ANSWER_MAX_BYTES:
                 raise UnusableAnswerError(f"the answer has more than {ANSWER_MAX_BYTES // 1024**2} MiB")
 
-        async def exchange() -> Answer:
+        async def exchange() -> Response:
             headers = Headers({name: [value] for name, value in {"User-Agent": "postd", **fields}.items()})
             if body is not None:
                 headers.setRawHeaders("Content-Type", ["application/json"])
@@ -242,7 +242,7 @@ class PostClient:
                 method, url, data=body, headers=headers, allow_redirects=False, unbuffered=True, reactor=self._reactor
             )
             await treq.collect(response, take)
-            return Answer(response.code, fields_of(response), bytes(content))
+            return Response(response.code, fields_of(response), bytes(content))
 
         content = bytearray()
         try:
@@ -274,7 +274,7 @@ def _encode(text: str) -> bytes:
         raise InvalidTextError("The text of a post must be Unicode text, and this one is not.") from None
 
 
-def _decode(answer: Answer, kind: type[T]) -> T:
+def _decode(answer: Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

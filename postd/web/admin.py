@@ -8,7 +8,7 @@ from twisted.web.resource import IResource, Resource
 
 from postd.monitoring.exposition import CONTENT_TYPE, encode
 from postd.monitoring.health import Report
-from postd.web.responses import TEXT, Answer, make_answer
+from postd.web.responses import TEXT, Response, make_response
 from postd.web.server.routing import Application, Router
 
 _HEADERS = {b"Cache-Control": b"no-store"}
@@ -27,19 +27,19 @@ class Admin:
         self._report = report
 
     @app.route("/healthz", methods=["GET"])
-    async def show_life(self, _request: Any) -> Answer:
-        return make_answer(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
+    async def show_life(self, _request: Any) -> Response:
+        return make_response(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
 
     @app.route("/readyz", methods=["GET"])
-    async def show_readiness(self, _request: Any) -> Answer:
+    async def show_readiness(self, _request: Any) -> Response:
         report = await self._report()
         text = "".join(f"{what}: {state}\n" for what, state in report.states.items())
         status = HTTPStatus.OK if report.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return make_answer(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
+        return make_response(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
 
     @app.route("/metrics", methods=["GET"])
-    async def show_numbers(self, _request: Any) -> Answer:
-        return make_answer(HTTPStatus.OK, CONTENT_TYPE, encode((await self._report()).numbers), _HEADERS)
+    async def show_numbers(self, _request: Any) -> Response:
+        return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._report()).numbers), _HEADERS)
 
 
 class _All(Resource):

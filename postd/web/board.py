@@ -22,7 +22,7 @@ from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, Listed
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
 from postd.web.query import decode_number, decode_query
-from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer
+from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_response
 from postd.web.reverse_paging import list_before
 from postd.web.server.routing import Application
 
@@ -35,9 +35,9 @@ _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
 
-async def show_name_and_board(request: Any) -> Answer:
-    """Answer as `show_name` does, and tell programs where the board is (RFC 8288)."""
-    return (await show_name(request)).beside(b"Link", b'</board>; rel="related"')
+async def show_name_and_board(request: Any) -> Response:
+    """Respond as `show_name` does, and tell programs where the board is (RFC 8288)."""
+    return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
 
 class Board:
@@ -60,12 +60,12 @@ class Board:
         self._pages = BoardPages(site_name, writable=writable)
 
     @app.route("/board", methods=["GET"])
-    async def show_posts(self, request: Any) -> Answer:
+    async def show_posts(self, request: Any) -> Response:
         after, before, done = _decode_query(request)
         return await self._answer_list(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
-    async def add_post(self, request: Any) -> Answer:
+    async def add_post(self, request: Any) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
@@ -78,7 +78,7 @@ class Board:
         return _lead_to("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: Any, post_id: int) -> Answer:
+    async def show_post(self, _request: Any, post_id: int) -> Response:
         self._require_writable()
         revision = (await self._store.version()).revision
         try:
@@ -88,7 +88,7 @@ class Board:
         return await self._answer_post(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
-    async def save_post(self, request: Any, post_id: int) -> Answer:
+    async def save_post(self, request: Any, post_id: int) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
@@ -109,7 +109,7 @@ class Board:
         return _lead_to(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
-    async def delete_post(self, request: Any, post_id: int) -> Answer:
+    async def delete_post(self, request: Any, post_id: int) -> Response:
         self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
@@ -136,7 +136,7 @@ class Board:
         status: HTTPStatus = HTTPStatus.OK,
         draft: Draft = _NOTHING,
         done: str = "",
-    ) -> Answer:
+    ) -> Response:
         listed = await self._list(after, before)
         user = _identity(request).name
         return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
@@ -158,13 +158,13 @@ class Board:
         older = bool(posts and first and first[0][0] < posts[0][0])
         return Listed(revision, posts, posts[0][0] - 1 if older else 0, before, older)
 
-    async def _answer_post(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Answer:
+    async def _answer_post(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(
             post, revision, draft=draft, was=was or _tag(post), back=await self._find_list(post.id, f"#post-{post.id}")
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
-    async def _answer_conflict(self, post_id: int, draft: Draft | None) -> Answer:
+    async def _answer_conflict(self, post_id: int, draft: Draft | None) -> Response:
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
@@ -174,7 +174,7 @@ class Board:
         page = self._pages.make_conflict(post, revision, draft=draft, was=_tag(post), back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
-    def _answer_gone(self, post_id: int, draft: Draft | None) -> Answer:
+    def _answer_gone(self, post_id: int, draft: Draft | None) -> Response:
         return _make_html(HTTPStatus.NOT_FOUND, self._pages.make_gone(post_id, draft=draft, key=_new_key()))
 
     async def _find_list(self, post_id: int, rest: str) -> str:
@@ -192,14 +192,14 @@ def _identity(request: Any) -> Identity:
     return identity
 
 
-def _make_html(status: HTTPStatus, page: bytes) -> Answer:
-    return make_answer(status, _HTML, page, _HEADERS)
+def _make_html(status: HTTPStatus, page: bytes) -> Response:
+    return make_response(status, _HTML, page, _HEADERS)
 
 
-def _lead_to(location: str) -> Answer:
+def _lead_to(location: str) -> Response:
     """Return the 303 after a write, to a page of ours."""
     there = location.encode("ascii")
-    return make_answer(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % there, {**PAGE_HEADERS, b"Location": there})
+    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % there, {**PAGE_HEADERS, b"Location": there})
 
 
 def _tag(post: Post) -> str:

@@ -17,7 +17,7 @@ from postd.caching import UnderWay
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
 from postd.web.preconditions import current_tag, has_preconditions
-from postd.web.responses import Answer, make_answer, make_not_modified
+from postd.web.responses import Response, make_not_modified, make_response
 
 LEAST_BYTES = 1024
 """What is shorter fits into a packet or two as it is."""
@@ -54,7 +54,7 @@ def good_tags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
     return (gzip_tag(etag), etag) if gzipped else (etag,)
 
 
-def answer_current(request: Any, headers: Mapping[bytes, bytes]) -> Answer | None:
+def not_modified_if_current(request: Any, headers: Mapping[bytes, bytes]) -> Response | None:
     """Return the 304 to a client that has what would be sent with these headers, before that is made.
 
     Raises:
@@ -82,13 +82,13 @@ class Text:
         self._content_type = content_type
         self._headers = headers
         self._good_tags = [good_tags(headers[b"ETag"], gzipped=gzipped) for gzipped in (False, True)]
-        self._plain = make_answer(HTTPStatus.OK, content_type, body, headers)
+        self._plain = make_response(HTTPStatus.OK, content_type, body, headers)
         # None until it is known what becomes of it; the plain form, if that is no shorter.
         self._compressed = self._plain if len(body) < LEAST_BYTES else None
-        self._compressing: UnderWay[None, Answer] = UnderWay()
-        self._not_modified: dict[bytes, Answer] = {}
+        self._compressing: UnderWay[None, Response] = UnderWay()
+        self._not_modified: dict[bytes, Response] = {}
 
-    async def answer(self, request: Any) -> Answer:
+    async def answer(self, request: Any) -> Response:
         """Return the answer to GET and HEAD.
 
         Raises:
@@ -103,16 +103,16 @@ class Text:
             return self._compressed or await self._compressing.join(None, self._compress)
         return self._plain
 
-    def _make_not_modified(self, tag: bytes) -> Answer:
+    def _make_not_modified(self, tag: bytes) -> Response:
         self._not_modified[tag] = made = make_not_modified({**self._headers, b"ETag": tag})
         return made
 
-    async def _compress(self) -> Answer:
+    async def _compress(self) -> Response:
         body = self._plain.body
         compressed = compress(body) if len(body) <= INLINE_MAX_BYTES else await deferToThread(compress, body)
         if len(compressed) < len(body):
             headers = {**self._headers, **GZIP, b"ETag": gzip_tag(self._headers[b"ETag"])}
-            self._compressed = make_answer(HTTPStatus.OK, self._content_type, compressed, headers)
+            self._compressed = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
         else:
             self._compressed = self._plain
         return self._compressed

@@ -5,7 +5,7 @@ import re
 from postd.auth.credentials import SessionCredentials
 from postd.protocol.session import hash_session_id
 from postd.web.interface import Request
-from postd.web.responses import Answer, make_redirect
+from postd.web.responses import Response, make_redirect
 
 _SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
 
@@ -34,7 +34,7 @@ class SessionReader:
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
-    def invite(self, request: Request) -> Answer:
+    def invite(self, request: Request) -> Response:
         """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)

@@ -17,7 +17,7 @@ from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import API_SEGMENTS
-from postd.web.responses import Answer, encode_header, make_no_content
+from postd.web.responses import Response, encode_header, make_no_content
 from postd.web.server.driver import respond
 
 ALL = "*"
@@ -103,5 +103,5 @@ class _Nothing(Resource):
         raise NotFound
 
 
-async def _answer_nothing_there() -> Answer:
+async def _answer_nothing_there() -> Response:
     return _NOTHING_THERE

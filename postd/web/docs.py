@@ -11,7 +11,7 @@ from klein import Klein
 from postd.web.compression import VARY, Text
 from postd.web.openapi.document import Route, find_routes, make_document
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
-from postd.web.responses import JSON, PAGE_HEADERS, Answer
+from postd.web.responses import JSON, PAGE_HEADERS, Response
 from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
@@ -39,11 +39,11 @@ class Docs:
         self._page = _keep(b"text/html; charset=utf-8", page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
-    async def show_document(self, request: Any) -> Answer:
+    async def show_document(self, request: Any) -> Response:
         return await self._document.answer(request)
 
     @app.route("/docs", methods=["GET"])
-    async def show_page(self, request: Any) -> Answer:
+    async def show_page(self, request: Any) -> Response:
         return await self._page.answer(request)
 
 

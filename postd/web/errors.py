@@ -29,7 +29,7 @@ from postd.errors import (
 )
 from postd.protocol.percent import percent_decode
 from postd.web.redaction import show_method, show_target
-from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_no_content, phrase
+from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """What the paths of the API begin with."""
@@ -112,7 +112,7 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def answer_error(request: Any, error: BaseException) -> Answer:
+def make_error_response(request: Any, error: BaseException) -> Response:
     """Return the answer to an error, and log it where an operator should know."""
     problem = problem_of(error)
     if problem is None:
@@ -126,17 +126,17 @@ def answer_error(request: Any, error: BaseException) -> Answer:
         problem = Problem(500, "Something went wrong here; the log of the server says what.")
     if isinstance(error, MethodNotAllowed) and request.method == b"OPTIONS":
         return make_no_content(problem.headers)
-    return answer_problem(request.path, problem)
+    return make_problem_response(request.path, problem)
 
 
-def answer_problem(path: bytes, problem: Problem) -> Answer:
+def make_problem_response(path: bytes, problem: Problem) -> Response:
     """Return the answer that tells a problem at an address."""
     # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
     # A request for another server's host has no page of ours to answer it (contract 7).
     if not is_api(path) and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         body = f"{phrase(problem.status)}\n".encode()
-        return make_answer(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
+        return make_response(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),
@@ -146,7 +146,7 @@ def answer_problem(path: bytes, problem: Problem) -> Answer:
     if problem.pointer is not None:
         members["pointer"] = problem.pointer
     body = orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return make_answer(problem.status, b"application/problem+json", body, headers)
+    return make_response(problem.status, b"application/problem+json", body, headers)
 
 
 def is_api(path: bytes) -> bool:

@@ -20,7 +20,7 @@ from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
 from postd.web.query import as_number, decode_query
-from postd.web.responses import Stream, make_stream
+from postd.web.responses import StreamedResponse, make_streamed_response
 
 LOOK_EVERY_S = 0.1
 """How long a change takes at the most to be noticed."""
@@ -68,7 +68,7 @@ class Events:
         self._beats = 0
         self._behind = False
 
-    async def answer(self, request: Any, revalidate: Revalidate, *, era: int) -> Stream:
+    async def answer(self, request: Any, revalidate: Revalidate, *, era: int) -> StreamedResponse:
         """Answer with what changes from now on, or from where the listener has left off.
 
         Args:
@@ -81,7 +81,7 @@ class Events:
         """
         latest = (await self._store.version()).revision
         pieces = self._listen(_start(request, latest), latest, revalidate, era)
-        return make_stream(b"text/event-stream", pieces, _HEADERS)
+        return make_streamed_response(b"text/event-stream", pieces, _HEADERS)
 
     @property
     def listeners(self) -> int:

@@ -33,10 +33,10 @@ from postd.auth.identity import Authentication, Identity, IIdentity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.web.cors import is_preflight
-from postd.web.errors import Problem, answer_problem, is_api
+from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
 from postd.web.peer import Clients
-from postd.web.responses import Answer, make_no_content
+from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -88,7 +88,7 @@ class CredentialReader(Protocol):
             Refused: they are malformed.
         """
 
-    def invite(self, request: Request) -> Answer | None:
+    def invite(self, request: Request) -> Response | None:
         """Return the answer that leads to the page for signing in, in the place of a 401; None if there is none."""
 
 
@@ -155,7 +155,7 @@ class Guard(HTTPAuthSessionWrapper):
     def _authorizedResource(self, request: Any) -> IResource:  # noqa: ARG002 - Twisted's signature
         return self._entrance
 
-    async def _enter(self, request: Request) -> Answer | IResource:
+    async def _enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
@@ -195,7 +195,7 @@ class Guard(HTTPAuthSessionWrapper):
             log_refusal(factory.scheme.decode("ascii"), refusal, self._clients.address(request))
             raise
 
-    async def _challenge(self, refusal: Refused | None, request: Request) -> Answer:
+    async def _challenge(self, refusal: Refused | None, request: Request) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope."""
         factories = self._credentialFactories
         status, detail = HTTPStatus.UNAUTHORIZED, "The credentials are not good." if refusal else _NEEDED
@@ -212,7 +212,7 @@ class Guard(HTTPAuthSessionWrapper):
                 if invitation is not None:
                     return invitation
                 request.add_header(b"WWW-Authenticate", reader.challenge)
-        return answer_problem(request.path, Problem(status, detail))
+        return make_problem_response(request.path, Problem(status, detail))
 
 
 _NEEDED = "Credentials are needed."

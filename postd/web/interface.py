@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.web.resource import IResource
 
 from postd.auth.identity import Authentication, Identity
-from postd.web.responses import Answer, Stream
+from postd.web.responses import Response, StreamedResponse
 
 
 class Request(Protocol):
@@ -81,8 +81,8 @@ class Request(Protocol):
     def setHeader(self, name: bytes, value: bytes) -> None:
         """Set a field of an answer that a resource of twisted.web writes."""
 
-    def send(self, answered: Answer) -> None:
-        """Answer, and finish."""
+    def send(self, response: Response) -> None:
+        """Send a whole response."""
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; an answer that was begun is cut off."""
@@ -90,7 +90,7 @@ class Request(Protocol):
     def show(self, resource: IResource) -> None:
         """Let a resource answer, or the one below it that the rest of the path leads to."""
 
-    def begin(self, answered: Answer | Stream) -> None:
+    def begin(self, response: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
 
     def write(self, data: bytes) -> None:
@@ -106,5 +106,5 @@ class Request(Protocol):
         """Forget the producer."""
 
 
-View = Callable[[Request], Coroutine[Any, Any, Answer | Stream | IResource]]
+View = Callable[[Request], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
 """Returns the answer to a request, or the resource that is to answer it."""

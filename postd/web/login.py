@@ -16,7 +16,7 @@ from postd.web.guard import outcome_of
 from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import Clients
-from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
+from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.routing import Application
 
 _log = Logger()
@@ -49,7 +49,7 @@ class LoginPages:
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
-    async def show_form(self, request: Request) -> Answer:
+    async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -62,7 +62,7 @@ class LoginPages:
         return self._login_page
 
     @app.route("/login", methods=["POST"])
-    async def log_in(self, request: Request) -> Answer:
+    async def log_in(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         try:
             user, session_id = await self._begin_session(request)
@@ -73,7 +73,7 @@ class LoginPages:
             if not isinstance(error, Refused):
                 raise
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
-            return make_answer(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+            return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
         request.authentication = Authentication("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         set_session_cookie(request, session_id, secure=self._is_secure(request))
@@ -88,12 +88,12 @@ class LoginPages:
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
-    async def show_button(self, _request: Request) -> Answer:
+    async def show_button(self, _request: Request) -> Response:
         # Nothing else: a link in somebody's page, or a browser that reads ahead, must not sign anybody out.
         return self._logout_page
 
     @app.route("/logout", methods=["POST"])
-    async def log_out(self, request: Request) -> Answer:
+    async def log_out(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -107,9 +107,9 @@ class LoginPages:
         return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
 
 
-def _make_html(page: bytes) -> Answer:
+def _make_html(page: bytes) -> Response:
     headers = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
-    return make_answer(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
+    return make_response(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
 
 
 def _decode_credentials(request: Request) -> tuple[str, str]:

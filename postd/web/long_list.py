@@ -10,8 +10,8 @@ from msgspec import Struct
 from postd.model import Version
 from postd.protocol.gzip import HEADER, Parts, inflate
 from postd.store.interface import PostStore
-from postd.web.compression import GZIP, answer_current, gzip_tag, takes_gzip
-from postd.web.responses import JSON, Answer, Stream, make_stream
+from postd.web.compression import GZIP, gzip_tag, not_modified_if_current, takes_gzip
+from postd.web.responses import JSON, Response, StreamedResponse, make_streamed_response
 
 STREAMED_PAGE = 512
 """Posts that a streamed list holds in memory at a time: about what a socket's buffer takes."""
@@ -57,10 +57,10 @@ class LongList:
         self._keeper: list[bytes] | None = None
         self._keeping_since_s = 0.0
 
-    def answer(self, request: Any, version: Version) -> Answer | Stream:
+    def answer(self, request: Any, version: Version) -> Response | StreamedResponse:
         """Answer with all of it, at a version that it may have moved on from."""
         headers = self._headers_at(version)
-        not_modified = answer_current(request, headers)
+        not_modified = not_modified_if_current(request, headers)
         if not_modified is not None:
             return not_modified
         gzipped = takes_gzip(request)
@@ -76,7 +76,7 @@ class LongList:
         pieces = self._keep(version, gzipped=gzipped) if keeps else self._read(0, gzipped=gzipped)
         return _stream(pieces, untagged, gzipped=gzipped)
 
-    def answer_rest(self, request: Any, after: int, headers: Mapping[bytes, bytes]) -> Stream:
+    def answer_rest(self, request: Any, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
         """Answer with the posts that have ids larger than `after`."""
         gzipped = takes_gzip(request)
         return _stream(self._read(after, gzipped=gzipped), headers, gzipped=gzipped)
@@ -129,15 +129,17 @@ class LongList:
                 self._keeper = None
 
 
-def _answer_kept(kept: _Kept, headers: Mapping[bytes, bytes], *, gzipped: bool) -> Stream:
+def _answer_kept(kept: _Kept, headers: Mapping[bytes, bytes], *, gzipped: bool) -> StreamedResponse:
     if not gzipped:
-        return make_stream(JSON, _inflate(kept.parts), headers, length=kept.length)
+        return make_streamed_response(JSON, _inflate(kept.parts), headers, length=kept.length)
     tagged = {**headers, **GZIP, b"ETag": gzip_tag(headers[b"ETag"])}
-    return make_stream(JSON, _yield_all([HEADER, *kept.parts, kept.end]), tagged, length=kept.compressed_length)
+    return make_streamed_response(
+        JSON, _yield_all([HEADER, *kept.parts, kept.end]), tagged, length=kept.compressed_length
+    )
 
 
-def _stream(pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, gzipped: bool) -> Stream:
-    return make_stream(JSON, pieces, {**headers, **GZIP} if gzipped else headers)
+def _stream(pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, gzipped: bool) -> StreamedResponse:
+    return make_streamed_response(JSON, pieces, {**headers, **GZIP} if gzipped else headers)
 
 
 async def _inflate(parts: Iterable[bytes]) -> AsyncGenerator[bytes]:

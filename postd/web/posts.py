@@ -16,13 +16,13 @@ from postd.caching import UnderWay
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
-from postd.web.compression import VARY, Text, answer_current
+from postd.web.compression import VARY, Text, not_modified_if_current
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.long_list import LongList, encode_posts
 from postd.web.preconditions import has_preconditions, is_current, require_current
 from postd.web.query import decode_number, decode_query
-from postd.web.responses import JSON, TEXT, Answer, Stream, make_answer, make_not_modified
+from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.web.server.routing import Application
 
 LIMIT_MAX = 1000
@@ -38,9 +38,9 @@ ENCODED_MAX = 2048
 _REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
 _KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
 
-_ADDED = make_answer(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _KEEP_NOTHING)
-_UPDATED = make_answer(HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
-_DELETED = make_answer(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
+_ADDED = make_response(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _KEEP_NOTHING)
+_UPDATED = make_response(HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
+_DELETED = make_response(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
 
 
 def _numbers_up_to(most: int) -> str:
@@ -71,8 +71,8 @@ class _Encoded(Struct, frozen=True):
     """A representation: the tag it has, and the answers to who has not got it yet and to who has."""
 
     etag: bytes
-    whole: Answer
-    not_modified: Answer
+    whole: Response
+    not_modified: Response
 
 
 class _List(Struct, frozen=True):
@@ -112,13 +112,13 @@ class PostApi:
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
 
     @app.route("/post", methods=["GET"])
-    async def list_posts(self, request: Any) -> Answer | Stream:
+    async def list_posts(self, request: Any) -> Response | StreamedResponse:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
         if after == 0 and limit is None:
             return await self._answer_all(request, version)
         headers = {b"ETag": _list_etag(version, after, limit), **self._list_caching}
-        not_modified = answer_current(request, headers)
+        not_modified = not_modified_if_current(request, headers)
         if not_modified is not None:
             return not_modified
         page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
@@ -130,10 +130,10 @@ class PostApi:
             headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
         return await Text(JSON, _encode_list(page.posts), headers).answer(request)
 
-    async def _answer_all(self, request: Any, version: Version) -> Answer | Stream:
+    async def _answer_all(self, request: Any, version: Version) -> Response | StreamedResponse:
         listed = self._list
         if listed is None or listed.version != version:
-            not_modified = answer_current(request, self._headers_at(version))
+            not_modified = not_modified_if_current(request, self._headers_at(version))
             if not_modified is not None:
                 return not_modified
             # What others have asked for since the posts are at this version is new enough for us.
@@ -153,22 +153,22 @@ class PostApi:
 
     def _encode(self, etag: bytes, body: bytes) -> _Encoded:
         headers = {b"ETag": etag, **self._caching}
-        return _Encoded(etag, make_answer(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
+        return _Encoded(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
 
     @app.route("/post", methods=["POST"])
-    async def add_post(self, request: Any) -> Answer:
+    async def add_post(self, request: Any) -> Response:
         text = decode_text(request)
         post_id = await self._idempotency.run(request, lambda once: self._store.add_post(text, once=once))
-        return _ADDED.beside(b"Location", b"/post/%d" % post_id)
+        return _ADDED.with_header(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])
-    async def listen(self, request: Any) -> Stream:
+    async def listen(self, request: Any) -> StreamedResponse:
         identity = request.identity
         revalidate = always_valid if identity is None else identity.revalidate
         return await self._events.answer(request, revalidate, era=self._era)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
-    async def get_post(self, request: Any, post_id: int) -> Answer:
+    async def get_post(self, request: Any, post_id: int) -> Response:
         return _choose(request, self._encode_post(await self._store.get_post(post_id)))
 
     def _encode_post_anew(self, post: Post) -> _Encoded:
@@ -176,13 +176,13 @@ class PostApi:
         return self._encode(_post_etag(post), body)
 
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
-    async def replace_post(self, request: Any, post_id: int) -> Answer:
+    async def replace_post(self, request: Any, post_id: int) -> Response:
         text = decode_text(request)
         await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
         return _UPDATED
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
-    async def delete_post(self, request: Any, post_id: int) -> Answer:
+    async def delete_post(self, request: Any, post_id: int) -> Response:
         await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
         return _DELETED
 
@@ -195,7 +195,7 @@ class PostApi:
         return post.post
 
 
-def _choose(request: Any, encoded: _Encoded) -> Answer:
+def _choose(request: Any, encoded: _Encoded) -> Response:
     return encoded.not_modified if is_current(request, encoded.etag) else encoded.whole
 
 

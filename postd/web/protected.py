@@ -18,7 +18,7 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import Problem
-from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
+from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.driver import ViewResource, error_page, respond
 from postd.web.streaming import PIECE_BYTES, Flow
 
@@ -43,7 +43,7 @@ def check_method(request: Any) -> None:
         raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
-async def show_name(request: Any) -> Answer:
+async def show_name(request: Any) -> Response:
     """Answer with the page that says "Success"; the spec gives no more of its body. Below it is nothing."""
     if request.postpath:
         raise NotFound
@@ -51,7 +51,7 @@ async def show_name(request: Any) -> Answer:
     assert request.identity is not None  # the guard has set it
     body = f"Success: {request.identity.name}\n".encode()
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
-    return make_answer(HTTPStatus.OK, TEXT, body, headers)
+    return make_response(HTTPStatus.OK, TEXT, body, headers)
 
 
 class Folder(Resource):
@@ -123,7 +123,7 @@ class Folder(Resource):
         return found
 
 
-async def _add_slash(request: Any) -> Answer:
+async def _add_slash(request: Any) -> Response:
     path, question, query = request.uri.partition(b"?")
     return make_redirect(path + b"/" + question + query)
 

@@ -8,7 +8,7 @@ import orjson
 
 from postd.web.bearer import METADATA_PATH
 from postd.web.peer import Clients
-from postd.web.responses import JSON, Answer, make_answer
+from postd.web.responses import JSON, Response, make_response
 from postd.web.server.routing import Application
 
 
@@ -29,7 +29,7 @@ class ResourceMetadata:
         self._clients = clients
 
     @app.route(METADATA_PATH, methods=["GET"])
-    async def show(self, request: Any) -> Answer:
+    async def show(self, request: Any) -> Response:
         members: dict[str, Any] = {
             "resource": self._clients.origin(request),
             "authorization_servers": self._issuers,
@@ -43,4 +43,4 @@ class ResourceMetadata:
         )
         # A cache must not give one client's Host to another (contract 7).
         cached = b"max-age=3600" if self._clients.public_url else b"no-store"
-        return make_answer(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})
+        return make_response(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})

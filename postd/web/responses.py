@@ -1,4 +1,4 @@
-"""Answers as values: a view returns one, and whoever has the connection sends it."""
+"""Responses as values: a view returns one, and the request sends it."""
 
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
@@ -20,8 +20,8 @@ PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
 """What every page of ours carries (contract 3); pages in HTML have a policy of their own."""
 
 
-class Answer(Struct, frozen=True):
-    """An answer that is known whole, and can be sent any number of times.
+class Response(Struct, frozen=True):
+    """A response that is known whole, and can be sent any number of times.
 
     Args:
         status: the HTTP status.
@@ -34,13 +34,13 @@ class Answer(Struct, frozen=True):
     head: bytes
     body: bytes = b""
 
-    def beside(self, name: bytes, value: bytes) -> "Answer":
+    def with_header(self, name: bytes, value: bytes) -> "Response":
         """Return the same with one header more."""
-        return Answer(self.status, self.head + encode_header(name, value), self.body)
+        return Response(self.status, self.head + encode_header(name, value), self.body)
 
 
-class Stream(Struct, frozen=True):
-    """An answer whose body is made while it is sent, as fast as the client reads; `head` is that of `Answer`.
+class StreamedResponse(Struct, frozen=True):
+    """A response whose body is made while it is sent, as fast as the client reads; `head` is that of `Response`.
 
     If its length is known it is in the head; else the body goes out in chunks.
     """
@@ -56,34 +56,34 @@ def phrase(status: HTTPStatus) -> str:
     return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status.value, status.phrase)
 
 
-def make_answer(status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Answer:
+def make_response(status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Response:
     """Return an answer with a body."""
     length = {b"Content-Type": content_type, b"Content-Length": b"%d" % len(body)}
-    return Answer(status.value, _encode_head(status, {**headers, **length}), body)
+    return Response(status.value, _encode_head(status, {**headers, **length}), body)
 
 
-def make_no_content(headers: Mapping[bytes, bytes]) -> Answer:
+def make_no_content(headers: Mapping[bytes, bytes]) -> Response:
     """Return a 204."""
-    return Answer(204, _encode_head(HTTPStatus.NO_CONTENT, headers))
+    return Response(204, _encode_head(HTTPStatus.NO_CONTENT, headers))
 
 
-def make_not_modified(headers: Mapping[bytes, bytes]) -> Answer:
+def make_not_modified(headers: Mapping[bytes, bytes]) -> Response:
     """Return a 304; `headers` are those that a 200 would have (RFC 9110 §15.4.5)."""
-    return Answer(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
+    return Response(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
 
 
-def make_redirect(location: bytes) -> Answer:
+def make_redirect(location: bytes) -> Response:
     """Return a 302 to a path of ours."""
-    return make_answer(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
+    return make_response(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def make_stream(
+def make_streamed_response(
     content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, length: int | None = None
-) -> Stream:
+) -> StreamedResponse:
     """Return a 200 whose body comes in pieces; `length` is that of all of them, if it is known."""
     known = {} if length is None else {b"Content-Length": b"%d" % length}
     head = _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type, **known})
-    return Stream(200, head, pieces, length is None)
+    return StreamedResponse(200, head, pieces, length is None)
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:

@@ -24,7 +24,7 @@ from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
-from tests.helpers import Answer, InMemoryApi, make_site, result_of
+from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
 
 T = TypeVar("T")
@@ -469,20 +469,20 @@ class Site:
         self.clock.advance(0)
         return asked
 
-    def ask(self, *arguments: Any, **keywords: Any) -> Answer:
+    def ask(self, *arguments: Any, **keywords: Any) -> Response:
         asked = self.begin(*arguments, **keywords)
         self.threads.go_on()
         return asked.answer()
 
-    def basic(self, name: str = "alice", password: str = "wrong", path: str = "/basic", **keywords: Any) -> Answer:
+    def basic(self, name: str = "alice", password: str = "wrong", path: str = "/basic", **keywords: Any) -> Response:
         return self.ask("GET", path, None, basic(name, password), **keywords)
 
-    def form(self, name: str = "alice", password: str = "wrong", **keywords: Any) -> Answer:
+    def form(self, name: str = "alice", password: str = "wrong", **keywords: Any) -> Response:
         return self.ask(
             "POST", "/login", f"username={name}&password={password}".encode(), {"Content-Type": FORM}, **keywords
         )
 
-    def digest(self, name: str = "alice", password: str = "wrong", **keywords: Any) -> Answer:
+    def digest(self, name: str = "alice", password: str = "wrong", **keywords: Any) -> Response:
         challenge = ask(self.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         return self.ask("GET", "/digest", None, {"Authorization": digest_value(challenge, name, password)}, **keywords)
 
@@ -500,7 +500,7 @@ class SchemesTests:
         yield site
         site.api.close()
 
-    def check_429(self, answer: Answer, retry_after: int = WINDOW_S) -> None:
+    def check_429(self, answer: Response, retry_after: int = WINDOW_S) -> None:
         assert (answer.status, answer.header("Retry-After")) == (429, str(retry_after))
         assert answer.header("WWW-Authenticate") is None
         assert answer.header("Set-Cookie") is None
@@ -581,7 +581,7 @@ class SchemesTests:
         assert site.digest("alice", "secret").status == 200
 
     def test_the_address_is_the_clients_not_the_proxys(self, site: Site) -> None:
-        def via(hops: str, password: str = "wrong", peer: str = "10.0.0.1") -> Answer:
+        def via(hops: str, password: str = "wrong", peer: str = "10.0.0.1") -> Response:
             headers = basic("alice", password) | {"X-Forwarded-For": hops}
             return site.ask("GET", "/basic", None, headers, peer=peer)
 

@@ -128,7 +128,7 @@ def trickle(client: socket.socket, data: bytes, every_s: float) -> None:
             return
 
 
-def read_answer(client: socket.socket) -> bytes:
+def read_response(client: socket.socket) -> bytes:
     """Read one answer whose length is told, as far as the server sends it."""
     received = b""
     while True:
@@ -146,7 +146,7 @@ def get(client: socket.socket) -> bool:
     """Ask for a post over a connection; tell whether it was given. False: the connection is none any more."""
     try:
         client.sendall(GET)
-        return read_answer(client).startswith(b"HTTP/1.1 200 ")
+        return read_response(client).startswith(b"HTTP/1.1 200 ")
     except (ConnectionError, ssl.SSLError):
         return False
 

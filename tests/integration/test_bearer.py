@@ -18,7 +18,7 @@ import pytest
 from msgspec import Struct
 
 from tests.forgeries import SCOPE, SECRETS, Forgery, make_forgeries, make_good_tokens, make_keys
-from tests.helpers import PATIENCE_S, Answer
+from tests.helpers import PATIENCE_S, Response
 from tests.integration.daemon import Daemon, refuse_here
 from tests.integration.test_logins import PASSWORD, serve, write_users
 from tests.issuer import ABSENT, INTROSPECTION, JWKS, Issuer, Key, Reply
@@ -71,7 +71,7 @@ class Wire:
         body: bytes | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         host: str = "",
-    ) -> Answer:
+    ) -> Response:
         """Make a request with as many `Authorization` fields as are given, to `host` if it is not the server's own."""
         lines = [f"{method} {path} HTTP/1.1".encode(), f"Host: {host or f'127.0.0.1:{self._port}'}".encode()]
         for authorization in authorizations:
@@ -83,14 +83,14 @@ class Wire:
             lines.append(b"Content-Length: %d" % len(body))
         return self._exchange(method, b"\r\n".join([*lines, b"", body or b""]))
 
-    def get(self, path: str, token: str | bytes) -> Answer:
+    def get(self, path: str, token: str | bytes) -> Response:
         return self.ask("GET", path, bearer(token))
 
-    def post(self, token: str | bytes) -> Answer:
+    def post(self, token: str | bytes) -> Response:
         """Add a post."""
         return self.ask("POST", "/post", bearer(token), body=BODY, headers=(JSON,))
 
-    def _exchange(self, method: str, request: bytes) -> Answer:
+    def _exchange(self, method: str, request: bytes) -> Response:
         if self._socket is None:
             self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S)
             self.connections += 1
@@ -100,7 +100,7 @@ class Wire:
         headers: dict[str, list[str]] = {}
         for name, value in response.getheaders():
             headers.setdefault(name.lower(), []).append(value)
-        answer = Answer(response.status, headers, response.read())
+        answer = Response(response.status, headers, response.read())
         response.close()
         if response.will_close:
             self._close()
@@ -230,7 +230,7 @@ def insufficient(wire: Wire, scope: str) -> str:
     return challenge(wire, error="insufficient_scope", scope=scope)
 
 
-def check_problem(answer: Answer, status: int, challenges: list[str] | None) -> None:
+def check_problem(answer: Response, status: int, challenges: list[str] | None) -> None:
     """Check an error of the API, with its challenges, to the letter."""
     assert answer.status == status
     assert answer.headers.get("www-authenticate") == challenges
@@ -243,7 +243,7 @@ def check_problem(answer: Answer, status: int, challenges: list[str] | None) -> 
 # Forgeries
 
 
-def check_answer_to(forgery: Forgery, answer: Answer, wire: Wire) -> None:
+def check_answer_to(forgery: Forgery, answer: Response, wire: Wire) -> None:
     refused = [invalid(wire, expired=forgery.expired)] if forgery.status == 401 else None
     check_problem(answer, forgery.status, refused)
     longest = max(forgery.token.split(b"."), key=len)

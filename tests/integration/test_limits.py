@@ -36,13 +36,13 @@ from tests.integration.slow_clients import (
     is_turned_away,
     measure,
     memory_kib,
-    read_answer,
+    read_response,
     read_to_end,
     room_for_descriptors,
     trickle,
     wait_for_cut,
 )
-from tests.web.wire import decode_answer
+from tests.web.wire import decode_response
 
 BODY_S, HEADER_S, IDLE_S = 1.0, 2.0, 3.0
 """All different, so that one limit is not taken for another."""
@@ -120,7 +120,7 @@ def heads_one_after_the_other(to: Addresses) -> Ending:
         began = now()
         for _ in range(3):
             trickle(client, GET, 0.6 * HEADER_S / len(GET))
-            assert read_answer(client).startswith(b"HTTP/1.1 200 ")
+            assert read_response(client).startswith(b"HTTP/1.1 200 ")
         return Ending(b"", now() - began)
 
 
@@ -145,7 +145,7 @@ def body_after_a_slow_head(to: Addresses) -> Ending:
         began = now()
         trickle(client, head, 0.6 * HEADER_S / len(head))
         trickle(client, body, 0.5 * BODY_S / len(body))
-        return Ending(read_answer(client), now() - began)
+        return Ending(read_response(client), now() - began)
 
 
 def no_byte(to: Addresses, kind: str = "tcp") -> Ending:
@@ -339,7 +339,7 @@ def crowded(certificate: tuple[Path, Path]) -> Iterator[Crowded]:
 
 def check_408(ending: Ending, limit_s: float, *, lingers_s: float = 0) -> None:
     last = b"HTTP/1.1 408 " + ending.received.rpartition(b"HTTP/1.1 408 ")[2]
-    answer = decode_answer(last)
+    answer = decode_response(last)
     assert answer.header("Connection") == "close"
     assert not ending.reset
     assert limit_s <= ending.after_s < limit_s + lingers_s + OVER_S, ending.after_s
@@ -387,7 +387,7 @@ def test_a_client_that_does_not_read_is_cut_off(crowded: Crowded, name: str) -> 
 def test_who_sends_too_much_gets_the_answer_while_sending(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["large", name].result()
     status, _ = TOO_LARGE[name]
-    answer = decode_answer(ending.received)
+    answer = decode_response(ending.received)
     assert (answer.status, answer.header("Connection")) == (status, "close")
     assert ending.after_s < LINGER_S + OVER_S
 
@@ -607,7 +607,7 @@ def test_where_there_are_too_few_descriptors_it_says_so_and_serves_as_many_as_it
         assert re.search(r"descriptors?\b.*\b256\b|\b256\b.*\bdescriptors?\b", daemon.log), daemon.log
         with to.connect() as client:
             client.sendall(SMALL_POST)
-            assert read_answer(client).startswith(b"HTTP/1.1 201 ")
+            assert read_response(client).startswith(b"HTTP/1.1 201 ")
         arrivals = [is_let_in(to) for _ in range(300)]
         clients += [client for client in arrivals if client is not None]
         assert 64 < len(clients) < 256
@@ -617,7 +617,7 @@ def test_where_there_are_too_few_descriptors_it_says_so_and_serves_as_many_as_it
         for client in clients:
             assert get(client)
         clients[0].sendall(SMALL_POST)
-        assert read_answer(clients[0]).startswith(b"HTTP/1.1 201 ")
+        assert read_response(clients[0]).startswith(b"HTTP/1.1 201 ")
         for client in clients:
             client.close()
         clients.append(wait_to_be_let_in(to))

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, capturedLogs, eventAsJSON, eventAsText
 
 from postd.web.server.factory import PostdSite
-from tests.helpers import Answer, InMemoryApi, connect
+from tests.helpers import InMemoryApi, Response, connect
 from tests.web.wire import Transport
 
 PASSWORD = "s3cr3t-pässword"
@@ -62,7 +62,7 @@ class Challenge(Struct):
         return cls(match[1], match[2], match[3], stale=bool(match[4]))
 
 
-def challenges_in(answer: Answer) -> list[Challenge]:
+def challenges_in(answer: Response) -> list[Challenge]:
     lines = answer.headers.get("www-authenticate", [])
     return [Challenge.decode(line) for line in lines if line.startswith("Digest ")]
 
@@ -104,7 +104,7 @@ class Proof(Struct, kw_only=True):
         return f'qop=auth, rspauth="{self.hash("")}", cnonce="{self.cnonce}", nc={self.nc}'
 
 
-def ask_raw(site: PostdSite, clock: Clock, request: bytes, peer: IAddress | None = None) -> Answer:
+def ask_raw(site: PostdSite, clock: Clock, request: bytes, peer: IAddress | None = None) -> Response:
     """Send bytes on a connection of their own; return the one answer. `headers[""]` is its status line."""
     transport = Transport(peerAddress=peer)
     channel = connect(transport, site)
@@ -118,7 +118,7 @@ def ask_raw(site: PostdSite, clock: Clock, request: bytes, peer: IAddress | None
         name, _, value = field.partition(": ")
         headers.setdefault(name.lower(), []).append(value)
     assert status.startswith("HTTP/1."), transport.value()
-    return Answer(int(status.split(" ", 2)[1]), headers, body)
+    return Response(int(status.split(" ", 2)[1]), headers, body)
 
 
 @contextmanager

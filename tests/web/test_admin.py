@@ -7,11 +7,11 @@ from twisted.internet.task import Clock
 from postd.monitoring.health import Report
 from postd.monitoring.tally import Numbers
 from postd.web.admin import make_admin_root
-from tests.helpers import Answer, make_site
+from tests.helpers import Response, make_site
 from tests.web.clients import ask_raw
 
 
-def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") -> Answer:
+def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") -> Response:
     clock = Clock()
 
     def report() -> Deferred[Report]:

@@ -21,7 +21,7 @@ from postd.reactor import IReactor
 from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
 from postd.web.peer import Clients
-from tests.helpers import Answer, InMemoryApi, forget_own, make_site
+from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.web.clients import (
     ask_raw,
@@ -69,14 +69,14 @@ def bearer(token: str) -> dict[str, Any]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def check_challenged(answer: Answer, *lines: str) -> None:
+def check_challenged(answer: Response, *lines: str) -> None:
     """Check a 401 with these challenges and no other."""
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == list(lines)
     assert answer.header("Cache-Control") == "no-store"
 
 
-def settle(answer: Answer) -> None:
+def settle(answer: Response) -> None:
     """Take away what is another in each answer: the time, the request's name, and a nonce."""
     forget_own(answer)
     lines = answer.headers.get("www-authenticate", [])
@@ -287,7 +287,7 @@ class TokenTests:
 class NoKeysTests:
     """B26: a token that could be good is not refused because we cannot tell."""
 
-    def answer_to(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Answer:
+    def answer_to(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Response:
         """Return what answers a good token, after as long as keys are waited for."""
         asked = begin(api, method, path, headers={**bearer(MINT.token(**more)), "X-Test": "x"})
         api.clock.advance(WAIT_MAX_S)

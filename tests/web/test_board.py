@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from postd.errors import NoSuchPostError
 from postd.model import POST_ID_MAX
 from postd.web.reverse_paging import list_before
-from tests.helpers import Answer, InMemoryApi, forget_own, result_of
+from tests.helpers import InMemoryApi, Response, forget_own, result_of
 from tests.web.test_login import check_page, check_text
 from tests.web.wire import FORM, ask, user_line
 
@@ -59,7 +59,7 @@ class Visitor:
         cookie = ask(api, "POST", "/login", body, {"Content-Type": FORM}).header("Set-Cookie") or ""
         self.cookie = {"Cookie": cookie.partition(";")[0]}
 
-    def get(self, path: str = "/board", method: str = "GET", **headers: Any) -> Answer:
+    def get(self, path: str = "/board", method: str = "GET", **headers: Any) -> Response:
         return ask(self.api, method, path, None, self.cookie | headers)
 
     def page(self, path: str = "/board") -> "Page":
@@ -67,28 +67,28 @@ class Visitor:
         assert answer.status == 200
         return Page(answer)
 
-    def send(self, path: str, fields: Any = (), **headers: Any) -> Answer:
+    def send(self, path: str, fields: Any = (), **headers: Any) -> Response:
         body = fields if isinstance(fields, bytes) else urlencode(fields).encode()
         return ask(self.api, "POST", path, body, self.cookie | {"Content-Type": FORM} | headers)
 
-    def submit(self, page: "Page", action: str, text: str | None = None) -> Answer:
+    def submit(self, page: "Page", action: str, text: str | None = None) -> Response:
         """Send the form of a page, with another text in it."""
         fields = dict(page.forms[action])
         if text is not None:
             fields["post"] = text
         return self.send(action, {name: _as_sent(value) for name, value in fields.items()})
 
-    def follow(self, answer: Answer) -> "Page":
+    def follow(self, answer: Response) -> "Page":
         assert (answer.status, answer.header("Content-Type")) == (303, "text/plain; charset=utf-8")
         return self.page((answer.header("Location") or "").partition("#")[0])
 
-    def add(self, text: str) -> Answer:
+    def add(self, text: str) -> Response:
         return self.submit(self.page(), "/board", text)
 
-    def save(self, post_id: int, text: str) -> Answer:
+    def save(self, post_id: int, text: str) -> Response:
         return self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}", text)
 
-    def delete(self, post_id: int) -> Answer:
+    def delete(self, post_id: int) -> Response:
         return self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}/delete")
 
 
@@ -100,7 +100,7 @@ def _as_sent(value: str) -> str:
 class Page(HTMLParser):
     """What is in a page: forms with their fields, posts, links, and texts by the ids of their elements."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Response) -> None:
         super().__init__()
         assert answer.header("Content-Type") == "text/html; charset=utf-8"
         self.html = answer.body.decode()

@@ -20,14 +20,14 @@ from postd.web.posts import PostApi
 from postd.web.responses import TEXT
 from postd.web.server.driver import ViewResource
 from postd.web.server.routing import Router
-from tests.helpers import Answer, InMemoryApi, forget_own, make_site
+from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.web.wire import Asked, Worker, ask, begin
 
 GZIP = {"Accept-Encoding": "gzip, deflate, br"}
 STEP_S = 0.01
 
 
-def unzip(answer: Answer) -> bytes:
+def unzip(answer: Response) -> bytes:
     """Check that an answer is one gzip stream and no more; return what is in it."""
     assert answer.header("Content-Encoding") == "gzip"
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import Answer, InMemoryApi
+from tests.helpers import InMemoryApi, Response
 from tests.web.clients import basic
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask, begin
@@ -22,12 +22,12 @@ PATHS = ["/post", "/post/1", "/post?limit=1", "/post/events", "/openapi.json", "
 Make = Callable[..., InMemoryApi]
 
 
-def cors_in(answer: Answer) -> dict[str, list[str]]:
+def cors_in(answer: Response) -> dict[str, list[str]]:
     prefix = "access-control-"
     return {name.removeprefix(prefix): lines for name, lines in answer.headers.items() if name.startswith(prefix)}
 
 
-def varies_by_origin(answer: Answer) -> bool:
+def varies_by_origin(answer: Response) -> bool:
     return "Origin" in ", ".join(answer.headers.get("vary", [])).split(", ")
 
 
@@ -42,11 +42,11 @@ def preflight(method: str, origin: Any = APP) -> dict[str, Any]:
     }
 
 
-def words(answer: Answer, name: str) -> set[str]:
+def words(answer: Response, name: str) -> set[str]:
     return {word.lower() for word in (answer.header(name) or "").split(", ")}
 
 
-def check_readable(answer: Answer, origin: str = APP) -> None:
+def check_readable(answer: Response, origin: str = APP) -> None:
     """Check that a browser shows an answer to a page of this origin."""
     cors = cors_in(answer)
     assert cors.pop("allow-origin") == [origin]
@@ -58,7 +58,7 @@ def check_readable(answer: Answer, origin: str = APP) -> None:
     assert varies_by_origin(answer) == (origin != "*")
 
 
-def check_allowed(answer: Answer, method: str, origin: str = APP) -> None:
+def check_allowed(answer: Response, method: str, origin: str = APP) -> None:
     """Check that a browser goes on with a request after this preflight."""
     assert (answer.status, answer.body) == (204, b"")
     assert answer.header("Access-Control-Allow-Origin") == origin

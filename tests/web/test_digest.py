@@ -14,7 +14,7 @@ from twisted.logger import LogLevel
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
-from tests.helpers import Answer, InlineHashThreads, MemoryTransport, connect, forget_own, make_site
+from tests.helpers import InlineHashThreads, MemoryTransport, Response, connect, forget_own, make_site
 from tests.web.clients import (
     HASHES,
     PASSWORD,
@@ -51,7 +51,7 @@ class Server:
         rules = f'[digest]\nalgorithms = {offered}\n[api]\nwrite = ["digest"]\n'
         self.api = make_api(folder, more + rules, USERS)
 
-    def get(self, headers: dict[str, Any] | None = None, path: str = "/digest", method: str = "GET") -> Answer:
+    def get(self, headers: dict[str, Any] | None = None, path: str = "/digest", method: str = "GET") -> Response:
         return self.api.request(method, path, headers=headers)
 
     def nonce(self) -> str:
@@ -61,7 +61,7 @@ class Server:
         """Make a proof with a new nonce."""
         return Proof(**{"nonce": self.nonce(), "algorithm": self.algorithm, **parts})
 
-    def check_refused(self, answer: Answer, *, stale: bool = False) -> None:
+    def check_refused(self, answer: Response, *, stale: bool = False) -> None:
         assert (answer.status, answer.body) == (401, b"Unauthorized\n")
         found = challenges_in(answer)
         assert [challenge.algorithm for challenge in found] == self.offered
@@ -74,7 +74,7 @@ class Server:
         check_entered(self.get(again.headers()), again)
 
 
-def check_entered(answer: Answer, proof: Proof) -> None:
+def check_entered(answer: Response, proof: Proof) -> None:
     assert (answer.status, answer.body) == (200, f"Success: {proof.username}\n".encode())
     assert answer.header("Authentication-Info") == proof.info
     assert "www-authenticate" not in answer.headers

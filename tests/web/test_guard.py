@@ -50,7 +50,7 @@ from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, R
 from postd.web.peer import Clients
 from postd.web.protected import show_name
 from postd.web.server.driver import ViewResource, error_page
-from tests.helpers import Answer, InlineHashThreads, InMemoryApi, forget_own, make_site, result_of
+from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.web.clients import (
     BCRYPT,
     PASSWORD,
@@ -115,7 +115,7 @@ def field(value: str | bytes) -> dict[str, Any]:
     return {"Authorization": value}
 
 
-def check_challenged(answer: Answer, *lines: str) -> None:
+def check_challenged(answer: Response, *lines: str) -> None:
     """Check a page's 401 with Basic's line, or with whichever are given."""
     assert (answer.status, answer.body) == (401, b"Unauthorized\n")
     assert answer.headers["www-authenticate"] == list(lines or [BASIC])
@@ -124,14 +124,14 @@ def check_challenged(answer: Answer, *lines: str) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def check_entered(answer: Answer, username: str = "alice") -> None:
+def check_entered(answer: Response, username: str = "alice") -> None:
     assert (answer.status, answer.body) == (200, f"Success: {username}\n".encode())
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     assert answer.header("Cache-Control") == "no-store"
     assert "www-authenticate" not in answer.headers
 
 
-def check_without_challenge(answer: Answer, status: int) -> None:
+def check_without_challenge(answer: Response, status: int) -> None:
     assert answer.status == status
     assert "www-authenticate" not in answer.headers
     assert "authentication-info" not in answer.headers

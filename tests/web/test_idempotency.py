@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import Answer, InMemoryApi, forget_own
+from tests.helpers import InMemoryApi, Response, forget_own
 from tests.web.clients import basic
 from tests.web.test_posts import JSON, check_problem, post_body
 from tests.web.wire import begin
@@ -14,7 +14,7 @@ from tests.web.wire import begin
 DAY_S = 24 * 3600
 
 
-def add(api: InMemoryApi, body: bytes, *keys: str, **more: Any) -> Answer:
+def add(api: InMemoryApi, body: bytes, *keys: str, **more: Any) -> Response:
     return api.request("POST", "/post", body, {**JSON, "Idempotency-Key": list(keys), **more})
 
 

@@ -21,7 +21,7 @@ from postd.daemon.server import make_tree
 from postd.model import Session
 from postd.reactor import IReactor
 from postd.settings.schema import Settings
-from tests.helpers import FIELD_TEXT, Answer, InlineHashThreads, InMemoryApi, forget_own, make_site, result_of
+from tests.helpers import FIELD_TEXT, InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.web.wire import FORM, Server, Worker, ask, user_line
 
 EXPIRED = "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
@@ -63,7 +63,7 @@ def patient_api(make_api: MakeApi) -> InMemoryApi:
 
 def send_form(
     server: Server, fields: Any = ALICE, headers: dict[str, Any] | None = None, path: str = "/login", **keywords: Any
-) -> Answer:
+) -> Response:
     body = fields if isinstance(fields, bytes) else urlencode(fields).encode()
     return ask(server, "POST", path, body, {"Content-Type": FORM} | (headers or {}), **keywords)
 
@@ -81,7 +81,7 @@ def with_cookie(*values: str) -> dict[str, Any]:
     return {"Cookie": "; ".join(f"session={value}" for value in values)}
 
 
-def home(server: Server, *session_ids: str, **keywords: Any) -> Answer:
+def home(server: Server, *session_ids: str, **keywords: Any) -> Response:
     return ask(server, "GET", "/home", None, with_cookie(*session_ids) if session_ids else {}, **keywords)
 
 
@@ -95,7 +95,7 @@ def is_signed_in(server: Server, *session_ids: str) -> bool:
     return False
 
 
-def check_page(answer: Answer) -> None:
+def check_page(answer: Response) -> None:
     """Check the headers that all pages for people have (contract 3)."""
     assert answer.header("Cache-Control") == "no-store"
     assert answer.header("X-Content-Type-Options") == "nosniff"
@@ -107,19 +107,19 @@ def check_page(answer: Answer) -> None:
     assert "unsafe" not in policy
 
 
-def check_text(answer: Answer, status: int, body: str) -> None:
+def check_text(answer: Response, status: int, body: str) -> None:
     assert (answer.status, answer.body.decode()) == (status, body)
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     check_page(answer)
 
 
-def check_sent_away(answer: Answer, *, expires: bool) -> None:
+def check_sent_away(answer: Response, *, expires: bool) -> None:
     assert (answer.status, answer.header("Location")) == (302, "/")
     assert answer.header("Set-Cookie") == (EXPIRED if expires else None)
     check_page(answer)
 
 
-def check_refused(answer: Answer) -> None:
+def check_refused(answer: Response) -> None:
     check_text(answer, 401, "Login failed\n")
     assert answer.header("WWW-Authenticate") == CHALLENGE
     assert answer.header("Set-Cookie") is None
@@ -159,7 +159,7 @@ class Lookups:
 class Page(HTMLParser):
     """What is in a page: its tags with their attributes, and the text of its styles."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Response) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.styles: list[str] = []
@@ -927,7 +927,7 @@ def store_away(api: InMemoryApi) -> None:
 
 
 class StoreAwayTests:
-    def check_503(self, answer: Answer) -> None:
+    def check_503(self, answer: Response) -> None:
         check_text(answer, 503, "Service Unavailable\n")
         assert int(answer.header("Retry-After") or "") >= 1
         assert answer.header("Set-Cookie") is None
@@ -1004,7 +1004,7 @@ class ApiWithSessionTests:
     def api(self, make_api: MakeApi) -> InMemoryApi:
         return make_api('[api]\nread = ["session"]\nwrite = ["session"]')
 
-    def check_problem(self, answer: Answer, status: int) -> None:
+    def check_problem(self, answer: Response, status: int) -> None:
         assert answer.header("Content-Type") == "application/problem+json"
         assert (answer.status, json.loads(answer.body)["status"]) == (status, status)
 

@@ -15,7 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import postd.web
 from postd.web.openapi import document as documents
-from tests.helpers import Answer, InMemoryApi, forget_own
+from tests.helpers import InMemoryApi, Response, forget_own
 from tests.web.clients import basic
 from tests.web.test_bearer import ISSUERS
 from tests.web.test_posts import JSON, check_problem, post_body
@@ -253,7 +253,7 @@ class SchemaTests:
 class AnswerTests:
     """What is told of an answer is what comes."""
 
-    def check(self, api: InMemoryApi, method: str, path: str, template: str, **asked: Any) -> Answer:
+    def check(self, api: InMemoryApi, method: str, path: str, template: str, **asked: Any) -> Response:
         answer = ask(api, method, path, asked.get("body"), asked.get("headers"))
         document = read(api)
         told = resolve(document, document["paths"][template][method.lower()]["responses"])[str(answer.status)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import Answer, InMemoryApi, forget_own
+from tests.helpers import InMemoryApi, Response, forget_own
 from tests.store.contract import texts
 
 JSON = {"Content-Type": "application/json"}
@@ -17,7 +17,7 @@ def post_body(text: str) -> bytes:
     return json.dumps({"post": text}).encode()
 
 
-def check_problem(answer: Answer, status: int, pointer: str | None = None) -> dict[str, Any]:
+def check_problem(answer: Response, status: int, pointer: str | None = None) -> dict[str, Any]:
     """Check an error of the API (RFC 9457); return the problem."""
     assert answer.header("Content-Type") == "application/problem+json"
     assert answer.header("Cache-Control") == "no-store"
@@ -230,7 +230,7 @@ class BadBodyTests:
         api.add("untouched")
         path = "/post" if request.param == "POST" else "/post/1"
 
-        def send(body: bytes, headers: dict[str, Any] | None = None) -> Answer:
+        def send(body: bytes, headers: dict[str, Any] | None = None) -> Response:
             answer = api.request(request.param, path, body, JSON if headers is None else headers)
             assert json.loads(api.request("GET", "/post").body) == [{"id": 1, "post": "untouched"}]
             return answer

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from postd.web.server.connection import Channel
-from tests.helpers import FIELD_TEXT, Answer, InMemoryApi, SlowTransport, connect, forget_own
+from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
 
 ALICE = {"Authorization": "Basic YWxpY2U6c2VjcmV0"}  # alice:secret
@@ -80,17 +80,17 @@ def api(make_api: MakeApi, folder: Path) -> InMemoryApi:
     return make_api(page("/files", folder), page("/text"))
 
 
-def get(api: InMemoryApi, path: str | bytes, method: str = "GET", **headers: Any) -> Answer:
+def get(api: InMemoryApi, path: str | bytes, method: str = "GET", **headers: Any) -> Response:
     return ask(api, method, path, None, ALICE | {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def check_not_found(answer: Answer) -> None:
+def check_not_found(answer: Response) -> None:
     assert (answer.status, answer.body) == (404, b"Not Found\n")
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     assert answer.header("Cache-Control") == "no-store"
 
 
-def check_whole(answer: Answer, body: bytes = DIGITS) -> None:
+def check_whole(answer: Response, body: bytes = DIGITS) -> None:
     assert (answer.status, answer.body, answer.header("Content-Range")) == (200, body, None)
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postd.web.bearer import METADATA_PATH
-from tests.helpers import Answer, InMemoryApi
+from tests.helpers import InMemoryApi, Response
 from tests.web.clients import ask_raw, basic
 from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, settle
 from tests.web.test_posts import check_problem
@@ -50,7 +50,7 @@ def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
     return make(RULES + ISSUERS)
 
 
-def read(answer: Answer, cached: str = "no-store") -> dict[str, Any]:
+def read(answer: Response, cached: str = "no-store") -> dict[str, Any]:
     """Check that an answer is the document, with such a `Cache-Control`; return what it says."""
     assert answer.status == 200
     assert answer.header("Content-Type") == "application/json"
@@ -60,7 +60,7 @@ def read(answer: Answer, cached: str = "no-store") -> dict[str, Any]:
     return document
 
 
-def where(answer: Answer) -> str:
+def where(answer: Response) -> str:
     """Return where a challenge says that the document is."""
     (line,) = answer.headers["www-authenticate"]
     before, url, after = line.split('"')[-3:]

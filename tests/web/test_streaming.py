@@ -14,7 +14,7 @@ from postd.errors import StoreUnavailableError
 from postd.web.long_list import STREAMED_PAGE
 from postd.web.posts import SNAPSHOT_MAX
 from postd.web.streaming import PIECE_BYTES, Flow
-from tests.helpers import Answer, InMemoryApi, SlowTransport, connect, result_of
+from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 
 MANY = SNAPSHOT_MAX + 1
 NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds that it takes it; the worse of the two counts
@@ -98,7 +98,7 @@ def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport,
     assert api.request("GET", "/post", headers=NO_GZIP | {"If-None-Match": head.header("ETag")}).status == 304
 
 
-def read(api: InMemoryApi) -> Answer:
+def read(api: InMemoryApi) -> Response:
     return api.request("GET", "/post", headers=NO_GZIP)
 
 

@@ -15,7 +15,7 @@ from zope.interface import alsoProvides
 
 from postd.web.server.connection import Channel
 from postd.web.server.factory import PostdSite
-from tests.helpers import Answer, MemoryTransport, connect
+from tests.helpers import MemoryTransport, Response, connect
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -59,7 +59,7 @@ class Asked(Struct):
     channel: Channel
     method: str
 
-    def answer(self) -> Answer:
+    def answer(self) -> Response:
         """Return the answer, once it is there whole; its framing is checked."""
         for _ in range(1000):
             if not self.transport.connected:
@@ -67,7 +67,7 @@ class Asked(Struct):
             self.server.clock.advance(0)
             if self.transport.producer is not None and not self.transport.streaming:
                 self.transport.producer.resumeProducing()
-        return decode_answer(self.transport.value(), head=self.method == "HEAD")
+        return decode_response(self.transport.value(), head=self.method == "HEAD")
 
     @property
     def answered(self) -> bool:
@@ -106,12 +106,12 @@ def begin(  # noqa: PLR0913 - a request has as many parts
     return Asked(server, transport, channel, method)
 
 
-def ask(server: Server, method: str, path: str | bytes, *arguments: Any, **keywords: Any) -> Answer:
+def ask(server: Server, method: str, path: str | bytes, *arguments: Any, **keywords: Any) -> Response:
     """Send a request (as `begin`) and return the answer."""
     return begin(server, method, path, *arguments, **keywords).answer()
 
 
-def decode_answer(sent: bytes, *, head: bool = False) -> Answer:
+def decode_response(sent: bytes, *, head: bool = False) -> Response:
     """Decode an answer whose length is told, and holds."""
     top, separator, body = sent.partition(b"\r\n\r\n")
     assert separator, f"no whole head: {sent!r}"
@@ -130,7 +130,7 @@ def decode_answer(sent: bytes, *, head: bool = False) -> Answer:
     elif lines:  # else it is stock Twisted's 400
         assert len(headers["content-length"]) == 1, headers
         assert len(body) == (0 if head else int(headers["content-length"][0])), (headers, body)
-    return Answer(code, headers, body)
+    return Response(code, headers, body)
 
 
 def _encode(text: str | bytes) -> bytes:

@@ -230,7 +230,7 @@ class Channel(Protocol):
     def isSecure(self) -> bool:
         return bool(ISSLTransport.providedBy(self.transport))
 
-    def write_answer(self, head: bytes, headers: Headers | None, body: bytes) -> None:
+    def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
         """Write an answer of ours, or the beginning of one, at once.
 
         Args:
@@ -252,7 +252,7 @@ class Channel(Protocol):
     def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
         request = self.request
         own_fields = request.own_fields + request.fields_of_all() if request is not None else b""
-        self.write_answer(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
+        self.write_response(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)

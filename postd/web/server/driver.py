@@ -10,18 +10,21 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.web.errors import answer_error
+from postd.web.errors import make_error_response
 from postd.web.interface import Request, View
-from postd.web.responses import Answer, Stream
+from postd.web.responses import Response, StreamedResponse
 from postd.web.streaming import PIECE_BYTES, Flow
 
 _log = Logger()
 
 
 def respond(
-    request: Request, making: Coroutine[Any, Any, Answer | Stream | IResource | None], *, shielded: bool = False
+    request: Request,
+    making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
+    *,
+    shielded: bool = False,
 ) -> int:
-    """Answer a request with what a coroutine returns, or with the error that it raises.
+    """Respond to a request with what a coroutine returns, or with the error that it raises.
 
     An answer that was begun and cannot be finished is cut off, so that it is not taken for complete.
 
@@ -81,11 +84,11 @@ class _Responder:
             self._cancelled = True
             self._waiting.cancel()
 
-    def _answer(self, made: Answer | Stream | IResource | None) -> None:
+    def _answer(self, made: Response | StreamedResponse | IResource | None) -> None:
         request = self._request
-        if isinstance(made, Answer) and len(made.body) <= PIECE_BYTES:
+        if isinstance(made, Response) and len(made.body) <= PIECE_BYTES:
             request.send(made)
-        elif isinstance(made, Answer | Stream):
+        elif isinstance(made, Response | StreamedResponse):
             respond(request, _send_in_pieces(request, made))
         elif made is not None and request.channel is not None:  # else the connection is lost
             request.show(made)
@@ -95,12 +98,12 @@ class _Responder:
             self._request.fail(error)
 
 
-async def _send_in_pieces(request: Request, made: Answer | Stream) -> None:
+async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
     """Send what is larger than one write at the pace of the client: each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
         async with Flow(request) as flow:
-            if isinstance(made, Answer):
+            if isinstance(made, Response):
                 await flow.write(made.body)
             else:
                 async with aclosing(made.pieces) as pieces:
@@ -129,7 +132,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: Request) -> Answer:
-        return answer_error(request, error)
+    async def view(request: Request) -> Response:
+        return make_error_response(request, error)
 
     return ViewResource(view)

@@ -27,8 +27,8 @@ from postd.auth.identity import Authentication, Identity
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.protocol.percent import percent_decode
-from postd.web.errors import Problem, answer_error, answer_problem
-from postd.web.responses import Answer, Stream, encode_header, make_no_content
+from postd.web.errors import Problem, make_error_response, make_problem_response
+from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
 
 if TYPE_CHECKING:
     from postd.web.server.connection import Channel
@@ -86,7 +86,7 @@ class PostdRequest(Request):
     postpath: list[bytes]
     own_fields = b""
     _headers: Headers | None = None
-    _answer_headers: Headers | None = None
+    _response_headers: Headers | None = None
     _id: str | None = None
 
     def __init__(self, channel: "Channel", head: Head, body: bytes, started_s: float) -> None:
@@ -139,9 +139,9 @@ class PostdRequest(Request):
     @property
     def responseHeaders(self) -> Headers:  # type: ignore[override]
         """Fields that the answer to this request has, beside its own."""
-        if self._answer_headers is None:
-            self._answer_headers = Headers()
-        return self._answer_headers
+        if self._response_headers is None:
+            self._response_headers = Headers()
+        return self._response_headers
 
     @property
     def identity(self) -> Identity | None:
@@ -185,18 +185,18 @@ class PostdRequest(Request):
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; an answer that was begun is cut off, so that nobody takes it for whole."""
-        answered = answer_error(self, error)
+        response = make_error_response(self, error)
         if self.startedWriting:
             self.transport.abortConnection()
         else:
-            self.send(answered)
+            self.send(response)
 
-    def send(self, answered: Answer) -> None:
-        """Answer, and be done with it. A client that has gone is sent nothing."""
+    def send(self, response: Response) -> None:
+        """Send a whole response. A client that has gone is sent nothing."""
         if self._disconnected:
             return
-        body = answered.body if self.method != b"HEAD" else b""
-        self._begin(answered.status, answered.head, body)
+        body = response.body if self.method != b"HEAD" else b""
+        self._begin(response.status, response.head, body)
         self.sentLength = len(body)
         self.finished = 1
         self.site.log(self)
@@ -206,18 +206,22 @@ class PostdRequest(Request):
         """Add a field to the answer, whichever that will be; another one of that name stays."""
         self.own_fields += encode_header(name, value)
 
-    def begin(self, answered: Answer | Stream) -> None:
+    def begin(self, response: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
-        head = answered.head
-        if isinstance(answered, Stream) and answered.chunked and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]:
+        head = response.head
+        if (
+            isinstance(response, StreamedResponse)
+            and response.chunked
+            and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]
+        ):
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
-        self._begin(answered.status, head, b"")
+        self._begin(response.status, head, b"")
 
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1
         self.code = status
-        self.channel.write_answer(head + self.own_fields + self.fields_of_all(), self._answer_headers, body)
+        self.channel.write_response(head + self.own_fields + self.fields_of_all(), self._response_headers, body)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
@@ -229,7 +233,7 @@ class PostdRequest(Request):
 
     def refuse(self, status: int, why: str) -> None:
         """Answer to a request that is not taken."""
-        self.send(answer_problem(self.path, Problem(status, why)))
+        self.send(make_problem_response(self.path, Problem(status, why)))
 
 
 def _decode_id(lines: list[bytes]) -> str | None:

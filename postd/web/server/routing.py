@@ -20,7 +20,7 @@ from klein.resource import KleinResource
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.protocol.percent import percent_decode
-from postd.web.responses import Answer, Stream
+from postd.web.responses import Response, StreamedResponse
 from postd.web.server.driver import respond
 
 REMEMBERED_MAX = 4096
@@ -28,11 +28,11 @@ REMEMBERED_MAX = 4096
 
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
-_Match = tuple[Callable[..., Coroutine[Any, Any, Answer | Stream]], Mapping[str, Any], str]
+_Match = tuple[Callable[..., Coroutine[Any, Any, Response | StreamedResponse]], Mapping[str, Any], str]
 """A view, its arguments, and the rule as the log has it."""
 
 
-ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Answer | Stream]])
+ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Response | StreamedResponse]])
 
 
 class Application(Klein):

@@ -149,7 +149,7 @@ def hang_up(transport: Transport) -> None:
         transport.loseConnection()
 
 
-def decode_answers(received: bytes, taken: Sequence[Seen]) -> tuple[list[Answered], int]:
+def decode_responses(received: bytes, taken: Sequence[Seen]) -> tuple[list[Answered], int]:
     """Decode all that came back on a connection, strictly; return the final answers and the count of the others.
 
     Args:
@@ -201,7 +201,7 @@ class Ours:
         ended = transport.ended
         received = transport.value()
         hang_up(transport)
-        answers, told_to_go_on = decode_answers(received, seen)
+        answers, told_to_go_on = decode_responses(received, seen)
         return Talk(answers, told_to_go_on, ended, seen)
 
 

@@ -13,7 +13,7 @@ from postd.monitoring.tally import Tally
 from postd.web.peer import Clients
 from postd.web.server.allowed_hosts import Hosts
 from tests.helpers import connect, make_site
-from tests.web.server.connections import Recorder, Transport, decode_answers
+from tests.web.server.connections import Recorder, Transport, decode_responses
 
 LOOPBACK = IPv4Address("TCP", "127.0.0.1", 8080)
 LOOPBACK_V6 = IPv6Address("TCP", "::1", 8080)
@@ -139,7 +139,7 @@ def test_refusal_is_a_problem_at_every_address(request_line: bytes) -> None:
     preflight = b"Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n"
     transport = server.send(b"%b HTTP/1.1\r\nHost: evil.example\r\n%b\r\n" % (request_line, preflight))
     method = request_line.partition(b" ")[0]
-    (answer,), _ = decode_answers(transport.value(), [])
+    (answer,), _ = decode_responses(transport.value(), [])
     assert answer.status == 421
     assert answer.fields["content-type"] == ["application/problem+json"]
     assert answer.fields["cache-control"] == ["no-store"]
@@ -161,7 +161,7 @@ def test_refusal_comes_before_the_body_and_ends_the_connection() -> None:
     head = b"POST /post HTTP/1.1\r\nHost: evil.example\r\nExpect: 100-continue\r\n"
     for length in (b"Content-Length: 5", b"Content-Length: 99999999", b"Transfer-Encoding: chunked"):
         transport = server.send(head + length + b"\r\n\r\n", b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        (answer,), interim = decode_answers(transport.value(), [])
+        (answer,), interim = decode_responses(transport.value(), [])
         assert interim == 0
         assert (answer.status, answer.fields["connection"], transport.ended) == (421, ["close"], True)
     assert not server.recorder.seen
@@ -171,7 +171,7 @@ def test_each_request_of_a_connection_is_judged() -> None:
     server = Server()
     good, bad = (b"GET /post HTTP/1.1\r\nHost: %b\r\n\r\n" % host for host in (b"localhost", b"evil.example"))
     transport = server.send(good, good, bad, good)
-    assert [answer.status for answer in decode_answers(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
+    assert [answer.status for answer in decode_responses(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
     assert len(server.recorder.seen) == 2
 
 
@@ -184,7 +184,7 @@ def test_other_rule_holds_from_the_next_request_on() -> None:
     transport.protocol.dataReceived(request)
     server.site.hosts = Hosts([], Clients())
     transport.protocol.dataReceived(request)
-    assert [answer.status for answer in decode_answers(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
+    assert [answer.status for answer in decode_responses(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
 
 
 def test_refusals_are_counted_and_logged_and_named_once() -> None:

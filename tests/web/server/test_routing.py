@@ -12,7 +12,7 @@ from twisted.web.resource import IResource
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
-from postd.web.responses import TEXT, Answer, Stream, make_answer, make_stream
+from postd.web.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
 from postd.web.server.routing import Application, Router
 from tests.helpers import MemoryTransport, connect, make_site
 
@@ -25,13 +25,13 @@ class Views:
         self.cancelled = 0
 
     @app.route("/post", methods=["GET"])
-    async def wait(self, _request: Any) -> Answer:
+    async def wait(self, _request: Any) -> Response:
         self.waiting.append(Deferred(self._cancel))
-        return make_answer(HTTPStatus.OK, TEXT, await self.waiting[-1], {})
+        return make_response(HTTPStatus.OK, TEXT, await self.waiting[-1], {})
 
     @app.route("/post/begun")
-    async def begin_and_fail(self, _request: Any) -> Stream:
-        return make_stream(TEXT, self._fail_in_the_middle(), {})
+    async def begin_and_fail(self, _request: Any) -> StreamedResponse:
+        return make_streamed_response(TEXT, self._fail_in_the_middle(), {})
 
     async def _fail_in_the_middle(self) -> AsyncGenerator[bytes]:
         yield b"begun"

@@ -19,7 +19,7 @@ from tests.web.server.connections import (
     Ours,
     Talk,
     converse,
-    decode_answers,
+    decode_responses,
     hang_up,
     in_bytes,
     settle,
@@ -148,7 +148,7 @@ class ApiTests:
         settle(api.clock)
         received = transport.value()
         hang_up(transport)
-        answers, _ = decode_answers(received, grammar.read(b"".join(pieces)))
+        answers, _ = decode_responses(received, grammar.read(b"".join(pieces)))
         return [answer.status for answer in answers]
 
     def stored(self, api: InMemoryApi) -> list[str]:

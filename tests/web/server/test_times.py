@@ -13,7 +13,7 @@ from zope.interface import alsoProvides
 
 from postd.web.server.connection import LINGER_S, Channel
 from tests.helpers import MemoryTransport, connect, make_site
-from tests.web.wire import decode_answer
+from tests.web.wire import decode_response
 
 HEADER_S, BODY_S, IDLE_S = 10.0, 30.0, 60.0
 OVER_S = 1.5
@@ -132,7 +132,7 @@ def is_open(line: Line) -> bool:
 def check_408(line: Line, front: Front) -> None:
     """Make sure that the last thing that was sent is the answer 408, whole, and that the connection goes with it."""
     sent = line.value()
-    answer = decode_answer(b"HTTP/1.1 408 " + sent.rpartition(b"HTTP/1.1 408 ")[2])
+    answer = decode_response(b"HTTP/1.1 408 " + sent.rpartition(b"HTTP/1.1 408 ")[2])
     assert answer.header("Connection") == "close"
     assert sent.count(b" 408 ") == 1
     front.wait(LINGER_S + OVER_S)
