@@ -30,8 +30,8 @@ from postd.daemon.server import make_tree
 from postd.reactor import IReactor
 from postd.settings.schema import Limits, Settings
 from postd.settings.values import decode_text
-from postd.store.sqlite.engine import WriterThread
-from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.store import MemoryStore
+from postd.store.sqlite.writer_thread import WriterThread
 from postd.web.events import Events
 from postd.web.server.access_log import AccessLog
 from postd.web.server.connection import Channel
@@ -204,7 +204,7 @@ class InMemoryApi:
         self.users = folder / "users" if folder else None
         if self.users:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))
-        self.store = SqliteStore.in_memory(reactor=reactor, thread=InlineThread(reactor))
+        self.store = MemoryStore(reactor=reactor, thread=InlineThread(reactor))
         self.logins = Authentication(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
         # Opened when nothing can be refused any more: nobody would close it.
         self.store.prepare()

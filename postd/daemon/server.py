@@ -65,7 +65,7 @@ class ServerParts:
         self.tally = Tally() if settings.admin.listen else None
         self.store = open_store(settings.store, where=where["store"], reactor=reactor)
         if self.tally is not None:
-            self.store.timed = self.tally.note_store
+            self.store.observer = self.tally.note_store
         self.events = Events(self.store, reactor=reactor)
         self.logins = Authentication(settings, self.store, reactor=reactor, issuers_where=where["bearer"])
         self.site = PostdSite(

@@ -1,18 +1,19 @@
-"""What the log is told of a store that fails."""
+"""Log when something begins to fail and when it works again, instead of once a request."""
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-TELL_AGAIN_AFTER_S = 10
-"""How soon the same is told again. Some writes go on where others fail: one that frees space, where there is none."""
+REPEAT_AFTER_S = 10
+"""The same failure is not logged again sooner. On a full disk deletions succeed and other writes fail: each change
+between the two would be logged."""
 
 
 class FailureReporter:
-    """Tells the log when something begins to fail and when it works again, not at every request between.
+    """Logs the first failure for each reason, and the first success after failures.
 
     Args:
-        log: is told.
-        what: fails.
+        log: gets the lines.
+        what: names the operation in them.
         clock: the reactor.
     """
 
@@ -20,19 +21,21 @@ class FailureReporter:
         self._log = log
         self._what = what
         self._clock = clock
-        self._told: tuple[str, float] = "", 0.0
+        self._logged: tuple[str, float] = "", 0.0
         self._failing = False
 
-    def began(self, why: str) -> None:
+    def failed(self, why: str) -> None:
+        """Note a failure."""
         now = self._clock.seconds()
-        told, when = self._told
-        if why == told and (self._failing or 0 <= now - when < TELL_AGAIN_AFTER_S):
+        last_why, logged_at = self._logged
+        if why == last_why and (self._failing or 0 <= now - logged_at < REPEAT_AFTER_S):
             return
-        self._told = why, now
+        self._logged = why, now
         self._failing = True
         self._log.error("store: {what} fails: {why}", what=self._what, why=why)
 
-    def ended(self) -> None:
+    def succeeded(self) -> None:
+        """Note a success."""
         if self._failing:
             self._failing = False
             self._log.info("store: {what} works again", what=self._what)

@@ -251,21 +251,27 @@ class LoginStore(Protocol):
         """Remove what has expired."""
 
 
-class Timed(Protocol):
-    """Is told of what was asked of a store, for who counts it."""
+class OperationObserver(Protocol):
+    """Is called with each operation of a store, for metrics."""
 
-    def __call__(self, operation: Literal["read", "write"], took_s: float, *, failed: bool) -> None:
-        """Note what it took, with all waits. What the store refuses because of what is in it has not failed."""
+    def __call__(self, operation: Literal["read", "write"], duration_s: float, /, *, failed: bool) -> None:
+        """Note an operation.
+
+        Args:
+            operation: its kind.
+            duration_s: in seconds, waits included.
+            failed: whether it raised `StoreUnavailableError`; other errors are results.
+        """
 
 
-def untimed(operation: str, took_s: float, *, failed: bool) -> None:
+def ignore_operation(_operation: str, _duration_s: float, /, *, failed: bool) -> None:
     """Note nothing."""
 
 
 class Store(PostStore, LoginStore, Protocol):
     """All that the service must remember, and the life of the place where it is kept."""
 
-    timed: Timed
+    observer: OperationObserver
 
     @property
     def description(self) -> str:

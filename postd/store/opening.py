@@ -7,7 +7,7 @@ from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.redis.url import REDIS_URLS, decode_redis_url
-from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.store import MemoryStore, SqliteStore
 
 __all__ = ["STORE_URLS", "Store", "open_store"]
 
@@ -32,7 +32,7 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
     if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
         return SqliteStore(rest, reactor=reactor, upgrade=upgrade)
     if kind == "memory" and colon and not rest:
-        return SqliteStore.in_memory(reactor=reactor)
+        return MemoryStore(reactor=reactor)
     if kind.startswith("redis"):
         from postd.store.redis.store import RedisStore  # noqa: PLC0415 - it brings libraries with it that SQLite does without
 

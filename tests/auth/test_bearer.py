@@ -36,7 +36,7 @@ from postd.auth.throttle import Throttle, attempt_from
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
-from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.store import MemoryStore
 from postd.web.guard import Realm
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
@@ -361,7 +361,7 @@ class OpaqueTests:
     async def test_token_of_a_stream_is_asked_about_past_the_throttle(self, issuers: Issuers, *, revoked: bool) -> None:
         issuer = issuers.add_asked()
         issuer.active[OPAQUE] = {"sub": "alice", "aud": AUDIENCE}
-        store = SqliteStore.in_memory(reactor=cast(IReactor, global_reactor))
+        store = MemoryStore(reactor=cast(IReactor, global_reactor))
         store.prepare()
         await store.start()
         throttle = Throttle(

@@ -31,7 +31,7 @@ from postd.auth.throttle import Throttle, attempt_of
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
-from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.store import MemoryStore
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.web.wire import FORM, Asked, ask, begin, user_line
 
@@ -387,7 +387,7 @@ class CheckerTests:
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         self.check(api, checker, threads)
-        writer = api.store._writer  # noqa: SLF001
+        writer = api.store.database.writer
         assert writer is not None
         before = writer.total_changes
         for _ in range(3):
@@ -468,7 +468,7 @@ class CheckerTests:
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         assert self.check(api, checker, threads) == b"alice"
-        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes = api.store.database.write_queue  # as when the disk is full
         writes._closed = True  # noqa: SLF001
         for _ in range(20):
             with pytest.raises(StoreUnavailableError):
@@ -516,7 +516,7 @@ class OverHttpTests:
 
     def failures(self, api: InMemoryApi) -> int:
         api.clock.advance(0)
-        writer = api.store._writer  # noqa: SLF001
+        writer = api.store.database.writer
         assert writer is not None
         return int(writer.execute("SELECT count(*) FROM failure").fetchone()[0]) // 3
 
@@ -639,7 +639,7 @@ class HashThreadsTests:
         (tmp_path / "users").write_text(user_line("alice", "secret"))
         users = UserDirectory(str(tmp_path / "users"))
         users.load()
-        store = SqliteStore.in_memory(reactor=reactor)
+        store = MemoryStore(reactor=reactor)
         store.prepare()
         await store.start()
         limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}

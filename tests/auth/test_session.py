@@ -121,7 +121,7 @@ class SessionsTests:
 
     def test_a_use_that_cannot_be_noted_is_let_in(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
-        result_of(api.store._writes.close())  # noqa: SLF001 - as when the disk is full
+        result_of(api.store.database.write_queue.close())  # as when the disk is full
         api.clock.rightNow += 100
         assert result_of(sessions.user_of(id_hash)) == "alice"
         with pytest.raises(StoreUnavailableError):

@@ -308,7 +308,7 @@ class ThrottleTests:
     def test_failure_that_could_not_be_noted_counts_here_until_its_window_ends(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.admit(api, throttle)
-        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes = api.store.database.write_queue  # as when the disk is full
         writes._closed = True  # noqa: SLF001
         with pytest.raises(StoreUnavailableError):
             result_of(throttle.fail(attempt))
@@ -338,7 +338,7 @@ class ThrottleTests:
 
     def test_admission_without_failures_writes_nothing(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
-        writer = api.store._writer  # noqa: SLF001
+        writer = api.store.database.writer
         assert writer is not None
         before = writer.total_changes
         for _ in range(5):
@@ -360,11 +360,11 @@ class ThrottleTests:
             assert await made(*arguments, **keywords) is None
             raise StoreUnavailableError("no replica has confirmed it")
 
-        api.store.reserve_attempt = make_and_fail  # type: ignore[method-assign]
+        api.store.reserve_attempt = make_and_fail
         attempt = self.admit(api, throttle)
         with pytest.raises(StoreUnavailableError):
             self.run(api, throttle.reserve(attempt))
-        api.store.reserve_attempt = made  # type: ignore[method-assign]
+        api.store.reserve_attempt = made
         again = started(throttle.admit(attempt.keys))
         for _ in range(4):
             api.clock.advance(LOOK_EVERY_S)
@@ -373,7 +373,7 @@ class ThrottleTests:
     def test_release_that_the_store_refuses_is_made_up_for(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
-        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes = api.store.database.write_queue  # as when the disk is full
         writes._closed = True  # noqa: SLF001
         result_of(throttle.release(attempt))
         writes._closed = False  # noqa: SLF001
@@ -385,7 +385,7 @@ class ThrottleTests:
     def test_nothing_is_compared_without_a_reservation_while_the_store_refuses_writes(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         attempt = self.admit(api, throttle)
-        writes = api.store._writes  # noqa: SLF001 - as when the disk is full
+        writes = api.store.database.write_queue  # as when the disk is full
         writes._closed = True  # noqa: SLF001
         with pytest.raises(StoreUnavailableError):
             result_of(throttle.fail(attempt))

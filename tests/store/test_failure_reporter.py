@@ -1,32 +1,32 @@
-"""What the log is told of a store that fails."""
+"""The log lines of a store that fails."""
 
 from twisted.internet.task import Clock
 from twisted.logger import Logger, capturedLogs, formatEvent
 
-from postd.store.failure_reporter import TELL_AGAIN_AFTER_S, FailureReporter
+from postd.store.failure_reporter import REPEAT_AFTER_S, FailureReporter
 
 
-def test_the_log_is_told_once_of_each_trouble_and_of_its_end() -> None:
-    trouble = FailureReporter(Logger(), "writing", Clock())
-    with capturedLogs() as told:
-        trouble.ended()
+def test_each_reason_and_the_recovery_are_logged_once() -> None:
+    reporter = FailureReporter(Logger(), "writing", Clock())
+    with capturedLogs() as events:
+        reporter.succeeded()
         for why in ("full", "full", "locked"):
-            trouble.began(why)
-        trouble.ended()
-        trouble.ended()
-    assert [formatEvent(event) for event in told] == [
+            reporter.failed(why)
+        reporter.succeeded()
+        reporter.succeeded()
+    assert [formatEvent(event) for event in events] == [
         "store: writing fails: full",
         "store: writing fails: locked",
         "store: writing works again",
     ]
 
 
-def test_what_fails_now_and_then_is_told_now_and_then() -> None:
+def test_intermittent_failure_is_logged_at_intervals() -> None:
     clock = Clock()
-    trouble = FailureReporter(Logger(), "writing", clock)
-    with capturedLogs() as told:
-        for _ in range(3 * TELL_AGAIN_AFTER_S * 10):
+    reporter = FailureReporter(Logger(), "writing", clock)
+    with capturedLogs() as events:
+        for _ in range(3 * REPEAT_AFTER_S * 10):
             clock.advance(0.1)
-            trouble.began("full")
-            trouble.ended()
-    assert len(told) == 6
+            reporter.failed("full")
+            reporter.succeeded()
+    assert len(events) == 6

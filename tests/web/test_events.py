@@ -197,7 +197,7 @@ class ResumeTests:
 
     def test_all_that_the_log_has_is_told(self, api: InMemoryApi) -> None:
         many = 3 * TOLD_AT_ONCE + 7
-        writer: Any = api.store._writer  # noqa: SLF001 - many posts at once, past the queue
+        writer: Any = api.store.database.writer  # many posts at once, past the queue
         writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(many)])
         listener = Listener(api, Last_Event_ID="3")
         assert [event.number for event in listener.wait()] == list(range(4, many + 1))
@@ -213,7 +213,7 @@ class ResumeTests:
         assert listener.wait() == [added(2, 2, "two")]
 
     def test_so_does_who_comes_back_after_the_log_was_trimmed(self, api: InMemoryApi) -> None:
-        writer: Any = api.store._writer  # noqa: SLF001
+        writer: Any = api.store.database.writer
         writer.execute("BEGIN")
         writer.executemany("INSERT INTO post (post) VALUES (?)", [("x",)] * (CHANGES_KEPT + 500))
         writer.execute("COMMIT")
@@ -226,7 +226,7 @@ class ResumeTests:
         """As after a failover of Redis, and a large import."""
         for n in range(5):
             api.add(f"post {n}")
-        writer: Any = api.store._writer  # noqa: SLF001
+        writer: Any = api.store.database.writer
         writer.execute("DELETE FROM change WHERE revision = 4")
         told = Listener(api, Last_Event_ID="1").wait()
         assert [(event.kind, event.number) for event in told] == [("added", 2), ("added", 3), ("reset", 5)]
@@ -236,7 +236,7 @@ class ResumeTests:
             api.add(text)
         listener = Listener(api)
         listener.wait()
-        writer: Any = api.store._writer  # noqa: SLF001 - what a restored backup looks like
+        writer: Any = api.store.database.writer  # what a restored backup looks like
         writer.execute("UPDATE version SET revision = 1, tag = randomblob(8)")
         writer.execute("DELETE FROM change WHERE revision > 1")
         assert listener.wait() == [Event("reset", 1, {})]

@@ -131,7 +131,7 @@ def sessions_of(api: InMemoryApi) -> list[Session]:
 
 def writes_of(api: InMemoryApi) -> int:
     """Return how many rows have been written since the store was opened."""
-    writer = api.store._writer  # noqa: SLF001
+    writer = api.store.database.writer
     assert writer is not None
     return writer.total_changes
 
@@ -140,7 +140,7 @@ class Lookups:
     """Counts the questions to the store for sessions."""
 
     def __init__(self, api: InMemoryApi) -> None:
-        self._reader = api.store._reader  # noqa: SLF001
+        self._reader = api.store.database.reader
         self.count = 0
 
     def __enter__(self) -> Self:
@@ -463,7 +463,7 @@ class FixationTests:
     def test_the_store_has_only_the_hash_of_an_identifier(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         assert result_of(api.store.get_session(hashlib.sha256(session_id.encode()).digest())).username == "alice"
-        writer = api.store._writer  # noqa: SLF001
+        writer = api.store.database.writer
         assert writer is not None
         dump = "\n".join(writer.iterdump())
         assert hashlib.sha256(session_id.encode()).hexdigest().upper() in dump
@@ -949,7 +949,7 @@ class StoreAwayTests:
 
     def test_what_can_only_be_read_lets_sessions_go_on(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
-        result_of(api.store._writes.close())  # noqa: SLF001 - as when the disk is full
+        result_of(api.store.database.write_queue.close())  # as when the disk is full
         api.clock.advance(120)
         assert is_signed_in(api, session_id)
         self.check_503(send_form(api))

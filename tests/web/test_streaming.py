@@ -22,7 +22,7 @@ NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds that it takes it; the wor
 
 @pytest.fixture
 def transport(api: InMemoryApi) -> SlowTransport:
-    writer = api.store._writer  # noqa: SLF001 - many posts at once, past the queue
+    writer = api.store.database.writer  # many posts at once, past the queue
     assert writer is not None
     writer.execute("BEGIN")
     writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
@@ -68,7 +68,7 @@ def test_no_more_is_read_than_the_client_takes(transport: SlowTransport) -> None
 def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: InMemoryApi) -> None:
     get(transport)
     begun = transport.drain()
-    writer: Any = api.store._writer  # noqa: SLF001
+    writer: Any = api.store.database.writer
     writer.execute("DELETE FROM post WHERE id > ?", (2 * STREAMED_PAGE,))
     # The second page was read before the posts were gone and says that more follow; nothing does.
     assert ids(body_of(begun + read_to_the_end(transport))) == list(range(1, 2 * STREAMED_PAGE + 1))
@@ -76,7 +76,7 @@ def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: I
 
 def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
     assert api.request("HEAD", "/post", headers=NO_GZIP).header("ETag") is None
-    writer: Any = api.store._writer  # noqa: SLF001
+    writer: Any = api.store.database.writer
     writer.execute("DROP TRIGGER post_deleted")  # the version stays, as if the posts went just after it was asked for
     writer.execute("DELETE FROM post")
     get(transport)
@@ -86,7 +86,7 @@ def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, 
 def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport, api: InMemoryApi) -> None:
     long = api.request("HEAD", "/post", headers=NO_GZIP)
     assert (long.status, long.header("ETag"), long.header("Content-Length")) == (200, None, None)
-    writer: Any = api.store._writer  # noqa: SLF001
+    writer: Any = api.store.database.writer
     writer.execute("DELETE FROM post WHERE id = 1")
     head = api.request("HEAD", "/post", headers=NO_GZIP)
     get(transport)

@@ -1,11 +1,11 @@
 """Posts that come into Redis with their ids (`postd.store.interface.Import`)."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreUnavailableError
-from postd.store.redis.engine import RedisEngine
+from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, load_script
 
 _STAGE = load_script("stage_posts", writes=True)
@@ -19,33 +19,26 @@ COMMIT_MAX_S = 60
 100,000; into an empty one a moment, however many."""
 
 
-class RedisImports(RedisEngine):
-    """Takes posts into a key of their own first."""
-
-    async def begin_import(self) -> "RedisImport":
-        await self._ask("PING")  # for whoever has much to bring to a store that is away
-        return RedisImport(self.description, ask=self._ask, write=self._write)
-
-
 class RedisImport:
-    """An import into one database.
+    """An import into one database, which keeps the posts under a key of its own until they are committed.
 
     Args:
-        where: names it in messages.
-        ask: sends a command.
-        write: runs a script that changes something.
+        database: stores them.
     """
 
-    def __init__(self, where: str, *, ask: Callable[..., Awaitable[Any]], write: Callable[..., Awaitable[Any]]) -> None:
-        self._where = where
-        self._ask = ask
-        self._write = write
+    def __init__(self, database: RedisDatabase) -> None:
+        self._database = database
         self._name = secrets.token_hex(8)
         self._taken = 0
 
+    @classmethod
+    async def begin(cls, database: RedisDatabase) -> "RedisImport":
+        await database.read_command("PING")  # fails before the caller has read its posts, if the store is unavailable
+        return cls(database)
+
     async def add(self, posts: Sequence[tuple[int, str]]) -> None:
         arguments: list[Any] = [argument for post in posts for argument in post]
-        twice = await self._write(_STAGE, self._name, STAGED_KEPT_S, *arguments)
+        twice = await self._database.write(_STAGE, self._name, STAGED_KEPT_S, *arguments)
         if twice:
             raise PostExistsError(int(twice))
         self._taken += len(posts)
@@ -53,7 +46,7 @@ class RedisImport:
     async def commit(
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
     ) -> int:
-        outcome, detail = await self._write(
+        outcome, detail = await self._database.write(
             _COMMIT,
             secrets.token_hex(8),
             self._name,
@@ -65,7 +58,7 @@ class RedisImport:
             deadline_s=COMMIT_MAX_S,
         )
         if outcome == "lost":
-            raise StoreUnavailableError(f"{self._where}: has lost the posts that were to be imported")
+            raise StoreUnavailableError(f"{self._database.description}: has lost the posts that were to be imported")
         if outcome == "not empty":
             raise StoreNotEmptyError
         if outcome == "taken":
@@ -73,4 +66,4 @@ class RedisImport:
         return int(detail)
 
     async def discard(self) -> None:
-        await self._ask("DEL", KEYS["IMPORT"] + self._name)
+        await self._database.read_command("DEL", KEYS["IMPORT"] + self._name)

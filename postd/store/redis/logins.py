@@ -10,7 +10,7 @@ from typing import Any
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
-from postd.store.redis.engine import RedisEngine
+from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, load_script
 
 _MAKE_KEY = load_script("make_key", writes=True)
@@ -34,15 +34,19 @@ _SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "end
 _NO_FINGERPRINT = "-"
 
 
-class RedisLogins(RedisEngine):
+class RedisLogins:
     """Sessions and the rest, each under keys of its own."""
 
+    def __init__(self, database: RedisDatabase) -> None:
+        self._database = database
+        self._read_command, self._read, self._write = database.read_command, database.read, database.write
+
     async def key(self, name: str) -> bytes:
-        key = self._keys.get(name)
+        key = self._database.service_keys.get(name)
         if key is None:
-            found = await self._ask("GET", KEYS["KEY"] + name)
+            found = await self._read_command("GET", KEYS["KEY"] + name)
             made = found or await self._write(_MAKE_KEY, name, secrets.token_hex(KEY_BYTES))
-            key = self._keys[name] = bytes.fromhex(made)
+            key = self._database.service_keys[name] = bytes.fromhex(made)
         return key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
@@ -55,10 +59,10 @@ class RedisLogins(RedisEngine):
         await self._write(_ADD_SESSION, id_hash.hex(), session.username, session.fingerprint.hex(), *times, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
-        return _decode_session(await self._ask("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
+        return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
 
     async def list_sessions(self) -> list[Session]:
-        ids = await self._ask("ZRANGE", KEYS["SESSIONS"], 0, -1)
+        ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
         found: list[Session | None] = []
         for start in range(0, len(ids), _AT_ONCE):
             found += map(_decode_session, await self._read(_FIND_SESSIONS, *ids[start : start + _AT_ONCE]))
@@ -84,7 +88,7 @@ class RedisLogins(RedisEngine):
         return ended
 
     async def delete_all_sessions(self) -> int:
-        return await self._delete_sessions(await self._ask("ZRANGE", KEYS["SESSIONS"], 0, -1))
+        return await self._delete_sessions(await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1))
 
     async def _delete_sessions(self, ids: list[str]) -> int:
         ended = 0

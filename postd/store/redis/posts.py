@@ -12,9 +12,9 @@ from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import Once, Page
 from postd.store.paging import follow, read_by_pages
-from postd.store.redis.engine import RedisEngine
+from postd.store.redis.database import RedisDatabase
+from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script
-from postd.store.redis.url import RedisAddress
 
 _ADD = load_script("add_post", writes=True)
 _REPLACE = load_script("replace_post", writes=True)
@@ -23,11 +23,13 @@ _LIST = load_script("list_posts")
 _LIST_CHANGES = load_script("list_changes")
 
 
-class RedisPosts(RedisEngine):
+class RedisPosts:
     """Posts in a sorted set, by their ids."""
 
-    def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
-        super().__init__(address, reactor=reactor)
+    def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
+        self._database = database
+        self._read_command, self._read, self._write = database.read_command, database.read, database.write
+        self._reactor = reactor
         self._wanting_version: list[Deferred[Version]] = []
 
     async def version(self) -> Version:
@@ -48,7 +50,7 @@ class RedisPosts(RedisEngine):
         Deferred.fromCoroutine(self._select_version()).addBoth(tell)
 
     async def _select_version(self) -> Version:
-        return self._version(*await self._ask("HMGET", KEYS["VERSION"], "revision", "tag"))
+        return self._version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         revision, tag, members = await self._read(_LIST, after, limit + 1)
@@ -57,7 +59,7 @@ class RedisPosts(RedisEngine):
         return Page(self._version(revision, tag), posts[:limit] if more else posts, more)
 
     async def get_post(self, post_id: int) -> Post:
-        members = await self._ask("ZRANGEBYSCORE", KEYS["POSTS"], post_id, post_id)
+        members = await self._read_command("ZRANGEBYSCORE", KEYS["POSTS"], post_id, post_id)
         if not members:
             raise NoSuchPostError(post_id)
         return Post(*_decode(members[0]))
@@ -67,7 +69,7 @@ class RedisPosts(RedisEngine):
         post_id, revision = await self._write(_ADD, _new_tag(), text, *key)
         if post_id == "reused":
             raise KeyReusedError
-        self._saw(post_id=int(post_id), revision=int(revision))
+        self._database.note_progress(post_id=int(post_id), revision=int(revision))
         return int(post_id)
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
@@ -86,7 +88,10 @@ class RedisPosts(RedisEngine):
         return read_by_pages(self.list_posts, at_once=at_once)
 
     async def last_id(self) -> int:
-        return int(await self._ask("GET", KEYS["LAST_ID"]) or 0)
+        return int(await self._read_command("GET", KEYS["LAST_ID"]) or 0)
+
+    async def begin_import(self) -> RedisImport:
+        return await RedisImport.begin(self._database)
 
     def _version(self, revision: Any, tag: Any) -> Version:
         return Version(self._revision(revision), tag)
@@ -94,9 +99,9 @@ class RedisPosts(RedisEngine):
     def _revision(self, text: Any) -> int:
         if text is None:
             why = "the posts are not in this database any more"
-            self._link.give_up(why)
-            raise StoreUnavailableError(f"{self.description}: {why}")
-        self._saw(revision=int(text))
+            self._database.reconnect(why)
+            raise StoreUnavailableError(f"{self._database.description}: {why}")
+        self._database.note_progress(revision=int(text))
         return int(text)
 
 

@@ -1,10 +1,9 @@
-"""Has a replica what was written? Asked beside what goes on, for many writes together.
+"""Confirm that a replica has the writes, on a connection beside the main one, for many writes together.
 
-A primary acknowledges what it has itself; its replicas have it a little later. If it dies in between, sentinels put a
-replica in its place that lacks what was acknowledged. WAIT tells how many replicas have all that one connection has
-written (https://redis.io/docs/latest/commands/wait/), and keeps everything else on that connection waiting. So it has
-one of its own, and writes there, after what is to be confirmed and therefore behind it in the one order in which
-replicas receive all writes.
+A primary acknowledges a write before its replicas have it. If it dies in between, sentinels promote a replica that
+lacks an acknowledged write. WAIT returns how many replicas have all writes of one connection
+(https://redis.io/docs/latest/commands/wait/), and blocks that connection meanwhile. So WAIT has a connection of its
+own. A small write on it comes after the writes to be confirmed, in the order in which replicas receive all writes.
 """
 
 import re
@@ -19,7 +18,7 @@ WAIT_MAX_MS = 500
 """How long a replica may take."""
 
 LAG_MAX_S = 2
-"""For how long a replica may have told nothing and still count as one, where the server does not decide that
+"""A replica counts as one if its last acknowledgement is no older, unless the server checks that itself
 (`min-replicas-to-write`, see etc/redis.conf.example)."""
 
 _CONFIRM = load_script("confirm")
@@ -29,45 +28,51 @@ _GOOD_LAGS = {str(lag) for lag in range(LAG_MAX_S + 1)}
 
 
 class ReplicaConfirmation:
-    """Asks one question at a time; who comes meanwhile has part in the next.
+    """Sends one WAIT at a time; requests that come meanwhile share the next.
 
     Args:
         protocol: a connection of its own.
+
+    Attributes:
+        is_busy: whether a WAIT is under way.
     """
 
     def __init__(self, protocol: RedisProtocol) -> None:
         self.protocol = protocol
         self._has_replicas = False
         self.is_busy = False
-        self._give_up_at = 0.0
+        self._deadline = 0.0
         self._waiting: list[Deferred[None]] = []
 
-    def note(self, info: Info) -> None:
-        """Note whether there are replicas, or must be: a server that refuses writes without any tells of them."""
+    def note_replicas(self, info: Info) -> None:
+        """Note whether there are replicas, or must be, because the server refuses writes without any."""
         enforced = "min_slaves_good_slaves" in info
         self._has_replicas = enforced or any(
             _REPLICA.fullmatch(name) and _is_good(value) for name, value in info.items()
         )
 
-    async def confirm(self, *, give_up_at: float) -> None:
-        """Return when a replica has all that was written until now; at once, if there is none.
+    async def confirm(self, *, deadline: float) -> None:
+        """Return when a replica has all writes until now; at once, if there are no replicas.
+
+        Args:
+            deadline: by the reactor's clock.
 
         Raises:
-            StoreUnavailableError: none says that it has.
+            StoreUnavailableError: no replica confirms it.
         """
         if self._has_replicas:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
-            self._give_up_at = give_up_at
+            self._deadline = deadline
             if not self.is_busy:
                 self.is_busy = True
-                Deferred.fromCoroutine(self._ask_while_some_wait())
+                Deferred.fromCoroutine(self._run())
             await waiting
 
-    async def _ask_while_some_wait(self) -> None:
+    async def _run(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            why = await self._ask()
+            why = await self._wait()
             for one in waiting:
                 if why:
                     one.errback(StoreUnavailableError(why))
@@ -75,12 +80,12 @@ class ReplicaConfirmation:
                     one.callback(None)
         self.is_busy = False
 
-    async def _ask(self) -> str:
-        """Return why nothing is confirmed, empty if it is."""
+    async def _wait(self) -> str:
+        """Return why the writes are not confirmed, empty if they are."""
         try:
-            written = self.protocol.ask("EVAL", _CONFIRM.text, 0, give_up_at=self._give_up_at)
-            answer = self.protocol.ask("WAIT", 1, WAIT_MAX_MS, give_up_at=self._give_up_at)
-            _, confirmed = await gatherResults([written, answer], consumeErrors=True)
+            written = self.protocol.send("EVAL", _CONFIRM.text, 0, deadline=self._deadline)
+            replicas = self.protocol.send("WAIT", 1, WAIT_MAX_MS, deadline=self._deadline)
+            _, confirmed = await gatherResults([written, replicas], consumeErrors=True)
         except FirstError as first:
             error = first.subFailure.value
             return str(error.as_store_error(self.protocol.where) if isinstance(error, RedisReplyError) else error)
@@ -90,6 +95,6 @@ class ReplicaConfirmation:
 
 
 def _is_good(replica: str) -> bool:
-    """Decode what INFO says of a replica: `ip=…,port=…,state=online,offset=…,lag=1`."""
-    told = dict(part.partition("=")[::2] for part in replica.split(","))
-    return told.get("state") == "online" and told.get("lag") in _GOOD_LAGS
+    """Return whether a replica keeps up, by its entry in INFO: `ip=…,port=…,state=online,offset=…,lag=1`."""
+    fields = dict(part.partition("=")[::2] for part in replica.split(","))
+    return fields.get("state") == "online" and fields.get("lag") in _GOOD_LAGS

@@ -10,44 +10,40 @@ transaction.
 
 import secrets
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from twisted.internet.defer import CancelledError
 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreUnavailableError
 from postd.store.interface import CHANGES_KEPT
-
-InThread = Callable[[Callable[[sqlite3.Connection], Any]], Awaitable[Any]]
-"""Does something with the connection of the writer, in its thread."""
+from postd.store.sqlite.database import SqliteDatabase
 
 
 class SqliteImport:
     """An import into one file.
 
     Args:
-        connection: the writer's, to which the temporary table belongs.
-        beside: does what changes nothing of the file, and locks nothing.
-        write: makes a write durable.
+        database: has the file open.
+        connection: the writing one, to which the temporary table belongs.
+        table: its name.
     """
 
-    def __init__(self, connection: sqlite3.Connection, table: str, *, beside: InThread, write: InThread) -> None:
+    def __init__(self, database: SqliteDatabase, connection: sqlite3.Connection, table: str) -> None:
+        self._database = database
         self._connection = connection
         self._table = table
-        self._beside = beside
-        self._write = write
         self._given_up = False
 
     @classmethod
-    async def begin(cls, *, beside: InThread, write: InThread) -> "SqliteImport":
+    async def begin(cls, database: SqliteDatabase) -> "SqliteImport":
         table = f"temp.import_{secrets.token_hex(8)}"
 
         def create(connection: sqlite3.Connection) -> sqlite3.Connection:
             connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, post TEXT NOT NULL)")
             return connection
 
-        return cls(await beside(create), table, beside=beside, write=write)
+        return cls(database, await database.run_on_writer(create), table)
 
     async def add(self, posts: Sequence[tuple[int, str]]) -> None:
         def stage(connection: sqlite3.Connection) -> None:
@@ -58,7 +54,7 @@ class SqliteImport:
             except sqlite3.IntegrityError:
                 raise PostExistsError(posts[connection.total_changes - before][0]) from None
 
-        await self._beside(stage)
+        await self._database.run_on_writer(stage)
 
     async def commit(
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
@@ -82,7 +78,7 @@ class SqliteImport:
             return stored
 
         try:
-            stored: int = await self._write(store)
+            stored: int = await self._database.write(store)
         except CancelledError:
             # Who gave up is not to wait until a million posts are stored after all.
             self._given_up = True
@@ -96,7 +92,7 @@ class SqliteImport:
             if connection is self._connection:
                 connection.execute(self._sql("DROP TABLE IF EXISTS {table}"))
 
-        await self._beside(drop)
+        await self._database.run_on_writer(drop)
 
     def _take_over(self, connection: sqlite3.Connection) -> int:
         """Make posts of what was gathered, in the order of the ids, and each a change of its own."""

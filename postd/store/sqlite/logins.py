@@ -9,7 +9,8 @@ import msgspec
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
-from postd.store.sqlite.engine import NewRow, SqliteEngine
+from postd.store.sqlite.batches import InsertRow
+from postd.store.sqlite.database import SqliteDatabase
 
 _EXPIRED = (
     ("SELECT 1 FROM session WHERE expires <= ? LIMIT 1", "DELETE FROM session WHERE expires <= ?", 0),
@@ -24,13 +25,18 @@ _EXPIRED = (
 """For each table: is there anything expired, away with it, and how long it is kept beyond its end, in seconds."""
 
 
-class SqliteLogins(SqliteEngine):
+class SqliteLogins:
     """The tables of `schema/0002_logins.sql`."""
 
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        # Bound once: these are called for each request.
+        self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
+
     async def key(self, name: str) -> bytes:
-        key = self._keys.get(name)
+        key = self._database.service_keys.get(name)
         if key is None:
-            key = self._keys[name] = await self._find_or_make_key(name)
+            key = self._database.service_keys[name] = await self._find_or_make_key(name)
         return key
 
     async def _find_or_make_key(self, name: str) -> bytes:
@@ -49,7 +55,7 @@ class SqliteLogins(SqliteEngine):
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
         # A power cut may lose it, and lets a nonce that is still alive be used twice; nothing else does.
-        first: bool = await self._write(NewRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
+        first: bool = await self._write(InsertRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
         return first
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
@@ -65,7 +71,7 @@ class SqliteLogins(SqliteEngine):
             row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
             return Session(*row[1:]) if row else None
 
-        return self._recall(id_hash, query)
+        return self._read_cached(id_hash, query)
 
     async def list_sessions(self) -> list[Session]:
         def query(connection: sqlite3.Connection) -> list[Session]:
@@ -99,7 +105,7 @@ class SqliteLogins(SqliteEngine):
         return deleted
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
-        return _count(keys, await self._recall(keys, lambda connection: _select_failures(connection, keys)), now)
+        return _count(keys, await self._read_cached(keys, lambda connection: _select_failures(connection, keys)), now)
 
     async def reserve_attempt(
         self, reservation: Reservation, *, allowed: Sequence[int], now: float

@@ -1,26 +1,29 @@
 """Posts in SQLite, their version, and the log of their changes (`postd.store.interface.PostStore`)."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
-from twisted.internet.task import deferLater
-
-from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
+from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import Once, Page
 from postd.store.paging import follow
+from postd.store.sqlite.batches import InsertRow
+from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
-from postd.store.sqlite.engine import NewRow, SqliteEngine
 from postd.store.sqlite.importing import SqliteImport
 
 
-class SqlitePosts(SqliteEngine):
-    """The tables of `schema/0001_posts.sql`."""
+class SqlitePosts:
+    """The tables of `schema/0001_posts.sql`, and the idempotency keys."""
 
-    async def version(self) -> Version:
-        return await self._recall("version", _select_version)
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        # Bound once: these are called for each request.
+        self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
+
+    def version(self) -> Coroutine[Any, Any, Version]:
+        return self._read_cached("version", _select_version)
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
@@ -34,11 +37,11 @@ class SqlitePosts(SqliteEngine):
 
         return await self._read(query)
 
-    async def get_post(self, post_id: int) -> Post:
-        return await self._recall(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
+    def get_post(self, post_id: int) -> Coroutine[Any, Any, Post]:
+        return self._read_cached(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
     async def add_post(self, text: str, *, once: Once | None = None) -> int:
-        new = NewRow("INSERT INTO post (post)", (text,), numbered=True)
+        new = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
 
         def write(connection: sqlite3.Connection) -> object:
             assert once is not None
@@ -82,46 +85,14 @@ class SqlitePosts(SqliteEngine):
 
         return await self._read(query)
 
-    async def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        if self._reader is None:
-            raise StoreUnavailableError(self._why_not_open)
-        # Of its own: on the one that is open, all other reads would be of the same moment, too.
-        with closing(self._file.open_reader()) as connection:
-            if not self._file_is_ours():
-                raise StoreUnavailableError(self._not_ours)
-            try:
-                posts = connection.execute("SELECT id, post FROM post ORDER BY id")
-                while portion := posts.fetchmany(at_once):
-                    yield portion
-                    await deferLater(self._reactor, 0)  # others have their turn
-            except sqlite3.Error as error:
-                raise self._unavailable(error) from None
+    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return self._database.read_batches("SELECT id, post FROM post ORDER BY id", batch_rows=at_once)
 
     async def last_id(self) -> int:
         return await self._read(_select_last_id)
 
     async def begin_import(self) -> SqliteImport:
-        return await SqliteImport.begin(beside=self._beside, write=self._write)
-
-    async def _beside(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Return what `work` returns, done with the writer's connection between two writes.
-
-        Args:
-            work: changes temporary tables, and nothing of the file. Its transaction locks nothing.
-        """
-
-        def in_thread() -> Any:
-            if self._writer is None:
-                raise StoreUnavailableError(self._why_not_open)
-            try:
-                with transaction(self._writer):
-                    return work(self._writer)
-            except sqlite3.Error as error:
-                raise self._unavailable(error) from None
-
-        if self._writer is None:  # nor is there a thread, perhaps
-            raise StoreUnavailableError(self._why_not_open)
-        return await self._thread.run(in_thread)
+        return await SqliteImport.begin(self._database)
 
 
 def _select_version(connection: sqlite3.Connection) -> Version:

@@ -23,8 +23,9 @@ from postd.errors import (
     StoreUnavailableError,
 )
 from postd.store.interface import Reservation, Store
-from postd.store.redis.connection import RedisReplyError, connect
-from postd.store.redis.engine import STEP
+from postd.store.redis.connecting import connect
+from postd.store.redis.connection import RedisReplyError
+from postd.store.redis.database import STEP
 from postd.store.redis.scripts import KEYS, load_script
 from postd.store.redis.url import Host, RedisAddress
 from tests.redis_server import Proxy, RedisServer, free_port
@@ -607,7 +608,7 @@ async def test_a_connection_that_is_lost_already_says_so(lasting: RedisServer) -
     address = RedisAddress(hosts=(Host("127.0.0.1", lasting.port),))
     protocol = await connect(address, address.hosts[0], reactor=reactor)
     gone = protocol.whenDisconnected()
-    protocol.hang_up()
+    protocol.close()
     assert await gone is protocol
     assert await protocol.whenDisconnected().addTimeout(1, reactor) is protocol
 
@@ -942,13 +943,13 @@ async def test_error_means_the_same_in_a_command_and_in_a_script(
         script = "(unpack(ARGV))"
         for asked in (command, *(("EVAL", f"return redis.{call}{script}", 0, *command) for call in ("call", "pcall"))):
             with pytest.raises(RedisReplyError) as caught:
-                await protocol.ask_soon(*asked)
+                await protocol.call(*asked)
             error = caught.value.as_store_error("here")
             assert type(error) is kind
             assert re.match(f"here: .*(?:{words})", error.why)
             assert "user_script" not in error.why
     finally:
-        protocol.hang_up()
+        protocol.close()
 
 
 def test_a_host_that_does_not_answer() -> None:

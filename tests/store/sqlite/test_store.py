@@ -21,9 +21,9 @@ from postd.model import POST_ID_MAX
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite.commit_detector import CommitDetector
+from postd.store.sqlite.database import CACHED_RESULTS_MAX
 from postd.store.sqlite.database_file import schema_steps
-from postd.store.sqlite.engine import RECALLED_MAX
-from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.store import MemoryStore, SqliteStore
 from tests.helpers import locked, run_sql
 from tests.store.contract import (
     KEYS,
@@ -66,7 +66,7 @@ class SqliteStoreTests(LastingStoreContract, LastingLoginStoreContract):
 class MemoryStoreTests(PostStoreContract, LoginStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        return lambda: SqliteStore.in_memory(reactor=reactor)
+        return lambda: MemoryStore(reactor=reactor)
 
     @with_any_text
     @ensureDeferred
@@ -76,7 +76,7 @@ class MemoryStoreTests(PostStoreContract, LoginStoreContract):
     @ensureDeferred
     async def test_nothing_is_left_behind(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        store = await open_store(lambda: SqliteStore.in_memory(reactor=reactor))
+        store = await open_store(lambda: MemoryStore(reactor=reactor))
         assert await store.add_post("x") == 1
         assert (await store.get_post(1)).post == "x"
         assert list(tmp_path.iterdir()) == []  # not even while it runs: kill -9 leaves nothing either
@@ -231,7 +231,7 @@ async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: Stor
 @ensureDeferred
 async def test_a_commit_waits_for_the_disk(store: SqliteStore) -> None:
     """Kill -9 cannot tell: only a power cut could, or this."""
-    writer = store._writer  # noqa: SLF001
+    writer = store.database.writer
     assert writer is not None
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -240,7 +240,7 @@ async def test_a_commit_waits_for_the_disk(store: SqliteStore) -> None:
 @ensureDeferred
 async def test_a_list_and_its_version_are_of_one_moment(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
-    reader = store._reader  # noqa: SLF001
+    reader = store.database.reader
     assert reader is not None
     asked: list[str] = []
 
@@ -358,7 +358,7 @@ async def test_a_locked_read_is_tried_again(store: SqliteStore) -> None:
             raise errors.pop()
         return "read"
 
-    assert await store._read(query) == "read"  # noqa: SLF001
+    assert await store.database.read(query) == "read"
 
 
 @ensureDeferred
@@ -366,13 +366,13 @@ async def test_a_read_that_stays_locked_is_given_up(store: SqliteStore) -> None:
     def query(_: sqlite3.Connection) -> str:
         raise busy()
 
-    assert isinstance(await error_of(store._read(query)), StoreUnavailableError)  # noqa: SLF001
+    assert isinstance(await error_of(store.database.read(query)), StoreUnavailableError)
 
 
 @ensureDeferred
 async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, path: Path) -> None:
     await store.add_post("kept")
-    writer = store._writer  # noqa: SLF001 - the limit that stands in for the disk's is the connection's
+    writer = store.database.writer  # the limit that stands in for the disk's is the connection's
     assert writer is not None
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -411,7 +411,7 @@ async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        await store._write(broken)  # noqa: SLF001 - no public write fails so
+        await store.database.write(broken)  # no public write fails so
     assert await store.add_post("next") == 1
 
 
@@ -488,13 +488,13 @@ async def test_a_file_that_was_taken_away_is_not_made_anew(store: Store, path: P
 
 
 def writer_of(store: SqliteStore) -> sqlite3.Connection:
-    writer = store._writer  # noqa: SLF001
+    writer = store.database.writer
     assert writer is not None
     return writer
 
 
 def reader_of(store: SqliteStore) -> sqlite3.Connection:
-    reader = store._reader  # noqa: SLF001
+    reader = store.database.reader
     assert reader is not None
     return reader
 
@@ -628,10 +628,14 @@ async def test_what_was_not_committed_is_not_seen(store: SqliteStore, path: Path
 
 
 @ensureDeferred
-async def test_what_is_recalled_is_bounded(store: SqliteStore) -> None:
-    for n in range(RECALLED_MAX + 50):
+async def test_cache_of_query_results_is_bounded(store: SqliteStore) -> None:
+    for n in range(CACHED_RESULTS_MAX + 2):
         assert await store.get_session(id_hash_of(n)) is None
-    assert len(store._recalled) <= RECALLED_MAX + 1  # noqa: SLF001
+    with statements_of(reader_of(store)) as asked:
+        assert await store.get_session(id_hash_of(CACHED_RESULTS_MAX + 1)) is None
+        assert len(asked) == 0
+        assert await store.get_session(id_hash_of(0)) is None
+        assert len(asked) == 1
 
 
 @ensureDeferred
@@ -661,11 +665,11 @@ async def test_a_slow_answer_is_not_recalled_for_a_newer_state(store: SqliteStor
             raise errors.pop()
         return str(connection.execute("SELECT username FROM session").fetchone()[0])
 
-    asking = started(store._recall("question", slow))  # noqa: SLF001
+    asking = started(store.database.read_cached("question", slow))
     run_sql(path, "UPDATE session SET username = 'bob'")
     assert await asking == "bob"
     run_sql(path, "UPDATE session SET username = 'carol'")
-    assert await store._recall("question", slow) == "carol"  # noqa: SLF001
+    assert await store.database.read_cached("question", slow) == "carol"
 
 
 @pytest.mark.parametrize("header", [b"", b"\0" * 136, b"\x01\0\0\0" * 34, b"\xff" * 32768], ids=["no", "0", "1", "ff"])
@@ -677,7 +681,7 @@ async def test_a_memory_of_another_format_is_not_relied_on(
     Path(f"{other}-shm").write_bytes(header)
     with pytest.raises(OSError, match="-shm"):
         CommitDetector(str(other))
-    monkeypatch.setattr("postd.store.sqlite.engine.CommitDetector", lambda _: CommitDetector(str(other)))
+    monkeypatch.setattr("postd.store.sqlite.database.CommitDetector", lambda _: CommitDetector(str(other)))
     store = await open_store(make_store)
     for n in range(3):
         await store.add_session(id_hash_of(n), make_session())

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -196,14 +197,13 @@ async def test_what_is_waited_at_the_turnstile_is_taken_off_what_sqlite_may_wait
     turnstile = WriteTurn(str(path))
 
     async def timeout_after(held_s: float) -> int:
-        timeouts: list[int] = []
+        def query(writer: sqlite3.Connection) -> int:
+            return int(writer.execute("PRAGMA busy_timeout").fetchone()[0])
+
         with turnstile.turn():
-            writing = started(
-                store._write(lambda writer: timeouts.append(writer.execute("PRAGMA busy_timeout").fetchone()[0]))  # noqa: SLF001
-            )
+            writing = started(store.database.write(query))
             await deferLater(reactor, held_s)
-        await writing
-        return timeouts[0]
+        return cast(int, await writing)
 
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
     assert BUSY_TIMEOUT_MS - 1500 < await timeout_after(0.5) <= BUSY_TIMEOUT_MS - 400
@@ -296,14 +296,14 @@ def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
 async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Path, stores: list[SqliteStore]) -> None:
     early, late = stores
     await early.add_post("only in the old one")
-    late._watch.stop()  # noqa: SLF001 - it looks again when the test says so
+    late.database.file_check.stop()  # it checks again when the test says so
     make_backup(path, "new").rename(path)
     await deferLater(reactor, 1.1)
     await until_it_answers(early)
     assert await early.add_post("one") == 2
     beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
-    late._watch_file()  # noqa: SLF001
-    late._watch.start(1, now=False)  # noqa: SLF001
+    late.database.check_file()
+    late.database.file_check.start(1, now=False)
     await until_it_answers(late)
     assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
     assert await late.add_post("two") == 3

@@ -29,7 +29,7 @@ async def hold(store: SqliteStore) -> None:
         say("holds")
         time.sleep(600)
 
-    await store._write(write)  # noqa: SLF001 - no public write takes so long
+    await store.database.write(write)  # no public write takes so long
 
 
 async def write_until(store: SqliteStore, name: str, many: int, end: float, reactor: IReactor) -> dict[str, Any]:

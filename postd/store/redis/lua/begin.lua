@@ -3,7 +3,7 @@
 --
 -- ARGV: the schema that we know, the server's name for the history of its data, a tag, the largest id and the largest
 -- revision that we have seen, the step, and whether to create ('1' or ''). Returns what was found ('foreign' with a key,
--- 'other' with the schema, 'missing', 'same', 'new' or 'parted'), the largest id and the revision from now on.
+-- 'other' with the schema, 'missing', 'same', 'new' or 'diverged'), the largest id and the revision from now on.
 --
 -- A replica that became the primary, or a server that comes back with what was on its disk, may lack the last writes,
 -- which were acknowledged. Nobody knows how many. No id and no revision of theirs may be given out again: both go on a
@@ -31,7 +31,7 @@ local found = 'same'
 if not schema and not behind then
   found = 'new'
 elseif behind or redis.call('GET', HISTORY) ~= ARGV[2] then
-  found = 'parted'
+  found = 'diverged'
   last_id = math.min(math.max(last_id, seen_id) + tonumber(ARGV[6]), POST_ID_MAX)
   revision = math.max(revision, seen_revision) + tonumber(ARGV[6])
 end

@@ -1,0 +1,272 @@
+"""A Redis database: the checks of each connection, and running commands and scripts."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.failure_reporter import FailureReporter
+from postd.store.group_commit import QUEUE_MAX
+from postd.store.interface import OperationObserver, ignore_operation
+from postd.store.redis.connection import Info, RedisProtocol, RedisReplyError
+from postd.store.redis.reconnecting import DEADLINE_S, ReconnectingRedis
+from postd.store.redis.scripts import KEYS, SCHEMA, Script, load_script
+from postd.store.redis.url import RedisAddress
+from postd.store.run_blocking import run_blocking
+
+STEP = 100_000
+"""How far ids and revisions skip where a server may have lost the last ones."""
+
+_OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
+_BEGIN = load_script("begin")
+_RIGHTS = load_script("rights")
+
+
+class RedisDatabase:
+    """The database of a store, on the server that is the primary now.
+
+    Args:
+        address: of the server, or of its sentinels.
+        reactor: connects, and has the clock.
+
+    Attributes:
+        description: the store for the log and for messages.
+        observer: is called with each read and write.
+        service_keys: cache of the keys in this database; emptied with each new connection.
+    """
+
+    _log = Logger()
+
+    def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
+        self.observer: OperationObserver = ignore_operation
+        self.description = address.description
+        self._address = address
+        self._reactor = reactor
+        self._connection = self._make_connection(reactor)
+        self._create = True
+        self._last_id = self._last_revision = 0
+        self.service_keys: dict[str, bytes] = {}
+        self._logged_problems: set[str] = set()
+        self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
+
+    def prepare(self, *, create: bool = True) -> None:
+        """See `postd.store.interface.Store.prepare`."""
+        self._create = create
+        if self._address.password:
+            self._log.warn(
+                "store: {where}: the password stands in the URL, where others may read it; a password_file is safer",
+                where=self.description,
+            )
+        run_blocking(lambda reactor: self._make_connection(reactor).try_once())
+
+    async def start(self) -> None:
+        """See `postd.store.interface.Store.start`."""
+        await self._connection.start()
+
+    async def stop(self) -> None:
+        """See `postd.store.interface.Store.stop`."""
+        await self._connection.stop()
+
+    async def read_command(self, *command: object) -> Any:
+        """Return the reply to a command that only reads.
+
+        Raises:
+            StoreUnavailableError: there is no connection, no reply in time, or the reply is an error.
+        """
+        return await self._observe("read", lambda: self._report(self._connection.send(*command), self._reads))
+
+    async def read(self, script: Script, *arguments: object) -> Any:
+        """Return the result of a script that only reads.
+
+        Raises:
+            StoreUnavailableError: as for `read_command`.
+        """
+        run = partial(self._run, script, arguments, DEADLINE_S)
+        return await self._observe("read", lambda: self._report(run(), self._reads))
+
+    async def write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
+        """Return the result of a script that writes; with sentinels, when a replica has the write too.
+
+        Args:
+            script: its first argument, the deadline, is added here.
+            arguments: the others.
+            deadline_s: how long it may take.
+
+        Raises:
+            StoreBusyError: too many replies are pending.
+            StoreFullError: the server has no memory left, or there are no more ids.
+            StoreUnavailableError: as for `read_command`; the write may or may not have happened.
+        """
+
+        async def write() -> Any:
+            if self._connection.pending >= QUEUE_MAX:
+                raise StoreBusyError(f"{QUEUE_MAX} commands are waiting")
+            with_deadline = (self._connection.server_deadline_ms(deadline_s), *arguments)
+            result = await self._report(self._run(script, with_deadline, deadline_s), self._writes)
+            try:
+                await self._connection.confirm()
+            except StoreUnavailableError as error:
+                self._writes.failed(error.why)
+                raise
+            return result
+
+        return await self._observe("write", write)
+
+    def note_progress(self, *, post_id: int = 0, revision: int = 0) -> None:
+        """Note an id or a revision in use: a server that has lost writes must not assign it again."""
+        self._last_id = max(self._last_id, post_id)
+        self._last_revision = max(self._last_revision, revision)
+
+    def reconnect(self, why: str) -> None:
+        """Drop the connection, for a reason, and connect again with all checks."""
+        self._connection.reconnect(why)
+
+    def _make_connection(self, reactor: IReactor) -> ReconnectingRedis:
+        return ReconnectingRedis(
+            self._address, on_connect=self._check_server, on_check=self._read_progress, reactor=reactor
+        )
+
+    async def _observe(self, operation: Literal["read", "write"], run: Callable[[], Awaitable[Any]]) -> Any:
+        began = time.perf_counter()
+        failed = False
+        try:
+            return await run()
+        except StoreUnavailableError:
+            failed = True
+            raise
+        finally:
+            self.observer(operation, time.perf_counter() - began, failed=failed)
+
+    async def _report(self, reply: Awaitable[Any], failures: FailureReporter) -> Any:
+        """Return a reply; log when the server begins to reply with errors, and when it no longer does."""
+        try:
+            result = await reply
+        except RedisReplyError as error:
+            unavailable = self._unavailable(error)
+            failures.failed(unavailable.why)
+            raise unavailable from None
+        failures.succeeded()
+        return result
+
+    async def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Any:
+        connection = self._connection.connection()
+
+        def send(*command: object) -> Deferred[Any]:
+            return connection.send(*command, 0, *arguments, deadline=self._reactor.seconds() + deadline_s)
+
+        if not script.in_order:
+            try:
+                return await send("EVALSHA", script.sha1)
+            except RedisReplyError as error:
+                if error.code != "NOSCRIPT":
+                    raise
+        return await send("EVAL", script.text)
+
+    def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:
+        """Return our error for one of a server. Once the store has started, even a refusal counts as temporary."""
+        if error.code in {"READONLY", "GONE"}:  # another role, or other data: to be checked anew
+            self.reconnect(error.text)
+        ours = error.as_store_error(self.description)
+        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
+
+    async def _read_progress(self, protocol: RedisProtocol) -> None:
+        """Note the largest id and revision, which other nodes may have assigned."""
+        self.note_progress(
+            post_id=int(await protocol.call("GET", KEYS["LAST_ID"]) or 0),
+            revision=int(await protocol.call("HGET", KEYS["VERSION"], "revision") or 0),
+        )
+
+    async def _check_server(self, protocol: RedisProtocol, info: Info) -> None:
+        """Check that a server can be used, and that its database is ours; skip ids if it may have lost some."""
+        where = protocol.where
+        _check_version(where, info)
+        if info.get("cluster_enabled") == "1":
+            raise StoreRefusedError(f"{where}: is part of a Redis Cluster, which postd cannot use")
+        if info.get("loading") == "1":
+            raise StoreUnavailableError(f"{where}: is loading its data")
+        await self._check_rights(protocol)
+        self.service_keys.clear()
+        found, detail, revision = await protocol.call(
+            "EVAL",
+            _BEGIN.text,
+            0,
+            SCHEMA,
+            info["master_replid"],
+            secrets.token_hex(8),
+            self._last_id,
+            self._last_revision,
+            STEP,
+            "1" if self._create else "",
+        )
+        if found == "missing":
+            raise StoreMissingError(f"{where}: there is no postd store in this database")
+        if found == "foreign":
+            raise StoreRefusedError(f"{where}: has a key {detail} that is not postd's; choose another database")
+        if found == "other":
+            raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
+        self.note_progress(post_id=int(detail), revision=int(revision))
+        if found == "new":
+            await self._check_rights(protocol)  # to write the keys that did not exist at the first check
+        if found == "diverged":
+            self._log.warn(
+                "store: {where}: the server was started anew, or is another one: it may lack the last writes; new ids "
+                "are larger than {last_id}",
+                where=where,
+                last_id=detail,
+            )
+        for problem in _problems(info):
+            if problem not in self._logged_problems:
+                self._log.warn("store: {where}: {problem}", where=where, problem=problem)
+                self._logged_problems.add(problem)
+
+    async def _check_rights(self, protocol: RedisProtocol) -> None:
+        """Check that the server permits all commands and keys that postd uses.
+
+        Raises:
+            StoreRefusedError: it does not; the message names them.
+            StoreUnavailableError, RedisReplyError: as for `RedisProtocol.call`.
+        """
+        if self._address.primary:
+            await protocol.call("WAIT", 0, 0)
+        arguments = (0, *KEYS.values())
+        try:
+            met = await protocol.call("EVALSHA", _RIGHTS.sha1, *arguments)
+        except RedisReplyError as error:
+            if error.code != "NOSCRIPT":
+                raise
+            met = await protocol.call("EVAL", _RIGHTS.text, *arguments)
+        errors = [(name, RedisReplyError(text)) for name, text in met]
+        # A permitted SADD fails with WRONGTYPE.
+        refused = [(name, error) for name, error in errors if error.is_refusal and error.code != "WRONGTYPE"]
+        if refused:
+            # A command may be refused for its key, which is then in the list itself.
+            names = [name for name, error in refused if (name in KEYS.values()) == (" key" in error.text)]
+            raise StoreRefusedError(
+                f"{protocol.where}: refuses {', '.join(names)}: {refused[0][1].text} "
+                "(what postd needs: etc/redis.conf.example)"
+            )
+
+
+def _check_version(where: str, info: Info) -> None:
+    """Raise StoreRefusedError if a server is too old."""
+    # Valkey also claims to be Redis 7.2.4, for clients that know only Redis.
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version, oldest = info.get(f"{name.lower()}_version", ""), _OLDEST[name]
+    parts = version.split(".")[:2]
+    if not all(part.isdecimal() for part in parts) or tuple(map(int, parts)) < oldest:
+        raise StoreRefusedError(f"{where}: is {name} {version}; it takes {oldest[0]}.{oldest[1]} or newer")
+
+
+def _problems(info: Info) -> Iterator[str]:
+    """Yield the settings of a server that put acknowledged writes at risk."""
+    if info.get("aof_enabled") == "0":
+        yield "it keeps no append-only file: what it has acknowledged is lost when it ends (etc/redis.conf.example)"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        yield f"it removes keys when it is full (maxmemory-policy {policy}); noeviction would refuse writes instead"

@@ -1,0 +1,401 @@
+"""An SQLite file that is open: reads on the reactor's thread, group commit of writes in a thread of its own.
+
+A read takes a few microseconds; a hop to a thread and back costs more. The reading connection therefore never waits for
+a lock: where another process has locked the whole file, a read is retried a few times and then fails.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from postd.errors import PostdError, StoreBusyError, StoreRefusedError, StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.failure_reporter import FailureReporter
+from postd.store.group_commit import GroupCommit, Outcome
+from postd.store.interface import OperationObserver, ignore_operation
+from postd.store.sqlite.batches import run_batch
+from postd.store.sqlite.commit_detector import CommitDetector
+from postd.store.sqlite.database_file import DatabaseFile, is_locked, store_error, transaction
+from postd.store.sqlite.file_locks import Identity
+from postd.store.sqlite.wal_files import WalFiles
+from postd.store.sqlite.write_turn import WriteTurn
+from postd.store.sqlite.writer_thread import WriterThread
+
+T = TypeVar("T")
+
+_RETRY_READ_AFTER_S = (0.01, 0.05, 0.2, 0.5)
+_RETRY_OPEN_AFTER_S = 0.5
+_CHECK_FILE_EVERY_S = 1
+
+_CHECKPOINT_TIMEOUT_MS = 1000
+"""How long `stop` waits for other readers of a file that was moved away."""
+
+CACHED_RESULTS_MAX = 4096
+"""How many query results are cached; more, and the cache is emptied."""
+
+_Write = tuple[Callable[[sqlite3.Connection], object], bool]
+"""A function that changes the database, and whether its commit waits for the disk."""
+
+
+class SqliteDatabase:
+    """A connection that reads, a connection that writes, and their file.
+
+    Each second it checks that the file is still the one at its path; if a backup was restored there, it opens that.
+
+    Args:
+        path: the file.
+        reactor: its clock times the waits; results come back on its thread.
+        thread: runs the writes; by default a thread of its own.
+        upgrade: whether a file with an older schema is upgraded instead of refused.
+
+    Attributes:
+        description: the store for the log and for messages.
+        observer: is called with each read and write.
+        writer: the connection that writes, None while the file is not open. Used in the writer thread.
+        reader: the connection that reads, None while the file is not open.
+        write_queue: the writes that wait for the writer thread.
+        file_check: calls `check_file` each second.
+        service_keys: cache of the keys in this file; emptied when another file is opened.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, upgrade: bool = True
+    ) -> None:
+        self._file = DatabaseFile(path, upgrade=upgrade)
+        self.observer: OperationObserver = ignore_operation
+        self.description = "sqlite:" + os.fsencode(path).decode(errors="backslashreplace")
+        self._reactor = reactor
+        self._thread = thread or WriterThread(reactor)
+        self.writer: sqlite3.Connection | None = None
+        self.reader: sqlite3.Connection | None = None
+        self._write_turn: WriteTurn | None = None
+        self._wal_files: WalFiles | None = None
+        self._commit_detector: CommitDetector | None = None
+        self.service_keys: dict[str, bytes] = {}
+        self._cache: dict[object, Any] = {}
+        self._cached_state = b""
+        self._opened_file: Identity | None = None
+        self.file_check = LoopingCall(self.check_file)
+        self.file_check.clock = reactor
+        self._opening: Deferred[None] | None = None
+        self._has_started = False
+        self._not_open = f"{path}: not open yet"
+        self._replaced = f"{path}: it was moved, removed or replaced"
+        self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
+        self.write_queue: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
+
+    def prepare(self, *, create: bool = True) -> None:
+        """See `postd.store.interface.Store.prepare`."""
+        self._file.open_writer(create=create, check_whole=True).close()
+
+    async def start(self) -> None:
+        """See `postd.store.interface.Store.start`."""
+        self._thread.start()
+        try:
+            # Not in the writer thread: the reactor does not run yet, and the first request must find the store open.
+            self._open()
+        except StoreUnavailableError as error:
+            self._opening = Deferred.fromCoroutine(self._retry_open(error.why))
+            await self._opening
+        self._has_started = True
+        self.file_check.start(_CHECK_FILE_EVERY_S, now=False)
+
+    async def stop(self) -> None:
+        """See `postd.store.interface.Store.stop`."""
+        if self.file_check.running:
+            self.file_check.stop()
+        if self._opening is not None:
+            self._opening.addErrback(lambda _: None)
+            self._opening.cancel()
+        await self.write_queue.close()
+        self._not_open = f"{self.description}: closed"
+        self._close_reader()
+        await self._thread.run(self._close)
+        self._thread.stop()
+
+    async def read_cached(self, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the cached result of a query if nothing was committed since, else run the query.
+
+        Args:
+            key: identifies the query and its parameters.
+            query: reads.
+
+        Raises:
+            StoreUnavailableError: as for `read`.
+        """
+        # The state is read before the query runs: a cached result is never older than the state it is cached for.
+        detector = self._commit_detector
+        state = detector.read() if detector is not None and self.reader is not None else None
+        if state is None or state != self._cached_state or len(self._cache) > CACHED_RESULTS_MAX:
+            self._cache.clear()
+            self._cached_state = state or b""
+        elif key in self._cache:
+            cached: T = self._cache[key]
+            return cached
+        result = await self.read(query)
+        # While the query was retried another read may have emptied the cache for a newer state.
+        if state is not None and state == self._cached_state:
+            self._cache[key] = result
+        return result
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query on the reactor's thread and return its result.
+
+        Raises:
+            StoreUnavailableError: the file is not open, stays locked, or cannot be read.
+        """
+        began = time.perf_counter()
+        for wait_s in (*_RETRY_READ_AFTER_S, None):
+            if self.reader is None:
+                break
+            try:
+                result = query(self.reader)
+            except sqlite3.Error as error:
+                if wait_s is None or not is_locked(error):
+                    unavailable = self._unavailable(error)
+                    self._reads.failed(unavailable.why)
+                    self.observer("read", time.perf_counter() - began, failed=True)
+                    raise unavailable from None
+            else:
+                self._reads.succeeded()
+                self.observer("read", time.perf_counter() - began, failed=False)
+                return result
+            await deferLater(self._reactor, wait_s)
+        self.observer("read", time.perf_counter() - began, failed=True)
+        raise StoreUnavailableError(self._not_open)
+
+    async def read_batches(self, query: str, *, batch_rows: int) -> AsyncIterator[list[Any]]:
+        """Yield the rows of a query as of one moment, in batches; other work of the reactor runs in between.
+
+        Raises:
+            StoreUnavailableError: as for `read`.
+        """
+        if self.reader is None:
+            raise StoreUnavailableError(self._not_open)
+        # On a connection of its own: on the shared one, a query under way would hold all other reads at its snapshot.
+        with closing(self._file.open_reader()) as connection:
+            if not self._file_is_in_place():
+                raise StoreUnavailableError(self._replaced)
+            try:
+                rows = connection.execute(query)
+                while batch := rows.fetchmany(batch_rows):
+                    yield batch
+                    await deferLater(self._reactor, 0)
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from None
+
+    async def write(self, write: Callable[[sqlite3.Connection], object], *, synced: bool = True) -> Any:
+        """Return the result of a write when it is committed.
+
+        Args:
+            write: changes the database, in a transaction that it may share with other writes.
+            synced: False if the write may be lost in a power failure, but not with the process.
+
+        Raises:
+            StoreBusyError: the queue is full.
+            StoreFullError: no space is left, or a constraint of the table refuses the write.
+            StoreUnavailableError: the file is not open, stays locked, or cannot be written.
+        """
+        began = time.perf_counter()
+        failed = False
+        try:
+            result = await self.write_queue.submit((write, synced))
+        except StoreUnavailableError as error:
+            failed = True
+            if not isinstance(error, StoreBusyError):  # one line per request would add to the overload
+                self._writes.failed(error.why)
+            raise
+        finally:
+            self.observer("write", time.perf_counter() - began, failed=failed)
+        self._writes.succeeded()
+        return result
+
+    async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function on the writing connection, between two batches, and return its result.
+
+        Args:
+            work: changes temporary tables only. Its transaction locks nothing of the file.
+
+        Raises:
+            StoreUnavailableError: the file is not open, or SQLite failed.
+        """
+
+        def in_thread() -> T:
+            if self.writer is None:
+                raise StoreUnavailableError(self._not_open)
+            try:
+                with transaction(self.writer):
+                    return work(self.writer)
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from None
+
+        if self.writer is None:  # the thread may not run either
+            raise StoreUnavailableError(self._not_open)
+        return await self._thread.run(in_thread)
+
+    def check_file(self) -> None:
+        """Close the file if another one is at its path, and open that one."""
+        if self.reader is not None and not self._file_is_in_place():
+            self._close_reader()
+            self._not_open = self._replaced
+            self._opening = Deferred.fromCoroutine(self._reopen())
+            self._opening.addErrback(self._reopen_failed)
+
+    def _open(self) -> None:
+        # Before the file is opened, so that a replacement from now on is noticed.
+        self._opened_file = self._file.identity()
+        writer = self._file.open_writer()
+        try:
+            reader = self._file.open_reader()
+        except PostdError:
+            writer.close()
+            raise
+        try:
+            self._write_turn = WriteTurn(self._file.path)
+            self._wal_files = WalFiles(self._file.path, self._opened_file)
+        except OSError as error:
+            reader.close()
+            writer.close()
+            self._close_shared_files()
+            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
+        with suppress(OSError):
+            self._commit_detector = CommitDetector(self._file.path)
+        self._cached_state = b""
+        self.service_keys = {}
+        # Last: from now on the reactor's thread serves requests.
+        self.reader, self.writer = reader, writer
+
+    async def _retry_open(self, why: str) -> None:
+        """Open the file as soon as that is possible.
+
+        Raises:
+            StoreRefusedError: the file must not be used, and the store has never started.
+        """
+        while True:
+            if why != self._not_open:
+                self._log.error("store not open: {why}; trying again", why=why)
+                self._not_open = why
+            await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
+            try:
+                await self._thread.run(self._open)
+            except StoreUnavailableError as error:
+                why = error.why
+            except StoreRefusedError as error:
+                if not self._has_started:
+                    raise
+                why = error.why
+            else:
+                return
+
+    async def _reopen(self) -> None:
+        if not await self._thread.run(self._leave_file):
+            self._log.error("store: {why}, and another program reads the old one; waiting for it", why=self._replaced)
+            await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
+            while not await self._thread.run(self._leave_file):
+                await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
+        await self._retry_open(self._replaced)
+        self._log.info("store: opened {path}", path=self._file.path)
+
+    def _reopen_failed(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("store: could not be opened again", failure=failure)
+
+    def _close_reader(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.close()
+
+    def _close_writer(self) -> None:
+        """Close the writer, after the reader."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.close()
+
+    def _close_shared_files(self) -> None:
+        """Close the descriptors that must outlive both connections (see `file_locks`)."""
+        for shared in (self._commit_detector, self._wal_files, self._write_turn):
+            if shared is not None:
+                shared.close()
+        self._commit_detector = self._wal_files = self._write_turn = None
+
+    def _close(self) -> None:
+        """Close everything (in the writer thread, after its last batch)."""
+        self._close_reader()
+        if not self._file_is_in_place():
+            self._leave_file(_CHECKPOINT_TIMEOUT_MS)
+        self._close_writer()
+        self._close_shared_files()
+
+    def _leave_file(self, busy_timeout_ms: int = 0) -> bool:
+        """Close a file that is no longer at its path, without losing a commit (in the writer thread).
+
+        Its write-ahead log would stay at the path and be taken for the log of the new file. So the log is
+        checkpointed into the old file, wherever that is now, and unlinked. Processes do this one after the other: else
+        one could unlink the log that another has already created for the new file.
+
+        Returns:
+            False if it is not possible now because another program is reading the old file.
+        """
+        if self.writer is None or self._write_turn is None or self._wal_files is None:
+            return True
+        with self._write_turn.leaving() as alone:
+            if not alone:
+                return False
+            # If the path is a symlink that was redirected, the old file and its log stay in use under their names.
+            moved = not self._wal_files.are_in_use()
+            if moved and not self._checkpoint(self.writer, busy_timeout_ms):
+                return False
+            self._close_writer()
+            if moved:
+                self._wal_files.remove()
+        self._close_shared_files()
+        return True
+
+    def _checkpoint(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> bool:
+        """Copy the write-ahead log into the file and empty it; return False if a reader prevents that."""
+        try:
+            writer.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error:
+            return False
+        return not busy
+
+    def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
+        """Commit a batch in one transaction (in the writer thread)."""
+        connection, write_turn = self.writer, self._write_turn
+        if connection is None or write_turn is None:
+            raise StoreUnavailableError(self._not_open)
+        if not self._file_is_in_place():
+            raise StoreUnavailableError(self._replaced)
+        try:
+            self._file.set_synchronous(connection, synced=any(synced for _, synced in writes))
+            with write_turn.turn() as waited_s:
+                self._file.set_waited(connection, waited_s)
+                with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
+                    outcomes = run_batch([write for write, _ in writes], connection)
+                    if not self._file_is_in_place():  # again, after seconds of waiting perhaps
+                        raise StoreUnavailableError(self._replaced)
+                return outcomes
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from None
+        except OSError as error:
+            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
+
+    def _file_is_in_place(self) -> bool:
+        """Return whether the open file is the one at its path; what is written to another would be lost."""
+        return self._file.identity() == self._opened_file
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
+        """Return our error for one of SQLite. Once the store has started, even a refusal counts as temporary."""
+        ours = store_error(error, self._file.path)
+        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours

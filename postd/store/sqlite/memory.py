@@ -1,0 +1,48 @@
+"""A database that lasts as long as the process.
+
+SQLite's own in-memory databases have no write-ahead log when connections share them: readers and the writer would lock
+each other out. This one is a temporary file, unlinked as soon as it is open, so that it ends with the process even
+after `kill -9`.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from postd.errors import StoreRefusedError
+from postd.reactor import IReactor
+from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.database_file import DatabaseFile
+from postd.store.sqlite.writer_thread import WriterThread
+
+
+class MemoryDatabase(SqliteDatabase):
+    """A database in an unlinked file. It cannot be opened a second time: `read_batches` does not work.
+
+    Args:
+        reactor: as for `SqliteDatabase`.
+        thread: as for `SqliteDatabase`.
+    """
+
+    def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
+        super().__init__("memory:", reactor=reactor, thread=thread)
+        self.description = "memory:"
+
+    def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - it is created when it is opened
+        """See `postd.store.interface.Store.prepare`."""
+        try:
+            Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
+        except OSError as error:
+            raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
+
+    def _open(self) -> None:
+        folder = tempfile.mkdtemp(prefix="postd-")
+        try:
+            self._file = DatabaseFile(str(Path(folder) / "posts.db"), synchronous="OFF")
+            self._file.open_writer(create=True).close()
+            super()._open()
+        finally:
+            shutil.rmtree(folder)
+
+    def _file_is_in_place(self) -> bool:
+        return True
