@@ -260,9 +260,9 @@ def test_numbers_never_go_back_when_a_worker_is_killed(service: Operated) -> Non
     for answer in service.each(lambda client: client.get("/post/1234567")):
         assert answer.status_code == 404
     seen = before = service.numbers()
-    ready = service.log.count("is ready, in the place of")
+    ready = service.log.count("is ready, replacing")
     os.kill(service.workers[1], signal.SIGKILL)
-    while service.log.count("is ready, in the place of") == ready or total(seen, "postd_workers") < 2:
+    while service.log.count("is ready, replacing") == ready or total(seen, "postd_workers") < 2:
         numbers = service.numbers()
         for key, value in seen.items():
             if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
@@ -435,7 +435,7 @@ def check_refused(service: Operated, broken: str, word: str) -> None:
         assert total(numbers, "postd_reloads_total", **refused) == total(before, "postd_reloads_total", **refused) + 1
         lines = [line for line in service.log.splitlines() if "#error]" in line][errors:]
         assert len(lines) == 1, lines
-        assert "nothing is reloaded, the old stays in force: " in lines[0]
+        assert "reload failed, keeping the current settings: " in lines[0]
         assert word in lines[0]
     assert total(service.numbers(), "postd_last_reload_good") == 1
 
@@ -453,10 +453,10 @@ def test_whatever_is_broken_in_settings_is_named(service: Operated, what: str) -
 
 def test_a_user_file_that_is_broken_refuses_a_reload(service: Operated) -> None:
     users = service.folder / "users"
-    good, told = users.read_bytes(), service.log.count("nothing is reloaded")
+    good, told = users.read_bytes(), service.log.count("reload failed")
     users.write_bytes(b"what is this\n")
     service.reload()
-    service.wait_for("nothing is reloaded", told + 1)
+    service.wait_for("reload failed", told + 1)
     assert total(service.numbers(), "postd_last_reload_good") == 0
     assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
     users.write_bytes(good)
@@ -465,11 +465,11 @@ def test_a_user_file_that_is_broken_refuses_a_reload(service: Operated) -> None:
 
 
 def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(service: Operated) -> None:
-    warnings = service.log.count("that takes a restart")
+    warnings = service.log.count("restart to apply it")
     other = service.settings(write="basic").replace("workers = ", "store = 'sqlite:other.db'\nworkers = 1")
     with service.reloaded(other):
-        service.wait_for("that takes a restart", warnings + 2)
-        told = [line for line in service.log.splitlines() if "that takes a restart" in line][warnings:]
+        service.wait_for("restart to apply it", warnings + 2)
+        told = [line for line in service.log.splitlines() if "restart to apply it" in line][warnings:]
         assert sorted(re.findall(r"(\w+) has changed", "\n".join(told))) == ["store", "workers"]
         assert service.statuses(post) == {401}
         assert service.ask_admin("/readyz").status_code == 200

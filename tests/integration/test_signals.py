@@ -56,7 +56,7 @@ def test_inherited_signals_do_not_keep_the_server_from_reload_restart_of_workers
         killed = daemon.workers[1]
         os.kill(killed, signal.SIGKILL)
         daemon.wait_for(f"worker 1 (process {killed}) ended: killed by SIGKILL")
-        daemon.wait_for("is ready, in the place of the one that ended")
+        daemon.wait_for("is ready, replacing the one that ended")
         workers = daemon.workers
         assert daemon.stop() == -signal.SIGTERM
         wait_for_end(*workers.values())

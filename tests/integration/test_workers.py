@@ -171,7 +171,9 @@ def test_one_that_is_killed_is_replaced_and_the_service_goes_on(tmp_path: Path) 
             after = wait_for_workers(daemon, without=before[round_])
             assert after[3 - round_] == before[3 - round_]
             daemon.wait_for(f"worker {round_} (process {after[round_]}) is ready")
-            assert f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; another follows" in daemon.log
+            assert (
+                f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; starting another" in daemon.log
+            )
         # None of the first ones is left: it is the others who answer.
         with clients_of_each(daemon) as clients:
             for client in clients:

@@ -175,7 +175,7 @@ class PostdSite(Site):
             self._access_log.note(request, time.time())
         if self._tally is not None:
             asked = request.route, request.method, request.code, request.auth_scheme, request.auth_outcome
-            self._tally.note_request(asked, self.reactor.seconds() - request.started_s)
+            self._tally.record_request(asked, self.reactor.seconds() - request.started_s)
 
     def next_request_id(self) -> str:
         self._ids += 1
