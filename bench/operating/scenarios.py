@@ -136,10 +136,10 @@ async def stop(stage: Stage) -> None:
 
 async def kill_a_worker(stage: Stage) -> None:
     before = stage.server.worker_pids()
-    ready = stage.server.log.count("is ready, in the place of")
+    ready = stage.server.log.count("is ready, replacing")
     started = time.monotonic()
     stage.load.doomed_ports |= stage.server.kill_worker(before[0])
-    while stage.server.log.count("is ready, in the place of") == ready:
+    while stage.server.log.count("is ready, replacing") == ready:
         if time.monotonic() > started + TWO_AGAIN_MAX_S:
             stage.findings.broke("a killed worker is replaced", f"not within {TWO_AGAIN_MAX_S:.0f} s")
             return

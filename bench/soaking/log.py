@@ -16,7 +16,7 @@ _EXPECTED = (
     r'"[^"]*" \d{3} (\d+|-) "',  # a further line of the access log, after the first of a bundle
     r"postd ready: ",
     r" answers requests for ",
-    r"SIGHUP: looking for what has changed",
+    r"SIGHUP: reloading",
     r"users: \d+ users?$",
     r"bearer http://127\.0\.0\.1:\d+: (\d+ keys?$|keys not fetched anew: )",
     r"login refused: ",

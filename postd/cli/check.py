@@ -19,7 +19,13 @@ from postd.cli.run_async import global_reactor, run
 from postd.cli.with_store import try_store
 from postd.daemon.issuers import make_issuer
 from postd.daemon.log import file_problem
-from postd.daemon.settings_checks import account_problems, exposure_problem, forgery_problem, hosts_of, rule_problems
+from postd.daemon.settings_checks import (
+    account_problems,
+    describe_hosts,
+    exposure_problem,
+    rule_problems,
+    spoofing_problem,
+)
 from postd.errors import (
     ConfigError,
     PostdError,
@@ -102,7 +108,7 @@ def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
             continue
         why = exposure_problem(settings) if exposed else None
         if makes_world_writable_socket(description):
-            why = forgery_problem(settings, description)
+            why = spoofing_problem(settings, description)
         if why is not None:
             yield f"{where}: {description}: {why}"
 
@@ -115,8 +121,8 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
             with suppress(ConfigError):
                 check_endpoint(description, where=loaded.where["listen"])
                 local = is_loopback_only(description)
-                hosts = hosts_of(settings, local=bool(local), admin=admin)
-                if local is None and hosts != (on_loopback := hosts_of(settings, local=True, admin=admin)):
+                hosts = describe_hosts(settings, local=bool(local), admin=admin)
+                if local is None and hosts != (on_loopback := describe_hosts(settings, local=True, admin=admin)):
                     hosts = f"{hosts}, or if the socket is on loopback for {on_loopback}"
                 yield True, f"{description} answers requests for {hosts}"
 

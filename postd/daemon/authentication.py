@@ -1,4 +1,4 @@
-"""Who is let in: the settings of it, made into the parts of `postd.auth` and `postd.web` that work together."""
+"""Authentication, made from the settings: user file, issuers, checkers, credential factories, throttle."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from postd.daemon.issuers import make_issuer
 from postd.daemon.settings_checks import find_problems
 from postd.errors import StoreUnavailableError
 from postd.monitoring.health import OK
-from postd.monitoring.tally import Numbers
+from postd.monitoring.tally import Metrics
 from postd.reactor import IReactor
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -34,7 +34,7 @@ from postd.web.resource_metadata import ResourceMetadata
 from postd.web.routes import Access
 
 PURGE_EVERY_S = 10
-"""How often what has expired is removed from the store."""
+"""How often expired sessions, nonces and failures are removed from the store."""
 
 
 class _ThrottleLimits(TypedDict):
@@ -44,8 +44,8 @@ class _ThrottleLimits(TypedDict):
     window_s: float
 
 
-class _Remembering(Struct, frozen=True):
-    """What stays when settings change: who has just signed in is not to pay for it, nor who guesses to gain by it."""
+class _KeptState(Struct, frozen=True):
+    """State kept across reloads: the password cache and the failure counts."""
 
     threads: HashThreads
     verifier: PasswordVerifier
@@ -53,19 +53,19 @@ class _Remembering(Struct, frozen=True):
 
 
 class Authentication:
-    """The portal with all that stands around it.
+    """The portal, and all that its checkers need.
 
     Args:
         settings: those of users, schemes, sessions, the throttle and proxies.
-        store: keeps what must be remembered of logins.
+        store: keeps sessions, nonces and failures.
         reactor: its clock and its threads.
-        threads: where passwords are verified, if it is to be elsewhere than in threads of its own.
+        threads: where passwords are verified, in place of threads of its own.
         issuers_where: names the tables of issuers in messages.
-        before: those whose place these take when they are started, with other settings.
+        previous: the one that this one replaces when it is started, with other settings.
 
     Attributes:
         access: what guards need.
-        running, settings, users, issuers, kept: for those that come in their place.
+        running, settings, users, issuers, kept: for the one that replaces this one.
 
     Raises:
         ConfigError: the user file, or a file of an issuer's settings, cannot be used.
@@ -82,20 +82,20 @@ class Authentication:
         reactor: IReactor,
         threads: HashThreads | None = None,
         issuers_where: str = "bearer",
-        before: "Authentication | None" = None,
+        previous: "Authentication | None" = None,
     ) -> None:
         self.settings = settings
         self._store = store
         self._reactor = reactor
-        self._before = before if before is not None and before.running else None
+        self._previous = previous if previous is not None and previous.running else None
         now = reactor.seconds
-        if before is not None and before.settings.users == settings.users:
-            self.users: UserDirectory = before.users
+        if previous is not None and previous.settings.users == settings.users:
+            self.users: UserDirectory = previous.users
             self.users.check()
         else:
             self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
             self.users.load()
-        self.kept: _Remembering = before.kept if before else _make_kept(settings, store, threads, reactor)
+        self.kept: _KeptState = previous.kept if previous else _make_kept_state(settings, store, threads, reactor)
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
@@ -106,8 +106,8 @@ class Authentication:
         clients = Clients(settings.trusted_proxies, settings.public_url)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         self.issuers = [
-            make_issuer(one, where=f"{issuers_where}[{number}]", reactor=reactor)
-            for number, one in enumerate(settings.bearer)
+            make_issuer(table, where=f"{issuers_where}[{number}]", reactor=reactor)
+            for number, table in enumerate(settings.bearer)
         ]
         checkers = (
             DigestChecker(self.users, nonces, self.kept.throttle, realm=settings.realm),
@@ -117,7 +117,7 @@ class Authentication:
         )
         self.access = Access(
             portal=CoroutinePortal(Realm(), checkers),
-            # The order of the challenges (contract 4): clients that know only one look at the first or the last.
+            # The order of the challenges (reference: Schemes): simple clients look only at the first or the last.
             factories=(
                 DigestCredentialFactory(settings.realm, algorithms, nonces, clients),
                 BearerCredentialFactory(settings.realm, clients, with_metadata=bool(self.issuers)),
@@ -132,37 +132,38 @@ class Authentication:
 
     def start(self) -> None:
         self.running = True
-        before, self._before = self._before, None
-        if before is None:
+        previous, self._previous = self._previous, None
+        if previous is None:
             self.kept.threads.start()
         else:
-            self._take_over(before)
-        self._warn()
+            self._replace(previous)
+        self._log_problems()
         for issuer in self.issuers:
             issuer.start()
         for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
-    def _take_over(self, before: "Authentication") -> None:
-        before.rest()
+    def _replace(self, previous: "Authentication") -> None:
+        previous.retire()
         self.kept.throttle.limit(**_throttle_limits(self.settings))
         known = {
-            (one.issuer, one.jwks_uri): had for one, had in zip(before.settings.bearer, before.issuers, strict=True)
+            (table.issuer, table.jwks_uri): issuer
+            for table, issuer in zip(previous.settings.bearer, previous.issuers, strict=True)
         }
-        for one, issuer in zip(self.settings.bearer, self.issuers, strict=True):
-            had = known.get((one.issuer, one.jwks_uri))
-            if had is not None:
-                issuer.keys.take_over(had.keys)
+        for table, issuer in zip(self.settings.bearer, self.issuers, strict=True):
+            same = known.get((table.issuer, table.jwks_uri))
+            if same is not None:
+                issuer.keys.take_over(same.keys)
         self._watch_users()
 
     def stop(self) -> None:
-        self.rest()
+        self.retire()
         for issuer in self.issuers:
             issuer.stop()
         self.kept.threads.stop()
 
-    def rest(self) -> None:
-        """Leave what goes on to others; those whom it has begun to let in, it lets in."""
+    def retire(self) -> None:
+        """Stop background work; authentications that are running finish."""
         self.running = False
         for loop in self._loops:
             if loop.running:
@@ -172,43 +173,42 @@ class Authentication:
 
     @property
     def states(self) -> dict[str, str]:
-        """How it is with what logins need from elsewhere (`postd.monitoring.health.Report`)."""
+        """The states of the issuers (`postd.monitoring.health.Health`)."""
         return {
             f"bearer {issuer.url}": OK if issuer.keys.held is not None else "no keys yet" for issuer in self.issuers
         }
 
     @property
-    def numbers(self) -> Numbers:
-        """How many keys are held, and how old they are."""
-        numbers = Numbers()
+    def metrics(self) -> Metrics:
+        """The number and the age of the keys that are held of each issuer."""
+        metrics = Metrics()
         for issuer in self.issuers:
             held = issuer.keys.held
-            numbers.extremes["keys", issuer.url] = 0 if held is None else len(held.keys)
-            numbers.extremes["keys_age", issuer.url] = issuer.keys.age_s
-        return numbers
+            metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
+            metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
+        return metrics
 
     def _log_failure(self, failure: Failure) -> None:
-        self._log.failure("users are not watched, or the store is not purged, any more", failure=failure)
+        self._log.failure("background work of authentication stopped", failure=failure)
 
     def _watch_users(self) -> None:
         if self.users.refresh():
             self.kept.verifier.forget_all()
-            self._warn()
+            self._log_problems()
 
     def _purge(self) -> Deferred[None]:
         purging = Deferred.fromCoroutine(self._store.purge_expired(now=self._reactor.seconds()))
         return purging.addErrback(lambda failure: failure.trap(StoreUnavailableError))
 
-    def _warn(self) -> None:
-        """Tell the log what the settings ask for and the users cannot do."""
+    def _log_problems(self) -> None:
         for problem in find_problems(self.settings, self.users.accounts):
             self._log.warn("{problem}", problem=problem)
 
 
-def _make_kept(settings: Settings, store: Store, threads: HashThreads | None, reactor: IReactor) -> _Remembering:
+def _make_kept_state(settings: Settings, store: Store, threads: HashThreads | None, reactor: IReactor) -> _KeptState:
     threads = threads or HashThreads(reactor)
     throttle = Throttle(store, **_throttle_limits(settings), clock=reactor)
-    return _Remembering(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
+    return _KeptState(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
 
 
 def _throttle_limits(settings: Settings) -> _ThrottleLimits:
@@ -222,9 +222,9 @@ def _throttle_limits(settings: Settings) -> _ThrottleLimits:
 
 
 def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> None:
-    """End the sessions of those whose password is another one now, or who have gone."""
+    """End the sessions of users whose password has changed, or who were removed."""
     ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
-    # Their fingerprints have ended them already; in the store they are but left over.
+    # The fingerprints alone make the sessions invalid; this removes them from the store.
     ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
 
 

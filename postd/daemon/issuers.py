@@ -1,4 +1,4 @@
-"""Issuers of access tokens: the settings of one, and the files they name, made into an `Issuer`."""
+"""Make an `Issuer` of access tokens from its settings and the files that they name."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IRe
     """Return an issuer of access tokens.
 
     Args:
-        settings: its table.
-        where: names the table in messages, `postd.toml: bearer[0]`.
-        reactor: for `Issuer`.
+        settings: its table of the settings file.
+        where: names the table in messages, as `postd.toml: bearer[0]`.
+        reactor: as for `Issuer`.
 
     Raises:
         ConfigError: its `ca_file` or its `client_secret_file` cannot be used.
@@ -47,7 +47,7 @@ def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IRe
 
 
 def _read_secret(file: str) -> str:
-    """Return the first line of a file; nothing, where no file is named."""
+    """Return the first line of a file, empty if no file is named."""
     if not file:
         return ""
     try:

@@ -1,17 +1,17 @@
-"""Where the daemon logs to, and how: what `[log]` asks for (contract 1 and 6).
+"""The format and the file of the daemon's log, as `[log]` sets them (reference: Log).
 
 Departs from stock twistd:
 
 - Lines of the access log stand as they are, one a line: as events they would have twistd's time and name before them,
   and the second of a bundle would be indented as if it belonged to the first.
-- Control characters are escaped. Some of what is logged has come from strangers: what a client says must neither look
-  like a line of ours nor reach the terminal of who reads it. A line feed in it is followed by a tab, as in tracebacks.
-- `format = "json"` is an object a line, whatever is logged.
-- No line is longer than `LINE_MAX_BYTES`: what is longer is cut, and ends with ` ...`. A JSON line stays an object, of
-  which the longest text is cut.
-- That twistd could not keep its cache of plugins is not told: who runs a daemon should not be able to write to where it
-  is installed.
-- A file of our own is only ever appended to. Twistd's is renamed for each megabyte, as are all before it, without end.
+- Control characters are escaped. Text from clients must neither look like a line of ours nor reach the terminal of a
+  reader. A line feed in it is followed by a tab, as in tracebacks.
+- `format = "json"` is an object a line, for every event.
+- No line is longer than `LINE_MAX_BYTES`: a longer one is cut, and ends with ` ...`. A JSON line stays an object; its
+  longest text is cut.
+- Failures of twistd to write its cache of plugins are not logged: the user of a daemon should not be able to write to
+  where it is installed.
+- Our own file is only appended to. Twistd renames its file at each megabyte, and all earlier ones, without limit.
 """
 
 import errno
@@ -33,34 +33,34 @@ from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
 ACCESS_NAMESPACE = "postd.access"
-"""The namespace of the access log; `lines` of its events are whole lines, without the last one's end."""
+"""The namespace of the access log; `lines` of its events are complete lines, the last without its line feed."""
 
 LINE_MAX_BYTES = 4096
 """The longest line, with its line feed, in UTF-8."""
 
 MODE = 0o640
-"""The permissions of a file that is made, less what the umask takes: logs are for the administrators' group to read."""
+"""The permissions of a new file, before the umask: the administrators' group may read logs."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What no terminal should get, what some programs take for the end of a line, and what UTF-8 cannot say."""
+"""Control characters, line ends of some programs, and surrogates, which UTF-8 cannot encode."""
 
 _SHORT_CHARS = LINE_MAX_BYTES // 4
-"""What has fewer characters has no more than `LINE_MAX_BYTES`, in UTF-8."""
+"""A text with fewer characters has no more than `LINE_MAX_BYTES` in UTF-8."""
 
 _CUT = " ..."
 _CUT_ESCAPE = re.compile(r"(?:\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?|%[0-9A-F]?)\Z")
-"""The beginning of an escape, at the end of what is left of a line."""
+"""An escape sequence that was cut, at the end of a line."""
 
-_NOT_REOPENED = "{path}: {why}; the log goes on where it was"
+_NOT_REOPENED = "log file {path} could not be reopened: {why}; logging continues in the old one"
 
 Format = Callable[[LogEvent], str | None]
-"""Returns the lines of an event, with their ends; None if there is nothing to tell."""
+"""Returns the lines of an event, with their line feeds; None if there is nothing to log."""
 
 _log = Logger()
 
 
 def format_text(event: LogEvent) -> str | None:
-    """Write an event as twistd does; what goes on in further lines is indented there."""
+    """Format an event as twistd does; further lines are indented."""
     if _is_access(event):
         return _access_lines(event)
     text = None if _is_about_plugins(event) else formatEventAsClassicLogText(event)
@@ -70,7 +70,7 @@ def format_text(event: LogEvent) -> str | None:
 
 
 def format_json(event: LogEvent) -> str | None:
-    """Write an event as an object on a line: time (RFC 3339), level, logger, worker if it comes from one, text.
+    """Format an event as a JSON object on a line: time (RFC 3339), level, logger, the worker that logged it, text.
 
     A traceback is the end of the text.
     """
@@ -81,20 +81,20 @@ def format_json(event: LogEvent) -> str | None:
         return None
     at = datetime.fromtimestamp(event.get("log_time", time.time()), UTC)
     system = event.get("log_system", "-")
-    told = {
+    members = {
         "time": at.isoformat(timespec="milliseconds"),
         "level": getattr(event.get("log_level"), "name", "info"),
         "logger": safe_str(event.get("log_namespace", "-") if system == "-" else system),
     }
     if "relayed" in event:
-        told["worker"], text = event["worker"], event["relayed"]
-    # Half a surrogate pair is escaped twice: not every reader of JSON takes it.
-    told["text"] = text.encode(errors="backslashreplace").decode()
-    return _bound(_dump(told) + "\n", _cut_object)
+        members["worker"], text = event["worker"], event["relayed"]
+    # A lone surrogate is escaped twice: some JSON parsers refuse it.
+    members["text"] = text.encode(errors="backslashreplace").decode()
+    return _bound(_dump(members) + "\n", _cut_object)
 
 
 def _dump(members: dict[str, Any]) -> str:
-    """Return an object as the access log has its."""
+    """Return an object in the form of the JSON access log."""
     line = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
@@ -116,11 +116,11 @@ def _access_lines(event: LogEvent) -> str:
 
 
 def _bound(lines: str, cut: Callable[[str], str]) -> str:
-    """Return lines with those cut that are longer than `LINE_MAX_BYTES`."""
+    """Cut each line that is longer than `LINE_MAX_BYTES`."""
     if len(lines) <= _SHORT_CHARS:
         return lines
     cut_lines = [
-        one if len(one) < _SHORT_CHARS or _size(one) < LINE_MAX_BYTES else cut(one) for one in lines.split("\n")
+        line if len(line) < _SHORT_CHARS or _size(line) < LINE_MAX_BYTES else cut(line) for line in lines.split("\n")
     ]
     return "\n".join(cut_lines)
 
@@ -135,10 +135,10 @@ def _cut(line: str) -> str:
 
 
 def _cut_object(line: str) -> str:
-    """Cut the middle out of the longest text of an object: its end may be the cause of a failure."""
+    """Cut the middle out of the longest text of an object: its end may have the cause of a failure."""
     members = json.loads(line)
     while _size(line) >= LINE_MAX_BYTES:
-        name = max(members, key=lambda one: len(str(members[one])))
+        name = max(members, key=lambda name: len(str(members[name])))
         quarter = len(members[name]) // 4
         members[name] = f"{members[name][:quarter]}{_CUT} {members[name][-quarter:]}"
         line = _dump(members)
@@ -146,21 +146,22 @@ def _cut_object(line: str) -> str:
 
 
 def file_problem(path: str) -> str:
-    """Return why nothing could be appended to a file now, without touching it; nothing, if it could."""
-    place = Path(path)
-    if place.is_dir():
+    """Return why a file cannot be appended to, empty if it can; the file is not touched."""
+    file = Path(path)
+    if file.is_dir():
         return os.strerror(errno.EISDIR)
-    if place.exists():
-        return "" if os.access(place, os.W_OK) else os.strerror(errno.EACCES)
-    if not place.parent.is_dir():
+    if file.exists():
+        return "" if os.access(file, os.W_OK) else os.strerror(errno.EACCES)
+    if not file.parent.is_dir():
         return os.strerror(errno.ENOENT)
-    return "" if os.access(place.parent, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    return "" if os.access(file.parent, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
 
 
 def reopen_rotated(file: LogFile) -> None:
-    """Let twistd's own file go on in the file that has its path now, as `AppendedFile.reopen`.
+    """Reopen the path of twistd's own file, as `AppendedFile.reopen`.
 
-    Its own `reopen` closes it first: what other threads log meanwhile is lost, and all else if it cannot be opened.
+    Its own `reopen` closes the file first: what other threads log meanwhile is lost, and all later lines if the path
+    cannot be opened.
     """
     before = cast("Any", file)._file  # noqa: SLF001 - what it writes to, with no buffer
     mode = None if Path(file.path).exists() else stat.S_IMODE(os.fstat(before.fileno()).st_mode)
@@ -176,14 +177,14 @@ def reopen_rotated(file: LogFile) -> None:
 
 @implementer(ILogObserver)
 class AppendedFile:
-    """Writes events to the end of a file, each with one write.
+    """Appends events to a file, each with one write.
 
-    What cannot be written is lost: a full disk is not to keep anybody from being served. Standard error is told when
-    that begins, and the file how much it was as soon as it takes lines again.
+    Events that cannot be written are lost: a full disk must not stop the service. A line on standard error says when
+    that begins, and a line in the file how many were lost, once it can be written again.
 
     Args:
-        path: the file; it is made if it is not there.
-        format_event: how events are written.
+        path: the file; it is created if it does not exist.
+        format_event: formats events.
 
     Raises:
         OSError: it cannot be opened.
@@ -202,7 +203,7 @@ class AppendedFile:
         if not lines:
             return
         lost = self._lost
-        left = ((self._gap() or "") + lines if lost else lines).encode(errors="backslashreplace")
+        left = ((self._format_gap() or "") + lines if lost else lines).encode(errors="backslashreplace")
         if self._in_line:
             left = b"\n" + left
         try:
@@ -214,41 +215,43 @@ class AppendedFile:
             self._why = error.strerror or str(error)
             self._lost = lost + lines.count("\n")
             if not lost:
-                self._complain()
+                self._warn_on_stderr()
         else:
             self._lost = 0
 
-    def _gap(self) -> str | None:
-        told = {"log_namespace": __name__, "log_level": LogLevel.error, "log_time": time.time()}
+    def _format_gap(self) -> str | None:
         text = "{lost} lines are missing here, or parts of them: {why}"
-        return self._format({**told, "log_format": text, "lost": self._lost, "why": self._why})
+        level, now = LogLevel.error, time.time()
+        event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": text}
+        return self._format({**event, "lost": self._lost, "why": self._why})
 
-    def _complain(self) -> None:
-        """Tell whoever started us; what was told to the log would come here again."""
-        with suppress(OSError, ValueError):  # that may be the same disk, or closed
-            print(f"postd: {self._path}: {self._why}; the log has a gap from now on", file=sys.__stderr__, flush=True)
+    def _warn_on_stderr(self) -> None:
+        # Not in the log, which this file observes.
+        with suppress(OSError, ValueError):  # it may be on the same disk, or closed
+            text = f"postd: log file {self._path} cannot be written: {self._why}; log lines are lost"
+            print(text, file=sys.__stderr__, flush=True)
 
     def reopen(self) -> None:
-        """Go on in the file that has the path now. One that is made has the permissions of the one before it."""
+        """Continue in the file that has the path now. A new one gets the permissions of the one before it."""
         try:
-            fd = self._open(stat.S_IMODE(os.fstat(self._fd).st_mode), whatever_the_umask=True)
+            fd = self._open(stat.S_IMODE(os.fstat(self._fd).st_mode), ignore_umask=True)
         except OSError as error:
             _log.error(_NOT_REOPENED, path=self._path, why=error.strerror)
             return
-        # In one step: other threads may be writing.
+        # Atomically: other threads may be writing.
         os.dup2(fd, self._fd, inheritable=False)
         os.close(fd)
         self._in_line = False
 
-    def _open(self, mode: int, *, whatever_the_umask: bool = False) -> int:
-        # A pipe that nobody reads is an error, instead of a wait for somebody who does.
+    def _open(self, mode: int, *, ignore_umask: bool = False) -> int:
+        # O_NONBLOCK: a pipe without a reader is an error; the open would wait for one.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         try:
             fd = os.open(self._path, flags | os.O_EXCL, mode)
         except FileExistsError:
             fd = os.open(self._path, flags, mode)
         else:
-            if whatever_the_umask:  # twistd in the background has set a stricter one since the start
+            if ignore_umask:  # twistd sets a stricter one when it forks to the background
                 os.fchmod(fd, mode)
         os.set_blocking(fd, True)
         return fd

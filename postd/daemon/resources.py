@@ -1,4 +1,4 @@
-"""What a server asks of its kernel and of its C library, where their defaults are not made for servers."""
+"""Descriptor limit and memory of the process, whose defaults are not made for servers."""
 
 import ctypes
 import gc
@@ -7,24 +7,24 @@ from contextlib import suppress
 
 from twisted.logger import Logger
 
-SPARE = 128
-"""For all that is no client's connection: listeners, the store, the log, requests to issuers, workers. Where there are
-very few descriptors, half of them."""
+RESERVED_DESCRIPTORS = 128
+"""Descriptors that are not for client connections but for listeners, the store, the log, requests to issuers, workers;
+half of all, if there are very few."""
 
 GC_THRESHOLD = 20_000
-"""Objects made and not freed before the garbage collector looks at the youngest: some 10 MiB at the most."""
+"""Objects allocated and not freed before a collection of the youngest generation: at most some 10 MiB."""
 
 TRIM_EVERY_S = 60
-"""How often memory that is free goes back to the system."""
+"""How often free memory is returned to the system."""
 
 _log = Logger()
 
 
 def freeze_startup_objects() -> None:
-    """Set up memory for a process that is to run for long; to be called when all is there that is there to stay.
+    """Configure garbage collection for a server; to be called once all long-lived objects exist.
 
-    What is there now stays: the collector need not look at it again, nor after each 700 new objects, which is every few
-    requests. They are in cycles, mostly, so that it must run at all.
+    The collector skips the objects that exist now, and runs more rarely than after each 700 new objects, which is every
+    few requests. Requests leave cycles behind, so that it cannot be turned off.
     """
     gc.collect()
     gc.freeze()
@@ -32,35 +32,33 @@ def freeze_startup_objects() -> None:
 
 
 def trim_memory() -> None:
-    """Give memory that is free between blocks in use back to the system (malloc_trim(3)); it takes a few milliseconds.
+    """Return free memory between blocks in use to the system (malloc_trim(3)); it takes a few milliseconds.
 
-    glibc does so for large blocks, at first. The first long list or password that was verified makes it keep blocks as
-    large as that for the next one. Passwords must have it so: with 19 MiB that are new to the process, Argon2id takes
-    half as long again.
+    glibc does so at once only for large blocks, until the first long list or password verification raises its threshold
+    to that size. A lower threshold is no alternative: with 19 MiB that are new to the process, Argon2id takes 1.5 times
+    as long.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def fit_descriptors(connections: int) -> int:
-    """Raise the soft limit of descriptors, which a process may do itself, so that connections fit in.
-
-    Each takes one, and the usual limit of 1,024 is not for servers.
+def raise_descriptor_limit(connections: int) -> int:
+    """Raise the soft limit of file descriptors, usually 1,024, so that each connection has one.
 
     Returns:
-        how many can be had under the hard limit, at most `connections`. If that is fewer, the log says so.
+        how many connections fit under the hard limit, at most `connections`. The log has a warning if that is fewer.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE
+    wanted = connections + RESERVED_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    fitting = max(soft - SPARE, soft // 2)
+    fitting = max(soft - RESERVED_DESCRIPTORS, soft // 2)
     _log.warn(
-        "[limits] connections: {connections} need {wanted} descriptors, the hard limit is {hard}: at most {fitting} "
-        "are let in",
+        "[limits] connections: {connections} need {wanted} descriptors, the hard limit is {hard}: accepting at most "
+        "{fitting}",
         connections=connections,
         wanted=wanted,
         hard=hard,

@@ -1,4 +1,4 @@
-"""What serves in a process: a store with all that stands before it, and its life."""
+"""One server process: wiring of its parts, startup, reload and shutdown."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,12 +11,12 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.daemon.authentication import Authentication
-from postd.daemon.resources import TRIM_EVERY_S, fit_descriptors, freeze_startup_objects, trim_memory
+from postd.daemon.lifecycle import StartCallbacks
+from postd.daemon.resources import TRIM_EVERY_S, freeze_startup_objects, raise_descriptor_limit, trim_memory
 from postd.daemon.settings_checks import exposure_problem
-from postd.daemon.worker_pool import StartCallbacks
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.monitoring.health import OK, Report
-from postd.monitoring.tally import Numbers, Tally
+from postd.monitoring.health import OK, Health
+from postd.monitoring.tally import Metrics, Tally
 from postd.net.listening import (
     Listener,
     accept_backlog_and_close,
@@ -38,20 +38,21 @@ from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import PostdSite
 from postd.web.server.request import PostdRequest
 
-STORE_WAITED_FOR_S = 1.0
-"""How long the first clients wait for the store at the most. Then they are told that it is away."""
+STORE_WAIT_MAX_S = 1.0
+"""How long the first clients wait for the store, at most; after that they get 503 until it answers."""
 
 
 class ServerParts:
-    """What serves with a store, none of it started yet.
+    """The parts of a server, none of them started.
 
     Args:
-        loaded: what is to be served, and to whom.
+        loaded: the settings.
         reactor: its clock, and what it runs in.
 
     Attributes:
-        settings: those that are in force.
-        store, logins, events, site: the parts. A reload has others in the place of `logins`.
+        settings: the current settings; a reload replaces them.
+        authentication: likewise.
+        store, events, site, tally: the other parts, which a reload keeps.
 
     Raises:
         ConfigError: a setting, or a file that the settings name, cannot be used.
@@ -65,111 +66,111 @@ class ServerParts:
         self.tally = Tally() if settings.admin.listen else None
         self.store = open_store(settings.store, where=where["store"], reactor=reactor)
         if self.tally is not None:
-            self.store.observer = self.tally.note_store
+            self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.logins = Authentication(settings, self.store, reactor=reactor, issuers_where=where["bearer"])
+        self.authentication = Authentication(settings, self.store, reactor=reactor, issuers_where=where["bearer"])
         self.site = PostdSite(
-            make_tree(settings, self.store, self.events, self.logins),
+            make_tree(settings, self.store, self.events, self.authentication),
             limits=settings.limits,
-            hosts=_make_hosts(settings, self.logins.access.clients),
-            access_log=self._make_access_log(settings, self.logins),
+            hosts=_make_hosts(settings, self.authentication.access.clients),
+            access_log=self._make_access_log(settings, self.authentication),
             tally=self.tally,
-            secure_fields=_secure_fields(settings, self.logins),
-            group_of=self.logins.access.clients.connection_group,
+            secure_fields=_secure_fields(settings, self.authentication),
+            group_of=self.authentication.access.clients.connection_group,
             reactor=reactor,
         )
 
-    def _make_access_log(self, settings: Settings, logins: Authentication) -> AccessLog | None:
+    def _make_access_log(self, settings: Settings, authentication: Authentication) -> AccessLog | None:
         if not settings.log.access:
             return None
-        address_of, as_json = logins.access.clients.address, settings.log.format == "json"
+        address_of, as_json = authentication.access.clients.address, settings.log.format == "json"
         return AccessLog(as_json=as_json, address_of=address_of, reactor=self._reactor)
 
-    def renew(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:
-        """Make what other settings ask for. What is returned puts it into force; the store stays what it is.
+    def prepare_reload(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:
+        """Make the parts that other settings need; return a function that puts them in place. The store is kept.
 
         Args:
             loaded: the other settings.
-            listeners: those that are listened on, whose certificates are read anew.
+            listeners: the bound ports, whose certificates are read again.
 
         Raises:
-            ConfigError: they cannot be used; nothing has changed.
+            ConfigError: the settings cannot be used; nothing has changed.
         """
         settings, where = loaded.settings, loaded.where
         check_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
-        show_certificates = reread(listeners, where=where["listen"])
-        logins = Authentication(
-            settings, self.store, reactor=self._reactor, issuers_where=where["bearer"], before=self.logins
+        replace_certificates = reread(listeners, where=where["listen"])
+        authentication = Authentication(
+            settings, self.store, reactor=self._reactor, issuers_where=where["bearer"], previous=self.authentication
         )
-        root = make_tree(settings, self.store, self.events, logins)
+        root = make_tree(settings, self.store, self.events, authentication)
 
-        def put_into_force() -> None:
-            before, self.settings, self.logins = self.settings, settings, logins
-            show_certificates()
+        def apply() -> None:
+            before, self.settings, self.authentication = self.settings, settings, authentication
+            replace_certificates()
             self.site.renew(
                 root,
                 limits=settings.limits,
-                hosts=_make_hosts(settings, logins.access.clients),
-                access_log=self._make_access_log(settings, logins),
-                secure_fields=_secure_fields(settings, logins),
-                group_of=logins.access.clients.connection_group,
+                hosts=_make_hosts(settings, authentication.access.clients),
+                access_log=self._make_access_log(settings, authentication),
+                secure_fields=_secure_fields(settings, authentication),
+                group_of=authentication.access.clients.connection_group,
             )
-            if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _OF_LISTENERS):
-                self.events.end_earlier()  # whoever may still listen comes back
+            if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS):
+                self.events.end_earlier()  # clients that are still allowed to read reconnect
 
-        return put_into_force
+        return apply
 
-    def numbers(self, *, whole: bool) -> Numbers:
-        """Return what was counted, as `Tally.numbers`; nothing, if nobody could ask."""
+    def metrics(self, *, full: bool) -> Metrics:
+        """Return the metrics, as `Tally.metrics`; none if there is no admin listener to show them."""
         if self.tally is None:
-            return Numbers()
-        numbers = self.tally.numbers(whole=whole)
-        numbers.add(self.logins.numbers)
-        numbers.amounts["workers",] = 1
-        numbers.counts["worker_ends",] = 0
-        numbers.amounts["connections",] = len(self.site.channels)
-        numbers.amounts["listeners",] = self.events.listeners
-        return numbers
+            return Metrics()
+        metrics = self.tally.metrics(full=full)
+        metrics.add(self.authentication.metrics)
+        metrics.gauges["workers",] = 1
+        metrics.counters["worker_ends",] = 0
+        metrics.gauges["connections",] = len(self.site.channels)
+        metrics.gauges["event_listeners",] = self.events.listeners
+        return metrics
 
 
-_OF_LISTENERS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings on which it depends who may go on listening to changes. Where there are issuers, it depends on what they
-are asked with, too."""
+_STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
+"""The settings that decide who may read the event stream. With issuers, so do the credentials that the issuers are
+asked with."""
 
 
 def _make_hosts(settings: Settings, clients: Clients) -> Hosts | None:
-    """Return the rule for the hosts of requests, None for any host."""
+    """Return the allowed hosts of requests, None for any host."""
     return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
 
 
-def _secure_fields(settings: Settings, logins: Authentication) -> Callable[[PostdRequest], bytes] | None:
-    return logins.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
+def _secure_fields(settings: Settings, authentication: Authentication) -> Callable[[PostdRequest], bytes] | None:
+    return authentication.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
 
 
 class Server(Service):
-    """What serves, in this process: its parts, and listeners that are bound already.
+    """A server in this process, on listeners that are already bound.
 
     Args:
-        parts: what the listeners' connections are served with.
+        parts: serve the connections of the listeners.
         listeners: the bound ports.
-        started: told how the start turns out.
+        callbacks: called while it starts.
         reactor: its clock.
     """
 
     _log = Logger()
 
     def __init__(
-        self, parts: ServerParts, listeners: Sequence[Listener], *, started: StartCallbacks, reactor: IReactor
+        self, parts: ServerParts, listeners: Sequence[Listener], *, callbacks: StartCallbacks, reactor: IReactor
     ) -> None:
         parts.site.local_addresses = local_addresses(listeners)
         self._parts = parts
         self._store = parts.store
         self._listeners = listeners
-        self._started = started
+        self._callbacks = callbacks
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
-        self._opening: IDelayedCall | None = None
+        self._accept_timeout: IDelayedCall | None = None
         self._trimming = LoopingCall(trim_memory)
         self._trimming.clock = reactor
 
@@ -178,89 +179,89 @@ class Server(Service):
         self._fit_connections()
         freeze_startup_objects()
         self._trimming.start(TRIM_EVERY_S, now=False)
-        self._parts.logins.start()
-        # A store that is there is open in a moment: nobody is told in it that it is away.
+        self._parts.authentication.start()
+        # A store that is available opens within a moment: until then, clients wait instead of getting 503.
         pause_accepting(self._listeners)
-        self._opening = self._reactor.callLater(STORE_WAITED_FOR_S, self._let_in)
+        self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
         self._starting = Deferred.fromCoroutine(self._store.start())
-        self._starting.addCallbacks(self._ready, self._not_ready)
+        self._starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
         site = self._parts.site
-        site.connections_max = fit_descriptors(site.connections_max)
+        site.connections_max = raise_descriptor_limit(site.connections_max)
 
-    def _ready(self, _: None) -> None:
-        if self.running:  # else the listeners, whose addresses would be told, are closed
-            self._let_in()
-            self._started.ready()
+    def _store_ready(self, _: None) -> None:
+        if self.running:  # else the listeners, whose addresses would be logged, are closed
+            self._accept()
+            self._callbacks.ready()
 
-    def _let_in(self) -> None:
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            if opening.active():
-                opening.cancel()
+    def _store_failed(self, failure: Failure) -> None:
+        if failure.check(StoreRefusedError):
+            self._callbacks.failed(failure.getErrorMessage())
+        elif not failure.check(CancelledError):
+            self._log.failure("the store could not be started", failure=failure)
+
+    def _accept(self) -> None:
+        timeout, self._accept_timeout = self._accept_timeout, None
+        if timeout is not None:
+            if timeout.active():
+                timeout.cancel()
             resume_accepting(self._listeners)
             if self.running:
-                self._started.serving()
+                self._callbacks.accepting()
 
     async def _stop(self) -> None:
         site = self._parts.site
         if self._trimming.running:
             self._trimming.stop()
-        self._let_in()
+        self._accept()
         site.begin_end()
         self._parts.events.close()
         accept_backlog_and_close(self._listeners)
-        await deferLater(self._reactor, 0)  # a turn, in which what they have sent is read
+        await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read
         await site.finish(within_s=self._parts.settings.shutdown_grace_s)
         try:
-            self._parts.logins.stop()
+            self._parts.authentication.stop()
         finally:
             await self._store.stop()
-        await deferLater(self._reactor, 0)  # a turn for the sockets that were cut off
+        await deferLater(self._reactor, 0)  # a reactor turn, in which aborted sockets are closed
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
     def reload(self, loaded: LoadedSettings) -> None:
-        """Serve from now on as other settings say (`postd.daemon.operations.ReloadableServer`)."""
-        self._parts.renew(loaded, self._listeners)()
+        """Apply other settings (`postd.daemon.lifecycle.ReloadableServer`)."""
+        self._parts.prepare_reload(loaded, self._listeners)()
         self._fit_connections()
-        self._parts.logins.start()
+        self._parts.authentication.start()
 
-    async def report(self, *, whole: bool) -> Report:
-        """Return how it is (`postd.daemon.operations.ReloadableServer`)."""
-        states = {"store": await self._state_of_store(), **self._parts.logins.states}
+    async def health(self, *, full: bool) -> Health:
+        """Return its health (`postd.daemon.lifecycle.ReloadableServer`)."""
+        states = {"store": await self._store_state(), **self._parts.authentication.states}
         if not self.running:
             states = {"service": "stopping", **states}
-        return Report(states, self._parts.numbers(whole=whole))
+        return Health(states, self._parts.metrics(full=full))
 
-    async def _state_of_store(self) -> str:
+    async def _store_state(self) -> str:
         try:
             await self._store.version()
         except StoreUnavailableError as error:
             return error.why
         return OK
 
-    def _not_ready(self, failure: Failure) -> None:
-        if failure.check(StoreRefusedError):
-            self._started.refused(failure.getErrorMessage())
-        elif not failure.check(CancelledError):
-            self._log.failure("the store could not be started", failure=failure)
 
-
-def make_tree(settings: Settings, store: Store, events: Events, logins: Authentication) -> IResource:
+def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:
     """Return the resource tree that the settings ask for."""
     pages = [ProtectedPage(page.path, page.schemes, page.files, page.allowed) for page in settings.pages]
     api = settings.api
     return make_root(
-        store, events, logins.access, read=api.read, write=api.write, pages=pages, cors_origins=api.cors_origins
+        store, events, authentication.access, read=api.read, write=api.write, pages=pages, cors_origins=api.cors_origins
     )
 
 
 def refuse_exposure(listeners: Sequence[Listener], settings: Settings, where: str) -> None:
-    """Keep strangers from writing, and passwords from travelling in plain text (contract 7)."""
+    """Raise ConfigError if writes are open on a listener, or credentials unencrypted (reference: Safe by default)."""
     for listener in listeners:
         problem = exposure_problem(settings) if listener.exposed else None
         if problem is not None:

@@ -1,4 +1,4 @@
-"""The composition root: the one place that knows the settings and all the parts."""
+"""The composition root: the one place that knows the settings and all the parts of a server."""
 
 import os
 import sys
@@ -7,14 +7,15 @@ from functools import partial
 
 from twisted.logger import Logger
 
+from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.log import file_problem
-from postd.daemon.operations import Operations, Place, admin_hosts
+from postd.daemon.operations import AdminListeners, Operations, admin_hosts
 from postd.daemon.server import Server, ServerParts, refuse_exposure
-from postd.daemon.settings_checks import rules_of
+from postd.daemon.settings_checks import access_rules
 from postd.daemon.systemd import SystemdNotifier
-from postd.daemon.worker_pool import StartCallbacks, WorkerPool
+from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.monitoring.health import Report
+from postd.monitoring.health import Health
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import (
     Listener,
@@ -40,33 +41,32 @@ def make_service(
     loaded: LoadedSettings,
     *,
     reactor: IReactor,
-    reread_settings: Callable[[], LoadedSettings] | None = None,
+    read_settings: Callable[[], LoadedSettings] | None = None,
     reopen_log: Callable[[], None] = lambda: None,
 ) -> Operations:
-    """Build the server, or what starts its workers. The store has been tried and the ports are bound when this returns.
+    """Build the server, or the parent of its workers. When this returns, its ports are bound and its store was tried.
 
     Args:
         loaded: the settings.
-        reactor: the process's.
-        reread_settings: reads them anew, for a reload; if there is none they stay as they are.
-        reopen_log: called on SIGHUP, before anything else is.
+        reactor: that of the process.
+        read_settings: reads the settings again, for a reload; without it they stay as they are.
+        reopen_log: called first on SIGHUP.
 
     Raises:
         ConfigError: a setting cannot be used; nothing is left bound.
     """
     settings, where = loaded.settings, loaded.where
-    # With workers they are made here all the same, for what can be wrong with them.
+    # With workers, too, which make their own: to check the settings.
     parts = ServerParts(loaded, reactor=reactor)
     count = count_workers(loaded)
-    listeners = bind(
-        settings.listen, parts.site if count == 1 else make_unused_factory(), where=where["listen"], reactor=reactor
-    )
-    admin: Place | None = None
+    factory = parts.site if count == 1 else make_unused_factory()
+    listeners = bind(settings.listen, factory, where=where["listen"], reactor=reactor)
+    bound = [*listeners]
     try:
         refuse_exposure(listeners, settings, where["listen"])
-        supervisor = Operations(
+        operations = Operations(
             loaded,
-            reread=partial(_reread, reread_settings or (lambda: loaded), loaded, reactor),
+            read_settings=partial(_read_again, read_settings or (lambda: loaded), loaded, reactor),
             reopen_log=reopen_log,
             listeners=listeners,
             store=parts.store.description,
@@ -74,45 +74,106 @@ def make_service(
             reactor=reactor,
         )
         if settings.admin.listen:
-            admin = supervisor.admin = _bind_admin(settings, f"{where['admin']}.listen", supervisor.report, reactor)
-        # Last: it makes the file if there is none.
+            operations.admin = _bind_admin(settings, f"{where['admin']}.listen", operations.health, reactor)
+            bound += operations.admin.listeners
+        # Last: it creates the file if there is none.
         _prepare(parts.store, where["store"])
     except ConfigError:
-        unbind([*listeners, *(admin.listeners if admin else ())])
+        unbind(bound)
         raise
-    for name in unclaimed_systemd_sockets([*listeners, *(admin.listeners if admin else ())]):
-        _log.warn("systemd has passed on the socket {name}, and no endpoint takes it: its clients wait", name=name)
+    _warn_of_listeners(bound, operations.admin)
+    callbacks = StartCallbacks(
+        operations.on_accepting,
+        partial(_log_ready, operations, settings, listeners, parts.store.description, count),
+        partial(_abort_start, reactor),
+    )
+    if count > 1:
+        prepare_reload = partial(parts.prepare_reload, listeners=listeners)
+        operations.server = WorkerPool(
+            loaded, listeners, count, callbacks=callbacks, prepare_reload=prepare_reload, reactor=reactor
+        )
+    else:
+        operations.server = Server(parts, listeners, callbacks=callbacks, reactor=reactor)
+    reactor.callWhenRunning(take_over_socket_locks, bound)
+    return operations
+
+
+def make_worker(
+    loaded: LoadedSettings, sockets: Sequence[Inherited], *, callbacks: StartCallbacks, reactor: IReactor
+) -> Server:
+    """Build the server of a worker process, with what its parent has checked and bound.
+
+    Args:
+        loaded: the parent's settings.
+        sockets: those to accept on.
+        callbacks: for `Server`, as the reactor.
+        reactor: likewise.
+
+    Raises:
+        ConfigError: a file that the settings name cannot be used any more.
+    """
+    parts = ServerParts(loaded, reactor=reactor)
+    listeners = adopt(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
+    return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
+
+
+def _bind_admin(
+    settings: Settings, where: str, health: Callable[[], Awaitable[Health]], reactor: IReactor
+) -> AdminListeners:
+    from postd.web.admin import make_admin_root  # noqa: PLC0415 - its import takes time that most starts save
+
+    root = make_admin_root(health)
+    site = PostdSite(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
+    site.local_addresses = local_addresses(listeners)
+    return AdminListeners(listeners, site)
+
+
+def _prepare(store: Store, where: str) -> None:
+    try:
+        store.prepare()
+    except StoreRefusedError as error:
+        raise ConfigError(where, error.why) from None
+    except StoreUnavailableError:
+        pass  # requests get 503 until it is available; its start logs why
+
+
+def _warn_of_listeners(bound: Sequence[Listener], admin: AdminListeners | None) -> None:
+    for name in unclaimed_systemd_sockets(bound):
+        _log.warn("systemd passed socket {name}, but no listen endpoint uses it", name=name)
     for listener in admin.listeners if admin else ():
         if listener.exposed:
-            _log.warn("{url} is for those who run the server, and strangers can reach it", url=listener.url)
-    rules = "; ".join(f"{what} {', '.join(schemes)}" for what, schemes in rules_of(settings).items())
-
-    def ready() -> None:
-        supervisor.log_hosts()
-        _log.info(
-            "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
-            addresses=_urls(listeners),
-            store=parts.store.description,
-            rules=rules,
-            workers=f"; {count} workers" if count > 1 else "",
-            admin=f"; admin {_urls(admin.listeners)}" if admin else "",
-        )
-
-    def refused(why: str) -> None:
-        _end(why, reactor)
-
-    started = StartCallbacks(supervisor.serving, ready, refused)
-    if count > 1:
-        renew = partial(parts.renew, listeners=listeners)
-        supervisor.server = WorkerPool(loaded, listeners, count, started=started, renew=renew, reactor=reactor)
-    else:
-        supervisor.server = Server(parts, listeners, started=started, reactor=reactor)
-    reactor.callWhenRunning(take_over_socket_locks, [*listeners, *(admin.listeners if admin else ())])
-    return supervisor
+            _log.warn("admin listener {url} is reachable from other machines", url=listener.url)
 
 
-def _reread(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor: IReactor) -> LoadedSettings:
-    """Read the settings anew, and look at what takes a restart, too: the next start is not to fail by it.
+def _log_ready(
+    operations: Operations, settings: Settings, listeners: Sequence[Listener], store: str, workers: int
+) -> None:
+    operations.log_hosts()
+    _log.info(
+        "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
+        addresses=_join_urls(listeners),
+        store=store,
+        rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in access_rules(settings).items()),
+        workers=f"; {workers} workers" if workers > 1 else "",
+        admin=f"; admin {_join_urls(operations.admin.listeners)}" if operations.admin else "",
+    )
+
+
+def _join_urls(listeners: Sequence[Listener]) -> str:
+    return ", ".join(listener.url for listener in listeners)
+
+
+def _abort_start(reactor: IReactor, why: str) -> None:
+    """End the process with exit status 1 and one line (reference: Running); twistd would exit with 0."""
+    _log.critical("{why}", why=why)
+    print(f"postd: {why}", file=sys.__stderr__, flush=True)
+    reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+    reactor.callWhenRunning(reactor.stop)
+
+
+def _read_again(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor: IReactor) -> LoadedSettings:
+    """Read the settings again, and check those that take a restart, too, so that the next start succeeds.
 
     Raises:
         ConfigError: something in them cannot be used.
@@ -129,53 +190,3 @@ def _reread(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor:
     if problem:
         raise ConfigError(f"{where['log']}.file", f"{file}: {problem}")
     return loaded
-
-
-def _bind_admin(settings: Settings, where: str, report: Callable[[], Awaitable[Report]], reactor: IReactor) -> Place:
-    from postd.web.admin import make_admin_root  # noqa: PLC0415 - who has no use for it need not wait for its import
-
-    root = make_admin_root(report)
-    site = PostdSite(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
-    listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
-    site.local_addresses = local_addresses(listeners)
-    return Place(listeners, site)
-
-
-def _urls(listeners: Sequence[Listener]) -> str:
-    return ", ".join(listener.url for listener in listeners)
-
-
-def make_worker(
-    loaded: LoadedSettings, sockets: Sequence[Inherited], *, started: StartCallbacks, reactor: IReactor
-) -> Server:
-    """Build what a worker process serves with, from what its parent has tried and bound.
-
-    Args:
-        loaded: the parent's settings.
-        sockets: those to accept on.
-        started: for `Server`, as the reactor.
-        reactor: likewise.
-
-    Raises:
-        ConfigError: a file that the settings name cannot be used any more.
-    """
-    parts = ServerParts(loaded, reactor=reactor)
-    listeners = adopt(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
-    return Server(parts, listeners, started=started, reactor=reactor)
-
-
-def _end(why: str, reactor: IReactor) -> None:
-    """End the process as a start that fails ends it (contract 1); twistd has taken over and would exit with 0."""
-    _log.critical("{why}", why=why)
-    print(f"postd: {why}", file=sys.__stderr__, flush=True)
-    reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
-    reactor.callWhenRunning(reactor.stop)
-
-
-def _prepare(store: Store, where: str) -> None:
-    try:
-        store.prepare()
-    except StoreRefusedError as error:
-        raise ConfigError(where, error.why) from None
-    except StoreUnavailableError:
-        pass  # merely away: requests get 503 until it is there, and start() tells the log why

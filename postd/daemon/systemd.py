@@ -1,7 +1,7 @@
-"""What systemd is told of the service, if it has started it: sd_notify(3), sd_watchdog_enabled(3) (contract 1 and 6).
+"""Notifications to systemd: sd_notify(3), sd_watchdog_enabled(3) (reference: Operations).
 
-The protocol is a datagram of lines to a socket, and documented as one that programs may speak themselves; the wheels
-that do are bindings to a C library, or have not been cared for in years.
+The protocol, datagrams of lines to a socket, is documented for programs to implement; the packages on PyPI bind a C
+library, or are unmaintained.
 """
 
 import os
@@ -14,15 +14,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
 STATUS_MAX_CHARS = 500
-"""Longer words for an operator are cut."""
+"""Longer status texts are cut."""
 
 
 class SystemdNotifier:
-    """Tells systemd; nobody, where it does not ask.
+    """Notifies systemd, if it has started the process and asks for it.
 
     Args:
-        environment: that of the process. What it says of this is taken out of it: it is not for processes of ours.
-        reactor: the watchdog hears from us as long as it turns.
+        environment: of the process; the variables of the protocol are removed, as they are not for child processes.
+        reactor: the watchdog is notified as long as it runs.
     """
 
     def __init__(self, environment: MutableMapping[str, str], *, reactor: IReactorTime) -> None:
@@ -30,52 +30,52 @@ class SystemdNotifier:
         self._socket = _connect(address)
         self._watched_pid = pid
         self._watchdog_s = int(usec) / 1_000_000 if usec.isdecimal() else 0.0
-        self._beating = LoopingCall(self._send, "WATCHDOG=1")
-        self._beating.clock = reactor
+        self._watchdog = LoopingCall(self._send, "WATCHDOG=1")
+        self._watchdog.clock = reactor
         self._status = ""
 
     def start(self) -> None:
-        """Show the watchdog from now on that we are alive, twice in the time that it gives us."""
-        # Asked for only now: twistd may have forked since.
+        """Notify the watchdog from now on, twice within its timeout."""
+        # The process id only now: twistd may have forked.
         if self._watchdog_s and self._watched_pid in {"", str(os.getpid())}:
-            self._beating.start(self._watchdog_s / 2)
+            self._watchdog.start(self._watchdog_s / 2)
 
     def stop(self) -> None:
-        """Say no more."""
-        if self._beating.running:
-            self._beating.stop()
+        """Stop all notifications."""
+        if self._watchdog.running:
+            self._watchdog.stop()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def ready(self) -> None:
-        """Tell that all listeners accept, or that what was to be loaded anew is."""
+        """Notify that all listeners accept connections, or that a reload has ended."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """Tell that settings are loaded anew; `ready` ends it."""
-        # systemd compares it with when it has asked for it.
+        """Notify that a reload begins; `ready` ends it."""
+        # systemd ignores a time before that of its own request.
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, within_s: float) -> None:
-        """Tell that the service ends, and how long that may take."""
+        """Notify that the service stops, and how long that may take."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={within_s * 1_000_000:.0f}")
 
-    def status(self, words: str) -> None:
-        """Tell an operator how it goes, in a line."""
-        words = " ".join(words.split())[:STATUS_MAX_CHARS]
-        if words != self._status:
-            self._status = words
-            self._send(f"STATUS={words}")
+    def status(self, text: str) -> None:
+        """Set the status that `systemctl status` shows, one line."""
+        text = " ".join(text.split())[:STATUS_MAX_CHARS]
+        if text != self._status:
+            self._status = text
+            self._send(f"STATUS={text}")
 
     def _send(self, lines: str) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # it is gone, or has enough to read; nobody else can be told
+            with suppress(OSError):  # systemd is gone, or its queue is full
                 self._socket.send(lines.encode(errors="backslashreplace"))
 
 
 def _connect(address: str) -> socket.socket | None:
-    # Only of UNIX sockets: there is vsock, too, for virtual machines as a whole.
+    # The protocol also has vsock, for virtual machines as a whole.
     if not address.startswith(("/", "@")):
         return None
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)

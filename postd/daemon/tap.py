@@ -1,6 +1,6 @@
-"""`twistd postd`: its options, and the way from them to the service."""
+"""The twistd plugin: the options of `twistd postd`, and the service that they make."""
 
-# First: another system may lack what is imported next.
+# First: other systems may lack what is imported next.
 import postd.linux
 
 # isort: split
@@ -29,7 +29,7 @@ _log = Logger()
 
 
 class Options(usage.Options):
-    """What may follow `twistd postd`; an option wins over the settings file."""
+    """The options of `twistd postd`; an option overrides the settings file."""
 
     synopsis = "[options]"
     longdesc = (
@@ -64,44 +64,45 @@ class Options(usage.Options):
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        # Stock twistd prints the whole help on stdout for a mistyped option.
+        # Stock twistd prints the whole help on stdout for an unknown option.
         try:
             super().parseOptions(options)
         except usage.UsageError as error:
-            raise _refusal(f"{error} (twistd postd --help shows the options)") from None
+            raise _exit(f"{error} (twistd postd --help shows the options)") from None
 
 
 def makeService(options: Options) -> IService:
-    """Make the service from parsed options; ends the process with one line if they cannot be used."""
+    """Make the service from parsed options; exits with one line if they cannot be used."""
     given: dict[str, object] = {"listen": options.listen} if options.listen else {}
     given |= {name: options[name] for name in ("store", "users", "workers") if options[name] is not None}
     try:
-        # First: what is wrong with them is told without the half second that the rest takes to be imported.
-        read = partial(load_settings, options["config"], given, Path.cwd())
-        loaded = read()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload; it would end the start
+        # First: wrong settings are reported without the half second that the other imports take.
+        read_settings = partial(load_settings, options["config"], given, Path.cwd())
+        loaded = read_settings()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it; by default it ends the process
 
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
         from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
-        logged = _Logged(loaded, options.parent or {})
-        running = cast("IReactor", reactor)
-        logged.serve(make_service(loaded, reread_settings=read, reopen_log=logged.reopen, reactor=running))
+        daemon = _Daemon(loaded, options.parent or {})
+        installed = cast("IReactor", reactor)
+        service = make_service(loaded, read_settings=read_settings, reopen_log=daemon.reopen_log, reactor=installed)
+        service.setServiceParent(daemon)
     except ConfigError as error:
-        raise _refusal(str(error)) from None
-    return logged
+        raise _exit(str(error)) from None
+    return daemon
 
 
-class _Logged(MultiService):
-    """What serves, and what twistd is to log to as long as it does: it asks its application for that.
+class _Daemon(MultiService):
+    """The parent of the service; gives twistd's application the log observer that `[log]` asks for.
 
     Args:
         loaded: the settings.
-        twistd: its options, whose `--logger` wins over `[log]`, and `--syslog` over `format`.
+        twistd: its options, whose `--logger` overrides `[log]`, and `--syslog` its `format`.
 
     Raises:
-        ConfigError: the file of the log cannot be written to.
+        ConfigError: the log file cannot be written to.
     """
 
     def __init__(self, loaded: LoadedSettings, twistd: Mapping[str, Any]) -> None:
@@ -117,16 +118,12 @@ class _Logged(MultiService):
             except (OSError, ValueError) as error:
                 raise ConfigError(f"{where}.file", f"{log.file}: {getattr(error, 'strerror', error)}") from None
         if twistd.get("logger") and log.file:
-            _log.warn("{where}.file is not written to: twistd was given --logger", where=where)
+            _log.warn("{where}.file is ignored: twistd was given --logger", where=where)
         elif log.format != "text" and (twistd.get("logger") or (twistd.get("syslog") and not log.file)):
-            _log.warn("{where}.format is of no use: twistd was given --logger or --syslog", where=where)
+            _log.warn("{where}.format is ignored: twistd was given --logger or --syslog", where=where)
 
-    def serve(self, service: IService) -> None:
-        """Take what serves."""
-        service.setServiceParent(self)
-
-    def reopen(self) -> None:
-        """Let the log go on in a file of the same name that may be another one: `[log] file`, or twistd's."""
+    def reopen_log(self) -> None:
+        """Reopen the log file, `[log] file` or twistd's, which may have been renamed."""
         if self._file is not None:
             self._file.reopen()
         elif self._rotated is not None:
@@ -134,30 +131,30 @@ class _Logged(MultiService):
 
     def setServiceParent(self, parent: Any) -> None:
         if isinstance(parent, Componentized):
-            observer = self._file or self._twistds_own()
+            observer = self._file or self._twistd_observer()
             if observer is not None:
                 parent.setComponent(ILogObserver, observer)
         super().setServiceParent(parent)
 
-    def _twistds_own(self) -> FileLogObserver | AppendedFile | None:
-        """Return what twistd would log to, with our lines; None where it is to do that by itself."""
+    def _twistd_observer(self) -> FileLogObserver | AppendedFile | None:
+        """Return the observer that twistd would use, with our format; None where it has to make its own."""
         if self._twistd.get("logger") or self._twistd.get("syslog"):
             return None
-        path = Path(self._twistd.get("logfile") or "-").absolute()  # twistd may go to another folder
+        path = Path(self._twistd.get("logfile") or "-").absolute()  # twistd may change the folder
         try:
             if path.exists() and not path.is_file():
-                # Stock twistd, if it may, gives /dev/null another name at each megabyte, and makes a file in its place.
+                # Stock twistd, if it may, renames /dev/null at each megabyte, and creates a file in its place.
                 self._file = AppendedFile(str(path), self._format)
                 return self._file
-            observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - whatever it is
+            observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - for a file or standard output
         except OSError as error:
-            raise _refusal(f"--logfile: {error.filename or path}: {error.strerror}") from None
+            raise _exit(f"--logfile: {error.filename or path}: {error.strerror}") from None
         observer.formatEvent = self._format
         out: object = observer._outFile  # noqa: SLF001 - twistd's rotated file, or standard output
         self._rotated = out if isinstance(out, LogFile) else None
         return observer
 
 
-def _refusal(why: str) -> SystemExit:
-    """An end with status 1 and one line on stderr."""
+def _exit(why: str) -> SystemExit:
+    """Return an exit with status 1 and one line on stderr."""
     return SystemExit("postd: " + " ".join(why.split()))

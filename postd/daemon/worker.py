@@ -1,4 +1,4 @@
-"""A worker process, `python -m postd.daemon.worker NUMBER`; only the parent starts it (`postd.daemon.worker_pool`)."""
+"""The main program of a worker, `python -m postd.daemon.worker NUMBER`, which `postd.daemon.worker_pool` starts."""
 
 import io
 import json
@@ -16,7 +16,8 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
 from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, globalLogBeginner
 
-from postd.daemon.worker_pool import LINE_MAX_BYTES, Lines, StartCallbacks
+from postd.daemon.lifecycle import RELOAD_FAILED, StartCallbacks
+from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
 from postd.net.ports import Inherited
@@ -24,57 +25,57 @@ from postd.reactor import IReactor
 from postd.settings.loading import settings_from
 
 TEXT_MAX_CHARS = LINE_MAX_BYTES // 16
-"""How much text goes into one message; a character can be twelve bytes of JSON."""
+"""The longest text in one message; a character can be twelve bytes of JSON."""
 
 _log = Logger()
 
 
 def main() -> int:
-    """Serve until the parent says that it is enough, or is gone; return the exit status."""
-    parent = Parent(os.dup(1))
-    os.dup2(2, 1)  # what anything here prints is no message
-    brief = json.loads(_read_first_line())
+    """Serve until the parent asks to stop, or is gone; return the exit status."""
+    parent = ParentConnection(os.dup(1))
+    os.dup2(2, 1)  # prints must not mix with messages
+    start_message = json.loads(_read_first_line())
 
-    # Importing the one installs the reactor, and so would the other.
+    # Both install the reactor.
     from twisted.internet import reactor as installed  # noqa: PLC0415
 
     from postd.daemon.service import make_worker  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
-    # What Twisted has noted of sockets until now, the parent has noted of the same ones.
+    # The buffer has what Twisted logs about sockets; the parent has logged the same about them.
     globalLogBeginner.beginLoggingTo([cast("ILogObserver", parent.log)], discardBuffer=True, redirectStandardIO=False)
 
     def stop() -> None:
-        with suppress(ReactorNotRunning):  # the parent, systemd and an administrator may all tell us
+        with suppress(ReactorNotRunning):  # the parent, systemd and an administrator may all ask to stop
             reactor.stop()
 
-    def refuse(why: str) -> None:
-        parent.tell("refused", why)
+    def fail(why: str) -> None:
+        parent.send("failed", why)
         reactor.callWhenRunning(stop)
 
     try:
         service = make_worker(
-            settings_from(brief["values"], brief["where"]),
-            [Inherited(**one) for one in brief["sockets"]],
-            started=StartCallbacks(partial(parent.tell, "serving"), partial(parent.tell, "ready"), refuse),
+            settings_from(start_message["values"], start_message["where"]),
+            [Inherited(**one) for one in start_message["sockets"]],
+            callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
             reactor=reactor,
         )
     except ConfigError as error:
-        parent.tell("refused", str(error))
+        parent.send("failed", str(error))
         return 1
 
     def reload(values: Any, where: Any) -> None:
         try:
             service.reload(settings_from(values, where))
-        except ConfigError as error:  # what the parent has found good a moment ago
-            _log.error("nothing is reloaded, the old stays in force: {error}", error=error)
+        except ConfigError as error:  # a file has changed since the parent checked it
+            _log.error(RELOAD_FAILED, error=error)
 
-    def report(number: int, *, whole: bool) -> None:
-        asking = Deferred.fromCoroutine(service.report(whole=whole))
-        asking.addCallback(lambda told: parent.tell("report", [number, told.states, encode(told.numbers)]))
-        asking.addErrback(lambda failure: _log.failure("could not tell how it is", failure=failure))
+    def check_health(number: int, *, full: bool) -> None:
+        check = Deferred.fromCoroutine(service.health(full=full))
+        check.addCallback(lambda health: parent.send("health", [number, health.states, encode(health.metrics)]))
+        check.addErrback(lambda failure: _log.failure("health check failed", failure=failure))
 
-    ProcessReader(reactor, Orders(reload=reload, report=report, stop=stop), 0, 0)
+    ProcessReader(reactor, ParentCommands(reload=reload, check_health=check_health, stop=stop), 0, 0)
     reactor.callWhenRunning(signal.signal, signal.SIGTERM, lambda *_: reactor.callFromThread(stop))
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     service.startService()
@@ -83,47 +84,47 @@ def main() -> int:
 
 
 def _read_first_line() -> bytes:
-    """Return the first line of standard input, and take no more of it."""
+    """Return the first line of standard input, without reading beyond it."""
     line = io.FileIO(0, closefd=False).readline()
     if not line.endswith(b"\n"):
         raise SystemExit(1)  # the parent has gone already
     return line
 
 
-class Parent:
-    """The parent as a worker can talk to it.
+class ParentConnection:
+    """Sends messages to the parent.
 
     Args:
-        fd: where its messages go.
+        fd: the file descriptor to write to.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Other threads have something to log, too; so has this one in the middle of it, by what a garbage collection
-        # may end just then (Twisted logs failures of Deferreds that nobody has looked at).
-        self._turn = threading.RLock()
+        # Other threads log, too. Reentrant: a garbage collection in the middle of a message may log the failure of an
+        # abandoned Deferred from the same thread.
+        self._lock = threading.RLock()
 
-    def tell(self, kind: str, value: object = True) -> None:  # noqa: FBT002 - JSON
+    def send(self, kind: str, value: object = True) -> None:  # noqa: FBT002 - JSON
         left = memoryview(json.dumps({kind: value}).encode() + b"\n")
-        with self._turn:
+        with self._lock:
             try:
                 while left:
                     left = left[os.write(self._fd, left) :]
-            except OSError:  # it is gone, which the end of our input tells
+            except OSError:  # the parent is gone: standard input ends, which stops the worker
                 pass
 
     def log(self, event: Any) -> None:
-        """Observe events of the log."""
+        """Send an event of the log (`twisted.logger.ILogObserver`)."""
         namespace, level = event.get("log_namespace", ""), event.get("log_level", LogLevel.info)
-        # What Twisted notes of ports the parent notes, whose ports they are.
+        # What Twisted logs about ports, the parent has logged about the same ports.
         if namespace == "log_legacy" and level is LogLevel.info:
             return
         for piece in _in_pieces(eventAsText(event, includeTimestamp=False, includeSystem=False)):
-            self.tell("log", [level.name, namespace, piece])
+            self.send("log", [level.name, namespace, piece])
 
 
 def _in_pieces(text: str) -> Iterator[str]:
-    """Cut a text that is too long for one message, at ends of lines if it can be."""
+    """Split a text that is too long for one message, between lines where possible."""
     while len(text) > TEXT_MAX_CHARS:
         cut = text.rfind("\n", 1, TEXT_MAX_CHARS)
         cut = cut if cut > 0 else TEXT_MAX_CHARS
@@ -133,27 +134,32 @@ def _in_pieces(text: str) -> Iterator[str]:
         yield text
 
 
-class Orders:
-    """Hears what the parent says; its methods are what a `ProcessReader` calls."""
+class ParentCommands:
+    """Receives the commands of the parent, as the protocol of a `ProcessReader`.
+
+    Args:
+        reload: called with the settings, and where they come from.
+        check_health: called with the number of the check and `full`.
+        stop: called at the end of the parent, or of the reactor.
+    """
 
     def __init__(
-        self, *, reload: Callable[[Any, Any], None], report: Callable[..., None], stop: Callable[[], None]
+        self, *, reload: Callable[[Any, Any], None], check_health: Callable[..., None], stop: Callable[[], None]
     ) -> None:
         self._reload = reload
-        self._report = report
+        self._check_health = check_health
         self._stop = stop
-        self._lines = Lines(LINE_MAX_BYTES)
+        self._lines = LineBuffer(LINE_MAX_BYTES)
 
     def childDataReceived(self, _fd: int, data: bytes) -> None:
-        for line in self._lines.take(data):
+        for line in self._lines.feed(data):
             match json.loads(line):
                 case {"reload": {"values": values, "where": where}}:
                     self._reload(values, where)
-                case {"report": number, "whole": whole}:
-                    self._report(number, whole=whole)
+                case {"health": number, "full": full}:
+                    self._check_health(number, full=full)
 
     def childConnectionLost(self, _fd: int, _reason: object) -> None:
-        """Called at the end of the parent, or of the reactor."""
         self._stop()
 
 

@@ -1,29 +1,30 @@
-"""How a service is at a moment: what its processes tell each other, and what operators are told."""
+"""The health of a server: what it depends on, and its metrics. Workers send theirs to the parent process."""
 
 from msgspec import Struct
 
-from postd.monitoring.tally import Numbers
+from postd.monitoring.tally import Metrics
 
 OK = "ok"
+"""The state of a dependency that works."""
 
 
-class Report(Struct, frozen=True):
-    """How it is.
+class Health(Struct, frozen=True):
+    """The health of a server at one moment.
 
     Args:
-        states: what it needs to serve, and how that is: `OK`, or what is wrong with it.
-        numbers: what was counted.
+        states: each dependency of the server with its state: `OK`, or what is wrong with it.
+        metrics: the counts and gauges.
     """
 
     states: dict[str, str]
-    numbers: Numbers
+    metrics: Metrics
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients should be sent here."""
-        return all(state == OK for state in self.states.values())
+        """Whether clients should be sent to this server."""
+        return not self.problems
 
     @property
-    def troubles(self) -> str:
-        """What is wrong, in a line; nothing, if all is well."""
-        return "; ".join(f"{what}: {state}" for what, state in self.states.items() if state != OK)
+    def problems(self) -> str:
+        """The states other than `OK` in one line, empty if there are none."""
+        return "; ".join(f"{name}: {state}" for name, state in self.states.items() if state != OK)

@@ -1,7 +1,7 @@
-"""What a process counts. The numbers of several processes are added up by who has them all.
+"""Counters of one server process, and their sum over several processes.
 
-A request costs one look into a dictionary and one step of a count: prometheus-client's own counters, each with a lock
-and a look for its labels, would take a tenth of a request's time.
+A request costs one dictionary lookup and one increment: prometheus-client's own counters, each with a lock and a lookup
+of its labels, would take a tenth of a request's time.
 """
 
 import os
@@ -15,123 +15,124 @@ from typing import Any, Self
 from msgspec import Struct, field
 
 REQUEST_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Up to how many seconds a request of each bucket has taken; what took longer is in one more."""
+"""Upper bounds of the buckets of request durations, in seconds; one more bucket has what took longer."""
 
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""The same for what is asked of the store."""
+"""Upper bounds of the buckets of store operations, likewise."""
 
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"})
-"""Those that have a name of their own; a client may make up any other."""
+"""Methods that are counted under their own name."""
 
 OTHER = b"other"
-"""What all others are called: clients could fill the memory with names."""
+"""The label of all other methods: clients could fill the memory with made-up names."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Labels = tuple[str, ...]
-"""What a number is of: the name of the family, then the values of its labels."""
+"""The key of a family (`postd.monitoring.exposition.FAMILIES`), then the values of its labels."""
 
 
-class Numbers(Struct):
-    """Numbers as they stood at one moment, of one process or of several.
+class Metrics(Struct):
+    """Metrics at one moment, of one process or of several.
 
     Attributes:
-        counts: what only grows. It stays when its process has ended.
-        spreads: how many took how long, likewise: a count for each bucket, and all their seconds added up.
-        amounts: what there is of something now; of several processes, all together.
-        extremes: what of several processes is told of the one that has most.
+        counters: totals that only grow; they remain when their process has ended.
+        histograms: the count of each bucket, then the sum in seconds; they remain, too.
+        gauges: current values; those of several processes are added up.
+        maxima: current values; the largest of several processes counts.
     """
 
-    counts: dict[Labels, float] = field(default_factory=dict)
-    spreads: dict[Labels, list[float]] = field(default_factory=dict)
-    amounts: dict[Labels, float] = field(default_factory=dict)
-    extremes: dict[Labels, float] = field(default_factory=dict)
+    counters: dict[Labels, float] = field(default_factory=dict)
+    histograms: dict[Labels, list[float]] = field(default_factory=dict)
+    gauges: dict[Labels, float] = field(default_factory=dict)
+    maxima: dict[Labels, float] = field(default_factory=dict)
 
     def add(self, other: Self) -> None:
-        """Add what another process has counted."""
-        self.add_lasting(other)
-        for labels, amount in other.amounts.items():
-            self.amounts[labels] = self.amounts.get(labels, 0) + amount
-        for labels, most in other.extremes.items():
-            self.extremes[labels] = max(self.extremes.get(labels, most), most)
+        """Add the metrics of another process."""
+        self.add_cumulative(other)
+        for labels, value in other.gauges.items():
+            self.gauges[labels] = self.gauges.get(labels, 0) + value
+        for labels, value in other.maxima.items():
+            self.maxima[labels] = max(self.maxima.get(labels, value), value)
 
-    def add_lasting(self, other: Self) -> None:
-        """Add of it what stays when that process has ended."""
-        for labels, count in other.counts.items():
-            self.counts[labels] = self.counts.get(labels, 0) + count
-        for labels, spread in other.spreads.items():
-            mine = self.spreads.get(labels)
-            self.spreads[labels] = list(spread) if mine is None else [a + b for a, b in zip(mine, spread, strict=True)]
+    def add_cumulative(self, other: Self) -> None:
+        """Add the metrics of another process that remain when it has ended: counters and histograms."""
+        for labels, count in other.counters.items():
+            self.counters[labels] = self.counters.get(labels, 0) + count
+        for labels, theirs in other.histograms.items():
+            ours = self.histograms.get(labels)
+            self.histograms[labels] = (
+                list(theirs) if ours is None else [a + b for a, b in zip(ours, theirs, strict=True)]
+            )
 
 
-_Asked = tuple[Any, ...]
-"""A request's route, method, status, scheme, and what became of its credentials."""
+RequestLabels = tuple[str | None, bytes, int, str | None, str | None]
+"""Route, method, status, authentication scheme and authentication outcome of a request."""
 
 
 class Tally:
-    """Counts in this process."""
+    """Counters of this process."""
 
     def __init__(self) -> None:
-        self._requests: dict[_Asked, list[float]] = {}
+        self._requests: dict[RequestLabels, list[float]] = {}
         self._store = {operation: [0.0] * (len(STORE_BOUNDS_S) + 2) for operation in ("read", "write")}
         self._store_errors = dict.fromkeys(self._store, 0)
         self.connections_refused = 0
 
-    def note_request(self, asked: _Asked, took_s: float) -> None:
-        """Count a request that was answered, or given up."""
-        spread = self._requests.get(asked)
-        if spread is None:
-            route, method, *rest = asked
-            known = route, method if method in METHODS else OTHER, *rest
-            spread = self._requests.setdefault(known, [0.0] * (len(REQUEST_BOUNDS_S) + 2))
-        spread[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
-        spread[-1] += took_s
+    def record_request(self, labels: RequestLabels, took_s: float) -> None:
+        """Count a request that was answered, or abandoned by its client."""
+        histogram = self._requests.get(labels)
+        if histogram is None:
+            route, method, *rest = labels
+            known: Any = route, method if method in METHODS else OTHER, *rest
+            histogram = self._requests.setdefault(known, [0.0] * (len(REQUEST_BOUNDS_S) + 2))
+        histogram[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
+        histogram[-1] += took_s
 
-    def note_store(self, operation: str, took_s: float, *, failed: bool) -> None:
-        """Count what was asked of the store: `"read"` or `"write"`."""
-        spread = self._store[operation]
-        spread[bisect_left(STORE_BOUNDS_S, took_s)] += 1
-        spread[-1] += took_s
+    def record_store(self, operation: str, took_s: float, *, failed: bool) -> None:
+        """Count an operation of the store, `"read"` or `"write"`."""
+        histogram = self._store[operation]
+        histogram[bisect_left(STORE_BOUNDS_S, took_s)] += 1
+        histogram[-1] += took_s
         if failed:
             self._store_errors[operation] += 1
 
-    def numbers(self, *, whole: bool = True) -> Numbers:
-        """Return what was counted until now; for the `whole`, what the kernel knows of this process, too."""
-        numbers = Numbers()
-        for (route, method, status, scheme, outcome), spread in self._requests.items():
-            took = ("took", route or "none", method.decode("ascii"))
-            asked = ("asked", *took[1:], str(status), scheme or "none")
-            many = sum(spread[:-1])
-            told: list[tuple[Labels, float]] = [(asked, many)]
+    def metrics(self, *, full: bool = True) -> Metrics:
+        """Return the metrics of this process; with `full` also its memory and descriptors, from the kernel."""
+        metrics = Metrics()
+        for (route, method, status, scheme, outcome), histogram in self._requests.items():
+            where = (route or "none", method.decode("ascii"))
+            count = sum(histogram[:-1])
+            counted: list[Labels] = [("requests", *where, str(status), scheme or "none")]
             if scheme is not None and outcome is not None:
-                told.append((("auth", scheme, outcome), many))
-            for labels, count in told:
-                numbers.counts[labels] = numbers.counts.get(labels, 0) + count
-            numbers.add_lasting(Numbers(spreads={took: spread}))
-        for operation, spread in self._store.items():
-            numbers.spreads["store", operation] = list(spread)
-            numbers.counts["store_errors", operation] = self._store_errors[operation]
-        numbers.counts["connections_refused",] = self.connections_refused
-        numbers.counts["cpu",] = time.process_time()
-        if whole:
-            numbers.amounts.update(_of_this_process())
-        return numbers
+                counted.append(("auth", scheme, outcome))
+            for labels in counted:
+                metrics.counters[labels] = metrics.counters.get(labels, 0) + count
+            metrics.add_cumulative(Metrics(histograms={("request_duration", *where): histogram}))
+        for operation, histogram in self._store.items():
+            metrics.histograms["store", operation] = list(histogram)
+            metrics.counters["store_errors", operation] = self._store_errors[operation]
+        metrics.counters["connections_refused",] = self.connections_refused
+        metrics.counters["cpu",] = time.process_time()
+        if full:
+            metrics.gauges.update(_process_gauges())
+        return metrics
 
 
-def _of_this_process() -> dict[Labels, float]:
-    amounts: dict[Labels, float] = {}
-    with suppress(OSError, ValueError):  # no Linux
-        amounts["memory",] = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-        amounts["fds",] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only how many
-    return amounts
+def _process_gauges() -> dict[Labels, float]:
+    gauges: dict[Labels, float] = {}
+    with suppress(OSError, ValueError):  # /proc is not mounted
+        gauges["memory",] = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+        gauges["fds",] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the count
+    return gauges
 
 
-def encode(numbers: Numbers) -> dict[str, Sequence[tuple[Labels, object]]]:
-    """Return what JSON can have in it."""
-    return {name: list(getattr(numbers, name).items()) for name in Numbers.__struct_fields__}
+def encode(metrics: Metrics) -> dict[str, Sequence[tuple[Labels, object]]]:
+    """Return metrics as JSON can represent them: lists instead of objects with tuples as keys."""
+    return {name: list(getattr(metrics, name).items()) for name in Metrics.__struct_fields__}
 
 
-def decode(encoded: dict[str, Sequence[tuple[Sequence[str], object]]]) -> Numbers:
-    """Return what was encoded."""
+def decode(encoded: dict[str, Sequence[tuple[Sequence[str], object]]]) -> Metrics:
+    """Return the metrics that `encode` was given."""
     made: dict[str, Any] = {name: {tuple(labels): value for labels, value in encoded[name]} for name in encoded}
-    return Numbers(**made)
+    return Metrics(**made)

@@ -1,4 +1,4 @@
-"""What those who run the service ask it: `/healthz`, `/readyz`, `/metrics` (contract 6), on listeners of their own."""
+"""The views of the admin listeners: `/healthz`, `/readyz`, `/metrics` (reference: Operations)."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -7,7 +7,7 @@ from typing import Any
 from twisted.web.resource import IResource, Resource
 
 from postd.monitoring.exposition import CONTENT_TYPE, encode
-from postd.monitoring.health import Report
+from postd.monitoring.health import Health
 from postd.web.responses import TEXT, Response, make_response
 from postd.web.server.routing import Application, Router
 
@@ -18,28 +18,28 @@ class Admin:
     """The views.
 
     Args:
-        report: comes to how the service is.
+        check_health: returns the health of the service.
     """
 
     app = Application()
 
-    def __init__(self, report: Callable[[], Awaitable[Report]]) -> None:
-        self._report = report
+    def __init__(self, check_health: Callable[[], Awaitable[Health]]) -> None:
+        self._check_health = check_health
 
     @app.route("/healthz", methods=["GET"])
-    async def show_life(self, _request: Any) -> Response:
+    async def show_liveness(self, _request: Any) -> Response:
         return make_response(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
 
     @app.route("/readyz", methods=["GET"])
     async def show_readiness(self, _request: Any) -> Response:
-        report = await self._report()
-        text = "".join(f"{what}: {state}\n" for what, state in report.states.items())
-        status = HTTPStatus.OK if report.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        health = await self._check_health()
+        text = "".join(f"{name}: {state}\n" for name, state in health.states.items())
+        status = HTTPStatus.OK if health.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return make_response(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
 
     @app.route("/metrics", methods=["GET"])
-    async def show_numbers(self, _request: Any) -> Response:
-        return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._report()).numbers), _HEADERS)
+    async def show_metrics(self, _request: Any) -> Response:
+        return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._check_health()).metrics), _HEADERS)
 
 
 class _All(Resource):
@@ -53,6 +53,6 @@ class _All(Resource):
         return self._views
 
 
-def make_admin_root(report: Callable[[], Awaitable[Report]]) -> IResource:
-    """Return the resource tree of the admin listeners; `report` as for `Admin`."""
-    return _All(Router(Admin(report)))
+def make_admin_root(check_health: Callable[[], Awaitable[Health]]) -> IResource:
+    """Return the resource tree of the admin listeners; `check_health` as for `Admin`."""
+    return _All(Router(Admin(check_health)))

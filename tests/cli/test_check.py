@@ -98,8 +98,8 @@ def test_digest_is_not_missed_where_no_rule_asks_for_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (lambda folder: None, "there is no such user file yet: nobody can sign in"),
-        (lambda folder: write_users(folder, b"# nobody\n"), "has no users: nobody can sign in"),
+        (lambda folder: None, "there is no such user file yet: no user can sign in"),
+        (lambda folder: write_users(folder, b"# nobody\n"), "has no users: no user can sign in"),
         (lambda folder: write_users(folder, b"alice:plain\n"), "users: line 1: "),
         (lambda folder: write_users(folder, alice(), 0o644), "has mode 0644"),
         (lambda folder: (folder / "users").mkdir(), "users: "),
@@ -117,7 +117,7 @@ def test_rules_without_a_user_file(folder: Path) -> None:
     (folder / "postd.toml").write_text('[api]\nwrite = ["basic"]\n')
     status, lines, _ = check("-c", "postd.toml")
     assert status == 1
-    assert lines[1] == "users: users is not set: nobody can sign in with a password, which write would ask for"
+    assert lines[1] == "users: users is not set: no password is accepted for write"
 
 
 def test_settings_that_cannot_be_used(folder: Path) -> None:

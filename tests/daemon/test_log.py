@@ -1,4 +1,4 @@
-"""The lines of the log, and the file that they go to; tests/integration has the daemon's."""
+"""The formats of the log, and its file; tests/integration has the log of the daemon."""
 
 import io
 import json
@@ -49,16 +49,16 @@ def as_json(event: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_lines_of_the_access_log_stand_as_they_are(form: Any) -> None:
+def test_access_log_lines_are_unchanged(form: Any) -> None:
     assert form(logged("{lines}", ACCESS_NAMESPACE, lines='"a" {x}\n"b"')) == '"a" {x}\n"b"\n'
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_event_that_says_nothing_has_no_line(form: Any) -> None:
+def test_event_without_text_has_no_line(form: Any) -> None:
     assert form({"log_level": LogLevel.info}) is None
 
 
-def test_a_line_of_text_is_twistds() -> None:
+def test_text_line_has_the_format_of_twistd() -> None:
     line = format_text(logged("{name} came in", name="Jürgen"))
     assert line is not None
     at, _, rest = line.partition(" ")
@@ -66,7 +66,7 @@ def test_a_line_of_text_is_twistds() -> None:
     assert rest == "[postd.somewhere#info] Jürgen came in\n"
 
 
-def test_no_text_makes_a_line_of_its_own_or_reaches_the_terminal() -> None:
+def test_control_characters_and_line_feeds_are_escaped() -> None:
     name = 'x\n127.0.0.1 - - "GET /"\r2026 [a] b\x1b[2J\x85\u2028\x00\x9b\udcff'
     line = format_text(logged("refused: {name}", name=name))
     assert line is not None
@@ -74,7 +74,7 @@ def test_no_text_makes_a_line_of_its_own_or_reaches_the_terminal() -> None:
     assert told == 'x\n\t127.0.0.1 - - "GET /"\\r2026 [a] b\\x1b[2J\\x85\\u2028\\x00\\x9b\\udcff\n'
 
 
-def test_a_failure_has_its_traceback_indented() -> None:
+def test_traceback_is_indented() -> None:
     line = format_text(failed(ValueError("one\n[two#info] three")))
     assert line is not None
     first, *more = line.splitlines()
@@ -83,7 +83,7 @@ def test_a_failure_has_its_traceback_indented() -> None:
     assert all(one.startswith("\t") for one in more)
 
 
-def test_an_object_has_time_level_logger_and_text() -> None:
+def test_json_line_has_time_level_logger_and_text() -> None:
     event = logged("{name}: {count}", name="Jürgen 🚀", count=3) | {"log_time": 1_800_000_000.0625}
     assert as_json(event) == {
         "time": "2027-01-15T08:00:00.062+00:00",
@@ -94,27 +94,27 @@ def test_an_object_has_time_level_logger_and_text() -> None:
     assert "Jürgen 🚀" in str(format_json(event))
 
 
-def test_the_text_of_an_object_is_what_was_said_but_for_half_characters() -> None:
+def test_json_text_is_unchanged_except_for_surrogates() -> None:
     name = 'a\n"b"\t\\\r\x1b\x7f\x85\u2028'
     assert as_json(logged("{name}", name=name))["text"] == name
     assert as_json(logged("{name}", name="a\udcff"))["text"] == "a\\udcff"
 
 
-def test_an_object_of_a_failure_ends_in_the_traceback() -> None:
+def test_json_text_of_a_failure_ends_with_the_traceback() -> None:
     told = as_json(failed(ValueError("one\ntwo")))
     assert told["level"] == "critical"
     assert told["text"].startswith("it failed\nTraceback (most recent call last):\n")
     assert told["text"].rstrip().endswith("ValueError: one\ntwo")
 
 
-def test_an_object_of_what_a_worker_logs_has_its_number() -> None:
+def test_json_line_of_a_worker_has_its_number() -> None:
     event = logged("worker {worker}: {relayed}", worker=2, relayed="{it} failed\nTraceback")
     told = as_json(event)
     assert (told["worker"], told["text"]) == (2, "{it} failed\nTraceback")
     assert str(format_text(event)).endswith("worker 2: {it} failed\n\tTraceback\n")
 
 
-def test_an_object_of_what_is_logged_in_the_old_way() -> None:
+def test_json_line_of_a_legacy_event_has_its_system() -> None:
     with capturedLogs() as events:
         legacy.msg("(TCP Port 80 Closed)")
         legacy.msg("told", system="HTTP")
@@ -123,7 +123,7 @@ def test_an_object_of_what_is_logged_in_the_old_way() -> None:
     assert second["logger"] == "HTTP"
 
 
-def test_what_cannot_be_formatted_is_an_object_all_the_same() -> None:
+def test_unformattable_event_is_a_json_line() -> None:
     class Odd:
         def __str__(self) -> str:
             raise ValueError("no")
@@ -185,14 +185,14 @@ def test_line_within_the_bound_is_whole() -> None:
         assert format_text(logged("", ACCESS_NAMESPACE, lines=f"x{lines}")) != f"x{lines}\n"
 
 
-def test_cut_object_has_the_end_of_its_traceback() -> None:
+def test_cut_json_line_keeps_the_end_of_the_traceback() -> None:
     told = as_json(failed(ValueError("x" * LINE_MAX_BYTES + "the cause")))
     assert told["text"].startswith("it failed\nTraceback")
     assert " ... " in told["text"]
     assert told["text"].rstrip().endswith("the cause")
 
 
-def test_a_file_is_appended_to(tmp_path: Path) -> None:
+def test_file_is_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "posts.log"
     path.write_text("from before\n")
     file = AppendedFile(str(path), format_text)
@@ -201,7 +201,7 @@ def test_a_file_is_appended_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o077, 0o600)])
-def test_a_file_that_is_made_is_for_its_owner_and_group(tmp_path: Path, umask: int, mode: int) -> None:
+def test_new_file_is_readable_for_owner_and_group_only(tmp_path: Path, umask: int, mode: int) -> None:
     path = tmp_path / "posts.log"
     before = os.umask(umask)
     try:
@@ -215,7 +215,7 @@ def test_a_file_that_is_made_is_for_its_owner_and_group(tmp_path: Path, umask: i
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_after_a_rename_it_goes_on_in_a_new_file_when_told(tmp_path: Path) -> None:
+def test_reopen_after_a_rename_continues_in_the_new_file(tmp_path: Path) -> None:
     path, old = tmp_path / "posts.log", tmp_path / "old"
     file = AppendedFile(str(path), format_text)
     access(file, "one")
@@ -232,7 +232,7 @@ def test_after_a_rename_it_goes_on_in_a_new_file_when_told(tmp_path: Path) -> No
     assert path.read_text() == "made by logrotate\nfour\n"
 
 
-def test_a_file_that_cannot_be_opened_again_is_gone_on_with(tmp_path: Path) -> None:
+def test_failed_reopen_continues_in_the_old_file(tmp_path: Path) -> None:
     path, old = tmp_path / "posts.log", tmp_path / "old"
     file = AppendedFile(str(path), format_text)
     path.rename(old)
@@ -240,10 +240,11 @@ def test_a_file_that_cannot_be_opened_again_is_gone_on_with(tmp_path: Path) -> N
     with capturedLogs() as events:
         file.reopen()
     file(events[0])
-    assert old.read_text().endswith(f"#error] {path}: Is a directory; the log goes on where it was\n")
+    why = "could not be reopened: Is a directory; logging continues in the old one"
+    assert old.read_text().endswith(f"#error] log file {path} {why}\n")
 
 
-def test_no_descriptor_is_left_over(tmp_path: Path) -> None:
+def test_reopen_leaks_no_descriptor(tmp_path: Path) -> None:
     file = AppendedFile(str(tmp_path / "posts.log"), format_text)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
@@ -252,7 +253,7 @@ def test_no_descriptor_is_left_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", ".", "pipe", "a\0b"])
-def test_what_cannot_be_appended_to_is_an_error_at_once(tmp_path: Path, name: str) -> None:
+def test_unwritable_path_raises(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises((OSError, ValueError)):
         AppendedFile(str(tmp_path / name), format_text)
@@ -270,7 +271,7 @@ def full_after(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_full_disk_is_told_once_and_what_is_missing_afterwards(
+def test_full_disk_is_reported_once_and_the_gap_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any
 ) -> None:
     # Not the real one: it goes to a file, too, as long as pytest runs.
@@ -284,7 +285,7 @@ def test_a_full_disk_is_told_once_and_what_is_missing_afterwards(
         for _ in range(5):
             access(file, "a\nb")
     told = stderr.getvalue()
-    assert told == f"postd: {path}: File too large; the log has a gap from now on\n"
+    assert told == f"postd: log file {path} cannot be written: File too large; log lines are lost\n"
     access(file, "three")
     access(file, "four")
     one, two, gap, three, four = path.read_text().splitlines()
@@ -293,13 +294,14 @@ def test_a_full_disk_is_told_once_and_what_is_missing_afterwards(
     assert stderr.getvalue() == told
 
 
-def test_a_full_disk_is_no_event_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_causes_no_log_event(capfd: pytest.CaptureFixture[str]) -> None:
     events: list[Any] = []
     publisher = LogPublisher(AppendedFile("/dev/full", format_text), cast(Any, events.append))
     for _ in range(3):
         Logger("a", observer=publisher).failure("it failed", Failure(ValueError("why")))
     assert [event["log_namespace"] for event in events] == ["a"] * 3
-    assert capfd.readouterr().err == "postd: /dev/full: No space left on device; the log has a gap from now on\n"
+    why = "No space left on device"
+    assert capfd.readouterr().err == f"postd: log file /dev/full cannot be written: {why}; log lines are lost\n"
 
 
 def access(file: AppendedFile, lines: str) -> None:

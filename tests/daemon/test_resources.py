@@ -1,4 +1,4 @@
-"""What a process asks for; each in a child, whose limits are the kernel's."""
+"""Descriptor limit and memory, each in a child process with its own limits."""
 
 import subprocess
 import sys
@@ -10,16 +10,16 @@ from tests.helpers import PATIENCE_S
 COUNT = """
 import resource, sys
 from twisted.logger import capturedLogs
-from postd.daemon.resources import fit_descriptors
+from postd.daemon.resources import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 with capturedLogs() as events:
-    count = fit_descriptors(int(sys.argv[3]))
+    count = raise_descriptor_limit(int(sys.argv[3]))
 print(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(events))
 """
 
 
 @pytest.mark.parametrize(
-    ("limits", "wanted", "fitting", "soft_after", "noted"),
+    ("limits", "wanted", "fitting", "soft_after", "warnings"),
     [
         ((64, 2000), 1000, 1000, 1128, 0),
         ((1500, 2000), 1000, 1000, 1500, 0),
@@ -28,12 +28,12 @@ print(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(events))
         ((64, 200), 50, 50, 178, 0),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_can_be(
-    limits: tuple[int, int], wanted: int, fitting: int, soft_after: int, noted: int
+def test_soft_limit_is_raised_up_to_the_hard_limit(
+    limits: tuple[int, int], wanted: int, fitting: int, soft_after: int, warnings: int
 ) -> None:
     command = [sys.executable, "-c", COUNT, *map(str, limits), str(wanted)]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
-    assert told.split() == [str(fitting), str(soft_after), str(noted)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    assert output.split() == [str(fitting), str(soft_after), str(warnings)]
 
 
 TRIM = """
@@ -51,8 +51,8 @@ print(before - resident_mib())
 """
 
 
-def test_memory_that_is_free_goes_back_to_the_system() -> None:
-    told = subprocess.run(
+def test_free_memory_is_returned_to_the_system() -> None:
+    output = subprocess.run(
         [sys.executable, "-c", TRIM], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     ).stdout
-    assert float(told) > 20
+    assert float(output) > 20

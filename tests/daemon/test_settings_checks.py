@@ -1,4 +1,4 @@
-"""What settings ask for and cannot have, in sentences."""
+"""Problems of settings that can be loaded."""
 
 import tomllib
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def settings(toml: str) -> Settings:
         ('users = "users"\n' + IDP, "passwords and tokens"),
     ],
 )
-def test_secrets_do_not_travel_in_plain_text(toml: str, what: str) -> None:
+def test_plaintext_credentials_on_a_public_listener_are_a_problem(toml: str, what: str) -> None:
     line = exposure_problem(settings(f"{toml}{OTHERS_WRITE}"))
     assert line is not None
     assert line.startswith(f"{what} would travel in plain text; listen on loopback, unix: or ssl:, ")
@@ -40,20 +40,22 @@ def problems(toml: str, accounts: Mapping[str, Account] | None = None) -> list[s
     return find_problems(settings(toml), accounts)
 
 
-def test_tokens_that_nobody_issues() -> None:
+def test_bearer_scheme_without_issuer_is_a_problem() -> None:
     assert problems('[api]\nread = ["bearer"]\nwrite = ["bearer"]') == [
-        "no [[bearer]] is set: no token is accepted, which read, write would ask for"
+        "no [[bearer]] is set: no token is accepted for read, write"
     ]
 
 
-def test_tokens_that_nobody_asks_for() -> None:
-    assert problems(IDP) == ['no rule has "bearer" among its schemes: tokens are accepted nowhere']
+def test_issuer_without_bearer_scheme_is_a_problem() -> None:
+    assert problems(IDP) == [
+        '[[bearer]] is set, but no rule has "bearer" among its schemes: tokens are accepted nowhere'
+    ]
 
 
-def test_with_tokens_alone_no_users_are_missed() -> None:
+def test_user_file_is_required_only_for_password_schemes() -> None:
     assert problems(f"{OTHERS_WRITE}{IDP}") == []
     assert problems(f'[api]\nwrite = ["bearer", "basic"]\n{IDP}') == [
-        "users is not set: nobody can sign in with a password, which write would ask for"
+        "users is not set: no password is accepted for write"
     ]
 
 
@@ -65,18 +67,18 @@ def test_with_tokens_alone_no_users_are_missed() -> None:
         ('"bearer"', "https://other#eve", "there is no such issuer under [[bearer]]"),
         ('"bearer"', "https://idp.example", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "https://idp.example#", "the owner of a token is written ISSUER#NAME"),
-        ('"bearer"', "alice", "a name of the user file, and only tokens are asked for there"),
-        ('"basic"', "https://idp.example#bob", "no token is asked for there"),
+        ('"bearer"', "alice", 'it is an account of the user file, and "bearer" is the only scheme'),
+        ('"basic"', "https://idp.example#bob", '"bearer" is not among the schemes'),
     ],
 )
-def test_who_is_to_enter_a_page_and_cannot(schemes: str, user: str, why: str) -> None:
+def test_page_user_that_can_never_enter_is_named(schemes: str, user: str, why: str) -> None:
     page = f'[[page]]\npath = "/a"\nschemes = [{schemes}]\nusers = ["{user}"]\n'
     account = make_account("alice", "secret", "postd")
     found = problems(f'users = "users"\n{OTHERS_WRITE}{page}{IDP}', {"alice": account})
-    assert found == ([f"{user}, who may enter /a, cannot: {why}"] if why else [])
+    assert found == ([f"page /a: {user} of its users can never enter: {why}"] if why else [])
 
 
-def test_a_client_that_nobody_asks_with() -> None:
+def test_client_id_without_introspection_endpoint_is_a_problem() -> None:
     issuer = f'{OTHERS_WRITE}{IDP}client_id = "postd"\n'
-    assert problems(issuer) == ["client_id of https://idp.example is of use only with introspection_endpoint"]
+    assert problems(issuer) == ["client_id of https://idp.example has no effect without introspection_endpoint"]
     assert problems(f'{issuer}introspection_endpoint = "https://idp.example/introspect"') == []

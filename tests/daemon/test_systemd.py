@@ -1,4 +1,4 @@
-"""What systemd hears, on a socket of its kind."""
+"""Notifications to systemd, on a socket of its kind."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from postd.daemon.systemd import STATUS_MAX_CHARS, SystemdNotifier
 
 
 class Systemd:
-    """What reads the other end."""
+    """The receiving end of the socket."""
 
     def __init__(self, name: str) -> None:
         self.clock = Clock()
@@ -25,13 +25,13 @@ class Systemd:
         self.notifier = SystemdNotifier(self.environment, reactor=self.clock)
         return self.notifier
 
-    def heard(self) -> list[str]:
-        heard = []
+    def received(self) -> list[str]:
+        received = []
         while True:
             try:
-                heard.append(self._socket.recv(4096).decode())
+                received.append(self._socket.recv(4096).decode())
             except BlockingIOError:
-                return heard
+                return received
 
     def close(self) -> None:
         self._socket.close()
@@ -45,59 +45,59 @@ def systemd(request: pytest.FixtureRequest, socket_folder: Path) -> Iterator[Sys
     reading.close()
 
 
-def test_it_is_told_of_the_start_and_of_the_end(systemd: Systemd) -> None:
+def test_start_and_stop_are_notified(systemd: Systemd) -> None:
     notifier = systemd.start()
     notifier.start()
     notifier.status("waiting\nfor the store")
     notifier.ready()
     notifier.stopping(25)
     notifier.stop()
-    assert systemd.heard() == ["STATUS=waiting for the store", "READY=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=25000000"]
-    assert systemd.environment == {"OTHER": "stays"}  # no process of ours is to talk to it
+    assert systemd.received() == ["STATUS=waiting for the store", "READY=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=25000000"]
+    assert systemd.environment == {"OTHER": "stays"}  # child processes must not notify systemd
 
 
-def test_the_same_is_not_told_again_and_nothing_endless(systemd: Systemd) -> None:
+def test_repeated_status_is_not_sent_and_a_long_one_is_cut(systemd: Systemd) -> None:
     notifier = systemd.start()
     for words in ("a", "a", "b", "c" * 10_000):
         notifier.status(words)
-    assert systemd.heard() == ["STATUS=a", "STATUS=b", "STATUS=" + "c" * STATUS_MAX_CHARS]
+    assert systemd.received() == ["STATUS=a", "STATUS=b", "STATUS=" + "c" * STATUS_MAX_CHARS]
 
 
-def test_a_reload_has_its_time(systemd: Systemd) -> None:
-    """It takes only what is younger than its own request."""
+def test_reload_notification_has_its_time(systemd: Systemd) -> None:
+    """Systemd ignores a time before that of its own request."""
     systemd.start().reloading()
-    (heard,) = systemd.heard()
-    first, second = heard.split("\n")
+    (received,) = systemd.received()
+    first, second = received.split("\n")
     assert first == "RELOADING=1"
     assert second.startswith("MONOTONIC_USEC=")
     assert int(second.partition("=")[2]) > 0
 
 
-def test_the_watchdog_hears_of_us_twice_in_its_time(systemd: Systemd) -> None:
+def test_watchdog_is_notified_twice_within_its_timeout(systemd: Systemd) -> None:
     notifier = systemd.start(WATCHDOG_USEC="20000000", WATCHDOG_PID=str(os.getpid()))
     notifier.start()
     systemd.clock.pump([5] * 6)
-    assert systemd.heard() == ["WATCHDOG=1"] * 4
+    assert systemd.received() == ["WATCHDOG=1"] * 4
     notifier.stop()
     assert systemd.clock.getDelayedCalls() == []
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}])
-def test_there_is_no_watchdog_or_it_is_for_another(systemd: Systemd, environment: dict[str, str]) -> None:
+def test_watchdog_of_another_process_is_not_notified(systemd: Systemd, environment: dict[str, str]) -> None:
     systemd.start(**environment).start()
     systemd.clock.advance(60)
-    assert systemd.heard() == []
+    assert systemd.received() == []
 
 
 @pytest.mark.parametrize("name", ["", "vsock:2:1", "/nowhere/notify", "relative"])
-def test_where_nobody_asks_nobody_is_told(name: str) -> None:
+def test_unusable_socket_name_sends_nothing(name: str) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": name} if name else {}, reactor=Clock())
     notifier.start()
     notifier.ready()
     notifier.stop()
 
 
-def test_one_that_is_gone_does_not_matter(systemd: Systemd) -> None:
+def test_closed_socket_is_no_error(systemd: Systemd) -> None:
     notifier = systemd.start()
     systemd.close()
     notifier.ready()

@@ -250,7 +250,7 @@ def check_answer_to(forgery: Forgery, answer: Response, wire: Wire) -> None:
     assert len(longest) < 8 or longest not in answer.body
 
 
-def test_no_forgery_is_accepted(main: Issuer, wire: Wire) -> None:
+def test_forged_tokens_are_refused(main: Issuer, wire: Wire) -> None:
     """Neither to read nor to write; each is answered in the same way, and none makes the server ask for a URL in it."""
     forgeries = make_forgeries(main)
     assert len(forgeries) > 300
@@ -267,7 +267,7 @@ def test_no_forgery_is_accepted(main: Issuer, wire: Wire) -> None:
     assert main.count(JWKS) <= 3
 
 
-def test_a_refused_token_costs_nobody_the_connection(main: Issuer, wire: Wire) -> None:
+def test_refused_token_keeps_the_connection_open(main: Issuer, wire: Wire) -> None:
     assert wire.get("/post", token_of(main)).status == 200
     connections = wire.connections
     for _ in range(20):
@@ -277,7 +277,7 @@ def test_a_refused_token_costs_nobody_the_connection(main: Issuer, wire: Wire) -
     assert wire.connections == connections
 
 
-def test_a_token_that_goes_over_lines_is_refused(main: Issuer, wire: Wire) -> None:
+def test_folded_token_is_refused(main: Issuer, wire: Wire) -> None:
     token = token_of(main)
     for separator in ("\r\n ", "\r\n\t", "\r\n", "\n", "\0"):
         before = wire.connections
@@ -287,7 +287,7 @@ def test_a_token_that_goes_over_lines_is_refused(main: Issuer, wire: Wire) -> No
     assert wire.get("/post", token).body == b"[]\n"
 
 
-def test_good_tokens_are_accepted_whatever_is_odd_about_them(main: Issuer, wire: Wire) -> None:
+def test_unusual_valid_tokens_are_accepted(main: Issuer, wire: Wire) -> None:
     wrong: dict[str, Any] = {}
     for name, token in make_good_tokens(main).items():
         read, written = wire.get("/post", token), wire.post(token)
@@ -304,7 +304,7 @@ def test_good_tokens_are_accepted_whatever_is_odd_about_them(main: Issuer, wire:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "BREW"])
-def test_without_credentials(wire: Wire, method: str) -> None:
+def test_request_without_credentials_is_challenged(wire: Wire, method: str) -> None:
     """The challenge says no more than whom to ask (RFC 6750 §3.1, RFC 9728 §5.1)."""
     check_problem(wire.ask(method, "/post"), 401, [challenge(wire)])
     page = wire.ask(method, "/token")
@@ -314,11 +314,11 @@ def test_without_credentials(wire: Wire, method: str) -> None:
 
 
 @pytest.mark.parametrize("authorization", ["Foo x", "", basic("alice", PASSWORD), "Digest x", "BearerX x"])
-def test_other_schemes_count_as_none(wire: Wire, authorization: str) -> None:
+def test_unknown_scheme_is_treated_as_no_credentials(wire: Wire, authorization: str) -> None:
     check_problem(wire.ask("GET", "/post", authorization), 401, [challenge(wire)])
 
 
-def test_challenges_are_in_order(main: Issuer, wire: Wire) -> None:
+def test_challenges_are_digest_bearer_basic(main: Issuer, wire: Wire) -> None:
     """Digest, Bearer, Basic, whatever the rule's order; what is wrong with a token is told in the line of Bearer."""
     for credentials, line in (
         ((), challenge(wire)),
@@ -334,7 +334,7 @@ def test_challenges_are_in_order(main: Issuer, wire: Wire) -> None:
         assert (middle, last) == (line, 'Basic realm="postd"')
 
 
-def test_each_scheme_of_a_rule_lets_in(main: Issuer, wire: Wire, served: Served) -> None:
+def test_each_scheme_of_a_rule_is_accepted(main: Issuer, wire: Wire, served: Served) -> None:
     """The page shows the name alone, whoever has given it."""
     assert wire.get("/all", token_of(main)).body == b"Success: alice\n"
     assert wire.ask("GET", "/all", basic("alice", PASSWORD)).body == b"Success: alice\n"
@@ -343,11 +343,11 @@ def test_each_scheme_of_a_rule_lets_in(main: Issuer, wire: Wire, served: Served)
 
 
 @pytest.mark.parametrize("written", ["bearer {}", "BEARER {}", "Bearer   {}", "Bearer\t{}", "Bearer {} "])
-def test_the_scheme_is_found_as_it_is_written(main: Issuer, wire: Wire, written: str) -> None:
+def test_spellings_of_the_scheme_name_are_accepted(main: Issuer, wire: Wire, written: str) -> None:
     assert wire.ask("GET", "/token", written.format(token_of(main))).body == b"Success: alice\n"
 
 
-def test_two_authorization_fields_are_a_bad_request(main: Issuer, wire: Wire) -> None:
+def test_two_authorization_fields_are_400(main: Issuer, wire: Wire) -> None:
     good = bearer(token_of(main))
     for pair in ((good, good), (good, bearer("x")), (basic("alice", PASSWORD), good), (good, "")):
         check_problem(wire.ask("GET", "/post", *pair), 400, None)
@@ -358,7 +358,7 @@ def test_two_authorization_fields_are_a_bad_request(main: Issuer, wire: Wire) ->
     assert wire.get("/post", token_of(main)).body == b"[]\n"
 
 
-def test_a_token_counts_in_the_authorization_field_alone(main: Issuer, wire: Wire) -> None:
+def test_token_outside_the_authorization_field_is_ignored(main: Issuer, wire: Wire) -> None:
     """Not in the query, a form, a cookie, or meant for a proxy (RFC 9700 §4.3.2); the log has none of them, either."""
     token = token_of(main)
     wire.sent.append(token.encode())
@@ -375,16 +375,16 @@ def test_a_token_counts_in_the_authorization_field_alone(main: Issuer, wire: Wir
         check_problem(wire.ask("GET", "/post", headers=((name, value),)), 401, [challenge(wire)])
 
 
-def test_a_token_in_the_query_does_not_take_one_in_the_field_away(main: Issuer, wire: Wire) -> None:
+def test_token_in_the_query_leaves_the_field_in_force(main: Issuer, wire: Wire) -> None:
     assert wire.ask("GET", "/post?access_token=x", bearer(token_of(main))).status == 200
 
 
-def test_options_asks_for_no_token(wire: Wire) -> None:
+def test_options_needs_no_token(wire: Wire) -> None:
     assert wire.ask("OPTIONS", "/post").status == 204
     assert wire.ask("OPTIONS", "/post", bearer("x")).status == 204
 
 
-def test_a_token_reads_and_writes(main: Issuer, wire: Wire) -> None:
+def test_token_reads_and_writes(main: Issuer, wire: Wire) -> None:
     token = bearer(token_of(main))
     location = wire.post(token_of(main)).headers["location"][0]
     assert wire.ask("PUT", location, token, body=b'{"post": "y"}', headers=(JSON,)).body == b"Update a Post!\n"
@@ -399,7 +399,7 @@ def test_a_token_reads_and_writes(main: Issuer, wire: Wire) -> None:
 # Scopes
 
 
-def test_a_scope_for_reading_and_another_for_writing(main: Issuer, wire: Wire) -> None:
+def test_read_scope_and_write_scope_are_separate(main: Issuer, wire: Wire) -> None:
     reader, writer = token_of(main, scope="posts:read"), token_of(main, scope="posts:write")
     assert wire.get("/post", reader).status == 200
     assert wire.get("/token", reader).status == 200
@@ -416,7 +416,7 @@ def test_a_scope_for_reading_and_another_for_writing(main: Issuer, wire: Wire) -
 @pytest.mark.parametrize(
     "scope", ["", "posts", "posts:reader", "Posts:Read", "posts:write,posts:read", [], ["posts:read "], ABSENT]
 )
-def test_a_scope_is_whole_words(main: Issuer, wire: Wire, scope: Any) -> None:
+def test_scope_matches_whole_words(main: Issuer, wire: Wire, scope: Any) -> None:
     token = token_of(main, scope=scope)
     check_problem(wire.get("/post", token), 403, [insufficient(wire, "posts:read")])
     page = wire.get("/all", token)
@@ -425,7 +425,7 @@ def test_a_scope_is_whole_words(main: Issuer, wire: Wire, scope: Any) -> None:
     assert page.header("content-type") == "text/plain; charset=utf-8"
 
 
-def test_scopes_may_stand_elsewhere(served: Served, wire: Wire) -> None:
+def test_scopes_are_read_from_other_claims(served: Served, wire: Wire) -> None:
     """Entra's tokens of applications have `roles`; what stands in `scope` does not count then."""
     entra = served.others[ENTRA]
     assert wire.get("/post", entra.token(roles=["Posts.Read", "x"])).status == 200
@@ -436,7 +436,7 @@ def test_scopes_may_stand_elsewhere(served: Served, wire: Wire) -> None:
 # Owners
 
 
-def test_a_page_for_certain_owners(served: Served, wire: Wire) -> None:
+def test_page_users_are_compared_by_issuer_and_name(served: Served, wire: Wire) -> None:
     """An owner is known by issuer and name: whoever has the same name elsewhere is somebody else."""
     main, strict = served.main, served.others[STRICT]
     for path, owner, status in (
@@ -455,13 +455,13 @@ def test_a_page_for_certain_owners(served: Served, wire: Wire) -> None:
         assert answer.body.startswith(b"Success: " if status == 200 else b"Forbidden\n")
 
 
-def test_an_account_is_not_an_owner(wire: Wire) -> None:
+def test_account_is_not_the_owner_of_a_token(wire: Wire) -> None:
     assert wire.ask("GET", "/alice", basic("alice", PASSWORD)).status == 403
     assert wire.ask("GET", "/account", basic("alice", PASSWORD)).body == b"Success: alice\n"
 
 
 @pytest.mark.parametrize("owner", ["carol", "Jürgen 世界 🙂", 'eve" 200 "-', "a#b", "%0a%22"])
-def test_the_page_and_the_access_log_have_the_owner(served: Served, wire: Wire, owner: str) -> None:
+def test_page_and_access_log_show_the_owner(served: Served, wire: Wire, owner: str) -> None:
     """The page has the name to the letter, the log in a form that cannot be mistaken for anything else."""
     path = f"/token?after={zlib.crc32(owner.encode())}"
     assert wire.get(path, token_of(served.main, sub=owner)).body == f"Success: {owner}\n".encode()
@@ -472,7 +472,7 @@ def test_the_page_and_the_access_log_have_the_owner(served: Served, wire: Wire, 
     assert not set(name) & set(' "')
 
 
-def test_a_page_is_only_to_be_read(main: Issuer, wire: Wire) -> None:
+def test_page_allows_get_and_head_only(main: Issuer, wire: Wire) -> None:
     assert wire.ask("HEAD", "/token", bearer(token_of(main))).header("content-length") == "15"
     assert wire.ask("POST", "/token", bearer(token_of(main)), body=b"x").status == 405
     assert wire.ask("GET", "/token/below", bearer(token_of(main))).status == 404
@@ -481,7 +481,7 @@ def test_a_page_is_only_to_be_read(main: Issuer, wire: Wire) -> None:
 # Settings of issuers
 
 
-def test_issuers_do_not_vouch_for_each_other(served: Served, wire: Wire) -> None:
+def test_token_signed_by_another_issuer_is_refused(served: Served, wire: Wire) -> None:
     strict, plain = served.others[STRICT], served.others[PLAIN]
     for signer, named in ((strict, plain), (plain, strict), (strict, served.main)):
         token = signer.token(iss=named.issuer, scope=SCOPE, email="x", aud=AUDIENCE)
@@ -503,24 +503,24 @@ def test_issuers_do_not_vouch_for_each_other(served: Served, wire: Wire) -> None
         ("", 401),
     ],
 )
-def test_strict_types(served: Served, wire: Wire, typ: Any, status: int) -> None:
+def test_token_type_must_be_configured(served: Served, wire: Wire, typ: Any, status: int) -> None:
     assert wire.get("/post", served.others[STRICT].token(header={"typ": typ})).status == status
 
 
-def test_another_claim_names_the_owner(served: Served, wire: Wire) -> None:
+def test_user_claim_names_the_owner(served: Served, wire: Wire) -> None:
     plain = served.others[PLAIN]
     assert wire.get("/token", plain.token(email="alice@mail.example")).body == b"Success: alice@mail.example\n"
     for email in (ABSENT, "", 7, None, ["alice"], "a\nb", "x" * 5000):
         check_problem(wire.get("/post", plain.token(email=email)), 401, [invalid(wire)])
 
 
-def test_one_of_several_audiences(served: Served, wire: Wire) -> None:
+def test_one_matching_audience_suffices(served: Served, wire: Wire) -> None:
     plain = served.others[PLAIN]
     for audience, status in (("elsewhere", 200), (AUDIENCE, 200), (["x", "elsewhere"], 200), ("x", 401), (ABSENT, 401)):
         assert wire.get("/post", plain.token(aud=audience, email="x")).status == status
 
 
-def test_a_short_leeway(served: Served, wire: Wire) -> None:
+def test_leeway_bounds_expiry(served: Served, wire: Wire) -> None:
     plain = served.others[PLAIN]
     late = plain.token(email="x", exp=plain.now() - 10)
     check_problem(wire.get("/post", late), 401, [invalid(wire, expired=True)])
@@ -549,7 +549,7 @@ def test_a_short_leeway(served: Served, wire: Wire) -> None:
         ({"username": ABSENT}, 401),
     ],
 )
-def test_required_claims_in_the_place_of_an_audience(
+def test_required_claims_replace_an_audience(
     served: Served, wire: Wire, changes: dict[str, Any], status: int
 ) -> None:
     """Cognito sends no `aud`."""
@@ -561,7 +561,7 @@ def test_required_claims_in_the_place_of_an_audience(
 # The document that says whom to ask (RFC 9728)
 
 
-def test_the_metadata(served: Served, wire: Wire) -> None:
+def test_resource_metadata_lists_issuers_and_scopes(served: Served, wire: Wire) -> None:
     """It is for everybody, whatever credentials are sent along."""
     issuers = [served.main, *(served.others[name] for name in (STRICT, PLAIN, COGNITO, ENTRA))]
     for credentials in ((), (bearer("x"),), (basic("alice", "wrong"),)):
@@ -579,18 +579,18 @@ def test_the_metadata(served: Served, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_the_metadata_are_only_to_be_read(wire: Wire, method: str) -> None:
+def test_resource_metadata_allow_get_and_head_only(wire: Wire, method: str) -> None:
     answer = wire.ask(method, METADATA)
     check_problem(answer, 405, None)
     assert "GET" in (answer.header("allow") or "")
 
 
 @pytest.mark.parametrize("path", [f"{METADATA}/post", f"{METADATA}/", "/.well-known", "/.well-known/x"])
-def test_nothing_else_is_well_known(wire: Wire, path: str) -> None:
+def test_other_well_known_paths_are_404(wire: Wire, path: str) -> None:
     check_problem(wire.ask("GET", path), 404, None)
 
 
-def test_a_proxy_tells_the_scheme(wire: Wire) -> None:
+def test_metadata_url_has_the_scheme_of_a_trusted_proxy(wire: Wire) -> None:
     https = wire.origin.replace("http:", "https:")
     headers = (("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "192.0.2.1"))
     assert json.loads(wire.ask("GET", METADATA, headers=headers).body)["resource"] == https
@@ -601,7 +601,7 @@ def test_a_proxy_tells_the_scheme(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "host", ['x"y', 'x", error="y', "x\\", "ä.example", "a b", "x/y", "user@x", "[::1", "x:y", ",", "<x>"]
 )
-def test_a_host_that_is_none_is_not_repeated(wire: Wire, host: str) -> None:
+def test_invalid_host_is_not_reflected(wire: Wire, host: str) -> None:
     answer = wire.ask("GET", "/post", host=host)
     assert answer.status in {400, 401}
     assert answer.headers.get("www-authenticate", [challenge(wire)]) == [challenge(wire)]
@@ -609,14 +609,14 @@ def test_a_host_that_is_none_is_not_repeated(wire: Wire, host: str) -> None:
     assert document.status == 400 or json.loads(document.body)["resource"] == wire.origin
 
 
-def test_a_host_is_repeated(wire: Wire) -> None:
+def test_valid_host_is_in_the_metadata_url(wire: Wire) -> None:
     told = wire.ask("GET", "/post", host="Posts.Example:8443").headers["www-authenticate"]
     assert told == [f'Bearer realm="postd", resource_metadata="http://posts.example:8443{METADATA}"']
     document = json.loads(wire.ask("GET", METADATA, host="Posts.Example:8443").body)
     assert document["resource"] == "http://posts.example:8443"
 
 
-def test_the_public_url_is_ours_whatever_the_host(tmp_path: Path) -> None:
+def test_public_url_overrides_host(tmp_path: Path) -> None:
     with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
         settings = f'public_url = "https://posts.example"\napi.read = ["bearer"]\n{bearer_table(issuer)}'
         with serve(tmp_path, settings) as daemon, Wire(daemon) as wire:
@@ -627,7 +627,7 @@ def test_the_public_url_is_ours_whatever_the_host(tmp_path: Path) -> None:
     assert told == [f'Bearer realm="postd", resource_metadata="https://posts.example{METADATA}"']
 
 
-def test_without_an_issuer_every_token_is_refused(main: Issuer, tmp_path: Path) -> None:
+def test_token_without_configured_issuer_is_refused(main: Issuer, tmp_path: Path) -> None:
     with serve(tmp_path, 'api.read = ["bearer"]') as daemon, Wire(daemon) as wire:
         for token in (token_of(main), "x"):
             answer = wire.get("/post", token)
@@ -673,7 +673,7 @@ def opaque_token(name: str) -> str:
     return f"0paque-{name}-c0ffee5ca1ab1e"
 
 
-def test_an_opaque_token_is_asked_about_once(opaque: Served) -> None:
+def test_opaque_token_is_introspected_once(opaque: Served) -> None:
     token, issuer = opaque_token("good"), opaque.main
     issuer.active[token] = {**ACTIVE, "iss": issuer.issuer, "exp": int(issuer.now()) + 600}
     before = len(issuer.asked)
@@ -707,14 +707,14 @@ def test_an_opaque_token_is_asked_about_once(opaque: Served) -> None:
         ("scope-number", {**ACTIVE, "active": True, "scope": 7}),
     ],
 )
-def test_only_active_true_counts_and_it_must_be_for_us(opaque: Served, name: str, answer: dict[str, Any]) -> None:
+def test_opaque_token_must_be_active_and_for_this_audience(opaque: Served, name: str, answer: dict[str, Any]) -> None:
     token = opaque_token(name)
     with answering(opaque.main, Reply(json.dumps(answer).encode())):
         check_problem(opaque.wire.get("/post", token), 401, [invalid(opaque.wire)])
         check_problem(opaque.wire.post(token), 401, [invalid(opaque.wire)])
 
 
-def test_an_active_token_may_have_expired_or_lack_a_scope(opaque: Served) -> None:
+def test_active_token_may_be_expired_or_lack_a_scope(opaque: Served) -> None:
     opaque.main.active[opaque_token("late")] = {**ACTIVE, "exp": 1}
     late = opaque.wire.get("/post", opaque_token("late"))
     check_problem(late, 401, [invalid(opaque.wire, expired=True)])
@@ -723,7 +723,7 @@ def test_an_active_token_may_have_expired_or_lack_a_scope(opaque: Served) -> Non
     check_problem(opaque.wire.post(opaque_token("reader")), 403, [insufficient(opaque.wire, "posts:write")])
 
 
-def test_a_refused_token_is_not_asked_about_again_at_once(opaque: Served) -> None:
+def test_refusal_of_an_opaque_token_is_cached(opaque: Served) -> None:
     before = opaque.main.count(INTROSPECTION)
     for _ in range(20):
         assert opaque.wire.get("/post", opaque_token("unknown")).status == 401
@@ -757,7 +757,7 @@ def answering(issuer: Issuer, reply: Reply) -> Iterator[None]:
         ("elsewhere", Reply.redirect("https://elsewhere.example/introspect")),
     ],
 )
-def test_what_the_issuer_cannot_tell_refuses_nobody(opaque: Served, name: str, reply: Reply) -> None:
+def test_failed_introspection_is_503(opaque: Served, name: str, reply: Reply) -> None:
     """503 without a challenge: a client would drop a good token. It is asked again next time."""
     token = opaque_token(f"failed-{name}")
     with answering(opaque.main, reply):
@@ -768,7 +768,7 @@ def test_what_the_issuer_cannot_tell_refuses_nobody(opaque: Served, name: str, r
     assert opaque.wire.get("/post", token).status == 200
 
 
-def test_the_issuer_is_asked_where_it_is_set_and_nowhere_else(opaque: Served) -> None:
+def test_redirect_of_the_introspection_endpoint_is_not_followed(opaque: Served) -> None:
     """A redirect would take the token, and our secret, elsewhere (the server's end has a look at who was asked)."""
     elsewhere = opaque.others[PLAIN]
     for status in (301, 302, 303, 307, 308):
@@ -778,13 +778,13 @@ def test_the_issuer_is_asked_where_it_is_set_and_nowhere_else(opaque: Served) ->
     assert opaque.main.count("/elsewhere") == 0
 
 
-def test_a_token_is_asked_about_as_it_was_sent(opaque: Served) -> None:
+def test_token_is_introspected_as_sent(opaque: Served) -> None:
     token = "0paque+/~._-c0ffee5ca1ab1e=="
     opaque.main.active[token] = ACTIVE
     assert opaque.wire.get("/token", token).body == b"Success: alice\n"
 
 
-def test_an_issuer_that_is_slow_to_tell_delays_nobody_else(opaque: Served) -> None:
+def test_slow_introspection_delays_no_other_request(opaque: Served) -> None:
     """It is asked once, however many come with the same token meanwhile."""
     release, token, known = threading.Event(), opaque_token("slow"), opaque_token("known")
     opaque.main.active[token] = opaque.main.active[known] = ACTIVE
@@ -807,7 +807,7 @@ def get_alone(daemon: Daemon, token: str) -> int:
         return wire.get("/post", token).status
 
 
-def test_a_jwt_is_not_asked_about(opaque: Served) -> None:
+def test_jwt_is_not_introspected(opaque: Served) -> None:
     """Whatever is wrong with it; and what is no token at all is not sent anywhere."""
     before = opaque.main.count(INTROSPECTION)
     plain = opaque.others[PLAIN]
@@ -824,7 +824,7 @@ def test_a_jwt_is_not_asked_about(opaque: Served) -> None:
     assert opaque.main.count(INTROSPECTION) == before
 
 
-def test_a_stranger_tells_no_scheme(opaque: Served) -> None:
+def test_forwarded_proto_of_an_untrusted_peer_is_ignored(opaque: Served) -> None:
     """Nobody is a trusted proxy there."""
     headers = (("X-Forwarded-Proto", "https"),)
     assert json.loads(opaque.wire.ask("GET", METADATA, headers=headers).body)["resource"] == opaque.wire.origin
@@ -860,7 +860,7 @@ IDP = 'issuer = "https://idp.example"\naudience = "x"\nclient_id = "x"\n'
         (f"listen = ['tcp:0']\napi.write = ['bearer']\n[[bearer]]\n{IDP}", ["listen", "plaintext-passwords"]),
     ],
 )
-def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, tables: str, words: list[str]) -> None:
+def test_unusable_settings_fail_the_start(tmp_path: Path, tables: str, words: list[str]) -> None:
     (tmp_path / "postd.toml").write_text(tables)
     line = refuse_here(tmp_path, "-c", "postd.toml", "-s", "memory:")
     assert all(word in line for word in words), line

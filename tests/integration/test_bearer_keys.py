@@ -254,7 +254,7 @@ def wait_until_told_of(served: Served, issuer: Issuer) -> list[str]:
 
 
 @pytest.mark.parametrize("name", USABLE)
-def test_keys_are_had(served: Served, name: str) -> None:
+def test_keys_are_fetched(served: Served, name: str) -> None:
     issuer = served.issuers[name]
     answer = served.try_token(issuer.token())
     assert (answer.status_code, answer.text) == (200, "Success: alice\n")
@@ -262,16 +262,16 @@ def test_keys_are_had(served: Served, name: str) -> None:
     check_refused(served.try_token(forged))
 
 
-def test_an_explicit_address_asks_for_no_metadata(served: Served) -> None:
+def test_explicit_jwks_uri_skips_discovery(served: Served) -> None:
     assert served.issuers["explicit"].count(DISCOVERY) == 0
 
 
-def test_broken_keys_cost_only_themselves(served: Served) -> None:
+def test_broken_keys_are_skipped(served: Served) -> None:
     (line,) = told_of(served, served.issuers["with broken keys"])
     assert "left out" in line
 
 
-def test_what_is_not_to_be_trusted_is_not_used(served: Served) -> None:
+def test_issuer_with_unusable_keys_is_503_and_logged_once(served: Served) -> None:
     """503 each, told once in one line, and nothing of it in the way of others."""
     names = [*UNUSABLE, "redirected to another host", "of another name"]
     with ThreadPoolExecutor(len(names)) as pool:
@@ -286,7 +286,7 @@ def test_what_is_not_to_be_trusted_is_not_used(served: Served) -> None:
     assert served.elsewhere.asked == []
 
 
-def test_an_unknown_key_is_fetched_within_the_request(served: Served) -> None:
+def test_unknown_key_id_fetches_keys_within_the_request(served: Served) -> None:
     """Rotation: the first token that is signed with the new key is good, and the next made-up one is held off."""
     issuer = served.issuers["rotating"]
     old = issuer.keys[0]
@@ -301,7 +301,7 @@ def test_an_unknown_key_is_fetched_within_the_request(served: Served) -> None:
     assert issuer.count(JWKS) == fetches + 1
 
 
-def test_a_flood_of_unknown_keys_is_held_off(served: Served) -> None:
+def test_flood_of_unknown_key_ids_is_rate_limited(served: Served) -> None:
     issuer = served.issuers["flooded"]
     good = issuer.token()
     assert served.try_token(good).status_code == 200
@@ -321,7 +321,7 @@ def test_a_flood_of_unknown_keys_is_held_off(served: Served) -> None:
     assert issuer.count(JWKS) - fetches <= 3
 
 
-def test_an_issuer_that_hangs_delays_nobody_else(served: Served) -> None:
+def test_hanging_issuer_delays_no_other_request(served: Served) -> None:
     """Not even those with tokens of its own whose keys are held; who waits for it gets what was asked for, once."""
     issuer = served.issuers["slow"]
     held = issuer.token()
@@ -353,7 +353,7 @@ def go_away(daemon: Daemon, token: str) -> None:
         client.sendall(f"GET /token HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
 
 
-def test_nobody_waits_for_ever(served: Served) -> None:
+def test_request_waits_3_s_for_keys_at_most(served: Served) -> None:
     """A token is refused after 3 s (auth.md, B20): before the keys are given up, which is after 5 s and told."""
     issuer = served.issuers["stuck"]
     assert served.try_token(issuer.token()).status_code == 200
@@ -363,7 +363,7 @@ def test_nobody_waits_for_ever(served: Served) -> None:
     assert served.try_token(issuer.token()).status_code == 200
 
 
-def test_held_keys_serve_while_the_issuer_is_down(served: Served) -> None:
+def test_held_keys_are_used_while_the_issuer_is_down(served: Served) -> None:
     issuer = served.issuers["leaving"]
     assert served.try_token(issuer.token()).status_code == 200
     issuer.stop()
@@ -372,7 +372,7 @@ def test_held_keys_serve_while_the_issuer_is_down(served: Served) -> None:
         assert served.try_token(issuer.token()).status_code == 200
 
 
-def test_an_issuer_that_is_down_at_start_is_waited_for(served: Served) -> None:
+def test_issuer_down_at_the_start_is_retried(served: Served) -> None:
     """The server starts without it; other schemes of the rule work, and so does the issuer as soon as it is there."""
     check_unavailable(served.try_token(served.absent.token()))
     posts = httpx.get(f"{served.daemon.url}/post").json()

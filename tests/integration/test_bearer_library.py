@@ -97,13 +97,13 @@ async def ask(method: str, url: str, token: str | None = None, **options: Any) -
     return answer.code, await answer.content(), answer.headers.getRawHeaders("WWW-Authenticate", [])
 
 
-def test_it_takes_few_lines() -> None:
+def test_protection_takes_few_lines() -> None:
     """They stand in the README, too."""
     assert len(inspect.getsource(protect).splitlines()) < LINES_MAX
 
 
 @ensureDeferred
-async def test_without_a_token(issuer: Issuer) -> None:
+async def test_missing_token_is_challenged(issuer: Issuer) -> None:
     async with serving(issuer) as url:
         assert await ask("GET", f"{url}/open") == (200, b"for all", [])
         for method in ("GET", "POST", "DELETE"):
@@ -112,7 +112,7 @@ async def test_without_a_token(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_with_a_token(issuer: Issuer) -> None:
+async def test_valid_token_is_accepted(issuer: Issuer) -> None:
     async with serving(issuer) as url:
         assert await ask("GET", f"{url}/api", issuer.token()) == (200, hello(issuer), [])
         assert await ask("GET", f"{url}/api/", issuer.token()) == (200, hello(issuer), [])
@@ -120,7 +120,7 @@ async def test_with_a_token(issuer: Issuer) -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("body", [b"a body", b"x" * 1_000_000])
-async def test_a_body_arrives(issuer: Issuer, body: bytes) -> None:
+async def test_request_body_reaches_the_resource(issuer: Issuer, body: bytes) -> None:
     """Also with the first token of all, while the keys are still on their way."""
     async with serving(issuer) as url:
         for _ in range(2):
@@ -129,7 +129,7 @@ async def test_a_body_arrives(issuer: Issuer, body: bytes) -> None:
 
 
 @ensureDeferred
-async def test_children(issuer: Issuer) -> None:
+async def test_child_resources_are_protected(issuer: Issuer) -> None:
     async with serving(issuer) as url:
         for _ in range(2):
             assert await ask("GET", f"{url}/api/child", issuer.token()) == (200, b"a child", [])
@@ -138,7 +138,7 @@ async def test_children(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_refused_token(issuer: Issuer) -> None:
+async def test_invalid_token_is_401(issuer: Issuer) -> None:
     refused = f'{CHALLENGE}, error="invalid_token", error_description="The access token is invalid"'
     expired = f'{CHALLENGE}, error="invalid_token", error_description="The access token expired"'
     async with serving(issuer) as url:
@@ -148,7 +148,7 @@ async def test_a_refused_token(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_missing_scope(issuer: Issuer) -> None:
+async def test_missing_scope_is_403(issuer: Issuer) -> None:
     forbidden = f'{CHALLENGE}, error="insufficient_scope", scope="api:write"'
     async with serving(issuer, read_scope="api:read", write_scope="api:write") as url:
         reader = issuer.token(scope="api:read")
@@ -159,7 +159,7 @@ async def test_a_missing_scope(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_an_opaque_token(issuer: Issuer) -> None:
+async def test_opaque_token_is_accepted(issuer: Issuer) -> None:
     issuer.active["an-opaque-token"] = issuer.claims()
     async with serving(issuer, introspection_endpoint=issuer.origin + INTROSPECTION) as url:
         assert await ask("GET", f"{url}/api", "an-opaque-token") == (200, hello(issuer), [])
@@ -167,7 +167,7 @@ async def test_an_opaque_token(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_the_issuer_was_never_up(issuer: Issuer) -> None:
+async def test_unreachable_issuer_is_503(issuer: Issuer) -> None:
     """It is no refusal, and nobody is to forget a good token for it; without one, all is as ever."""
     issuer.stop()
     async with serving(issuer) as url:
@@ -181,7 +181,7 @@ async def test_the_issuer_was_never_up(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_the_issuer_goes_away(issuer: Issuer) -> None:
+async def test_held_keys_outlive_the_issuer(issuer: Issuer) -> None:
     async with serving(issuer) as url:
         assert (await ask("GET", f"{url}/api", issuer.token()))[0] == 200
         issuer.stop()
@@ -189,7 +189,7 @@ async def test_the_issuer_goes_away(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_the_log_has_no_token_and_no_traceback(issuer: Issuer) -> None:
+async def test_log_has_no_token_and_no_traceback(issuer: Issuer) -> None:
     tokens = [issuer.token(), issuer.token(exp=1), "made-up"]
     with capturedLogs() as events:
         async with serving(issuer) as url:

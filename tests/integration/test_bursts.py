@@ -252,7 +252,7 @@ def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon],
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_burst_of_right_passwords_is_let_in(servers: Sequence[Daemon], scheme: str) -> None:
+def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme: str) -> None:
     """Of a program with many connections that has just been started: more than may fail, and none of them does."""
     name = next(NAMES)
     request = SCHEMES[scheme](servers[0])

@@ -32,7 +32,7 @@ def issuer() -> Iterator[Issuer]:
         yield made
 
 
-def test_an_issuer_as_it_should_be(tmp_path: Path, issuer: Issuer) -> None:
+def test_working_issuer_is_ok(tmp_path: Path, issuer: Issuer) -> None:
     keys = [*issuer.key_set()["keys"], Key.make("RS256", "c").jwk(use="enc")]
     issuer.replies["/jwks"] = Reply(json.dumps({"keys": keys}).encode())
     told = "a for RS256, b for ES256; left out: key 3 of 3: it is not for signatures (use)"
@@ -41,14 +41,14 @@ def test_an_issuer_as_it_should_be(tmp_path: Path, issuer: Issuer) -> None:
     assert check(tmp_path, f'issuer = "{issuer.issuer}"') == (0, [line], "")
 
 
-def test_an_issuer_without_a_key_that_fits(tmp_path: Path, issuer: Issuer) -> None:
+def test_issuer_without_usable_key_is_a_problem(tmp_path: Path, issuer: Issuer) -> None:
     code, lines, _ = check(
         tmp_path, f'issuer = "{issuer.issuer}"\njwks_uri = "{issuer.origin}/jwks"\nalgorithms = ["PS512"]'
     )
     assert (code, lines) == (1, [f"bearer {issuer.issuer}: {issuer.origin}/jwks, which has no key for PS512"])
 
 
-def test_what_is_wrong_with_each_of_several(tmp_path: Path, issuer: Issuer) -> None:
+def test_each_failing_issuer_is_reported(tmp_path: Path, issuer: Issuer) -> None:
     """One that is down, one whose document is another issuer's, and one with files that are not there."""
     with Issuer(AUDIENCE, path="/tenant") as down:
         pass
@@ -71,7 +71,7 @@ def test_what_is_wrong_with_each_of_several(tmp_path: Path, issuer: Issuer) -> N
     assert error == "postd: 3 things are wrong\n"
 
 
-def test_whoever_does_not_want_to_wait_need_not(tmp_path: Path, issuer: Issuer) -> None:
+def test_check_ends_on_ctrl_c(tmp_path: Path, issuer: Issuer) -> None:
     """Ctrl-C while issuers hang: one line."""
     issuer.replies[DISCOVERY] = Reply(before=threading.Event())
     tables = "".join(f'[[bearer]]\nissuer = "{url}"\naudience = "x"\n' for url in (issuer.issuer, f"{issuer.issuer}/b"))
@@ -88,7 +88,7 @@ def test_whoever_does_not_want_to_wait_need_not(tmp_path: Path, issuer: Issuer) 
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1)])
-def test_the_introspection_endpoint_is_asked(tmp_path: Path, issuer: Issuer, status: int, code: int) -> None:
+def test_introspection_endpoint_is_checked(tmp_path: Path, issuer: Issuer, status: int, code: int) -> None:
     """A wrong secret is noticed before anybody's token is refused for it."""
     (tmp_path / "secret").write_text("hush\n")
     endpoint = f"{issuer.origin}/introspect"

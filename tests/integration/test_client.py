@@ -115,7 +115,7 @@ offers_either = pytest.mark.parametrize("house", ["SHA-256", "MD5"], indirect=Tr
     ],
     indirect=["house"],
 )
-async def test_posts_by_each_scheme(scheme: str, house: House) -> None:
+async def test_client_writes_posts_with_each_scheme(scheme: str, house: House) -> None:
     async with PostClient(REACTOR, house.daemon.url, house.auth(scheme)) as posts:
         watch, first = await listen(posts)
         text = f"by {scheme}, größer\n世界 🚀"
@@ -135,7 +135,7 @@ async def test_posts_by_each_scheme(scheme: str, house: House) -> None:
 
 @ensureDeferred
 @offers_either
-async def test_digest_goes_on_when_its_nonce_has_died(house: House) -> None:
+async def test_client_renews_an_expired_digest_nonce(house: House) -> None:
     async with PostClient(REACTOR, house.daemon.url, Digest("alice", PASSWORD)) as posts:
         before = {status: house.daemon.log.count(f'" {status} ') for status in (201, 401)}
         ids = [await posts.add("a")]
@@ -150,7 +150,7 @@ async def test_digest_goes_on_when_its_nonce_has_died(house: House) -> None:
 @ensureDeferred
 @offers_sha_256
 @pytest.mark.parametrize("scheme", [Basic, Digest, FormLogin], ids=["Basic", "Digest", "form"])
-async def test_a_wrong_password_is_refused(scheme: Any, house: House) -> None:
+async def test_wrong_password_raises(scheme: Any, house: House) -> None:
     async with PostClient(REACTOR, house.daemon.url, scheme("alice", "wrong")) as posts:
         error = await error_of(posts.add("x"))
         assert isinstance(error, ProblemError | SignInError)
@@ -159,7 +159,7 @@ async def test_a_wrong_password_is_refused(scheme: Any, house: House) -> None:
 
 @ensureDeferred
 @offers_sha_256
-async def test_a_session_that_was_ended_is_begun_anew(house: House) -> None:
+async def test_client_signs_in_again_after_its_session_ended(house: House) -> None:
     async with PostClient(REACTOR, house.daemon.url, FormLogin("alice", PASSWORD)) as posts:
         watch, first = await listen(posts)
         await posts.add("before")
@@ -174,7 +174,7 @@ async def test_a_session_that_was_ended_is_begun_anew(house: House) -> None:
 
 @ensureDeferred
 @offers_either
-async def test_pages_by_digest_and_form(house: House) -> None:
+async def test_pages_are_read_with_digest_and_form(house: House) -> None:
     for auth, path in ((Digest("alice", PASSWORD), "/digest?a=b"), (FormLogin("alice", PASSWORD), "/home")):
         async with AuthClient(REACTOR, house.daemon.url, auth) as client:
             for _ in range(2):
@@ -216,7 +216,7 @@ class Breaking(ProxyFactory):
 
 
 @ensureDeferred
-async def test_a_post_over_a_connection_that_breaks_is_stored_once(tmp_path: Path) -> None:
+async def test_retried_post_is_stored_once(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         breaking = Breaking(daemon.port, breaks=2)
         port = REACTOR.listenTCP(0, breaking, interface="127.0.0.1")
@@ -233,7 +233,7 @@ async def test_a_post_over_a_connection_that_breaks_is_stored_once(tmp_path: Pat
 
 
 @ensureDeferred
-async def test_a_daemon_that_is_started_anew_is_listened_to_again(tmp_path: Path) -> None:
+async def test_watch_reconnects_to_a_restarted_daemon(tmp_path: Path) -> None:
     waits: list[str] = []
     daemon = Daemon(tmp_path)
     with daemon:
@@ -254,7 +254,7 @@ async def test_a_daemon_that_is_started_anew_is_listened_to_again(tmp_path: Path
 
 
 @ensureDeferred
-async def test_tls_is_verified(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+async def test_client_verifies_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     key, chain = certificate
     write_users(tmp_path, alice=PASSWORD)
     listen = f"ssl:0:privateKey={key}:certKey={chain}:interface=127.0.0.1"

@@ -82,7 +82,7 @@ class Watching:
         return self.process.wait(WAIT_MAX_S)
 
 
-def test_posts_from_a_shell(open_daemon: Daemon) -> None:
+def test_commands_list_add_update_and_delete_posts(open_daemon: Daemon) -> None:
     url = ("--url", open_daemon.url)
     assert run("add", HOSTILE, *url) == "added 1\n"
     assert run("add", "-", *url, "--json", stdin="two\n\n") == '{"id": 2}\n'
@@ -95,13 +95,13 @@ def test_posts_from_a_shell(open_daemon: Daemon) -> None:
     assert run("delete", "1", *url, status=1) == "postd: 404 Not Found: There is no post 1.\n"
 
 
-def test_what_is_no_server(open_daemon: Daemon, tmp_path: Path) -> None:
+def test_list_reports_connection_and_file_errors(open_daemon: Daemon, tmp_path: Path) -> None:
     assert "refused" in run("list", "--url", "http://127.0.0.1:1", status=1)
     line = run("list", "--url", open_daemon.url, "--bearer-file", str(tmp_path / "missing"), status=1)
     assert line == f"postd: {tmp_path}/missing: cannot be read: No such file or directory\n"
 
 
-def test_each_way_in(tmp_path: Path) -> None:
+def test_commands_sign_in_with_each_scheme(tmp_path: Path) -> None:
     with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
         issue_tokens(issuer)
         write_users(tmp_path, alice=PASSWORD)
@@ -143,7 +143,7 @@ def test_each_way_in(tmp_path: Path) -> None:
             assert PASSWORD not in daemon.log
 
 
-def test_watching_through_a_restart(tmp_path: Path) -> None:
+def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     with daemon:
         port = daemon.port
@@ -176,7 +176,7 @@ def test_watching_through_a_restart(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_watching_what_is_told_in_the_end() -> None:
+async def test_watch_prints_resets_and_reports_the_end() -> None:
     events = b'id: 4\n\nevent: reset\nid: 9\ndata: {}\n\nevent: added\nid: 10\ndata: {"id":3,"post":"a\\u0007b"}\n\n'
     answers: list[bytes | Cut] = [Cut(EVENT_STREAM + events), problem(401, "The session has ended.")]
     async with serving(lambda _: answers.pop(0)) as server:
@@ -194,7 +194,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def test_a_reader_that_goes_away_ends_a_list_quietly(open_daemon: Daemon) -> None:
+def test_list_ends_quietly_when_its_pipe_closes(open_daemon: Daemon) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     run("add", "x", "--url", open_daemon.url)

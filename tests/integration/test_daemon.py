@@ -21,7 +21,7 @@ from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD,
 JSON = {"Content-Type": "application/json"}
 
 
-def test_it_serves_and_says_where(tmp_path: Path) -> None:
+def test_ready_line_has_the_address(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         assert httpx.get(f"{daemon.url}/post").text == "[]\n"
         ready = [line for line in daemon.log.splitlines() if "postd ready" in line]
@@ -34,7 +34,7 @@ def test_it_serves_and_says_where(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_stop_is_clean_and_a_restart_has_the_posts(tmp_path: Path) -> None:
+def test_posts_outlive_a_restart(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         assert httpx.post(f"{daemon.url}/post", json={"post": "Grüße"}).headers["Location"] == "/post/1"
         etag = httpx.get(f"{daemon.url}/post").headers["ETag"]
@@ -46,7 +46,7 @@ def test_a_stop_is_clean_and_a_restart_has_the_posts(tmp_path: Path) -> None:
         assert httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"] == "/post/2"
 
 
-def test_it_writes_nowhere_but_its_store_and_log(tmp_path: Path) -> None:
+def test_daemon_writes_only_its_store_and_log(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         httpx.post(f"{daemon.url}/post", json={"post": "x"})
         names = {path.name for path in tmp_path.iterdir()}
@@ -54,7 +54,7 @@ def test_it_writes_nowhere_but_its_store_and_log(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "postd.db").stat().st_mode) == 0o600
 
 
-def test_a_settings_file(socket_folder: Path) -> None:
+def test_settings_file_is_applied(socket_folder: Path) -> None:
     (socket_folder / "conf").mkdir()
     (socket_folder / "conf" / "postd.toml").write_text(
         'listen = ["tcp:0:interface=127.0.0.1", "unix:p.sock"]\nstore = "sqlite:posts.db"\n[limits]\nbody = "1KiB"\n'
@@ -69,14 +69,14 @@ def test_a_settings_file(socket_folder: Path) -> None:
     assert not (socket_folder / "conf" / "p.sock").exists()
 
 
-def test_memory_leaves_nothing(tmp_path: Path) -> None:
+def test_memory_store_leaves_no_file(tmp_path: Path) -> None:
     with Daemon(tmp_path, "-s", "memory:") as daemon:
         assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
         assert httpx.get(f"{daemon.url}/post/1").status_code == 200
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
-def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_ssl_endpoint_serves(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
         context = ssl.create_default_context(cafile=str(cert))
@@ -98,7 +98,7 @@ def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
             tls.sendall(b"x" * 10_000)  # not reset: the connection lingers
 
 
-def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_bad_request_over_tls_closes_the_connection(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
         context = ssl.create_default_context(cafile=str(cert))
@@ -115,7 +115,7 @@ def test_a_bad_request_over_tls_ends_the_connection(tmp_path: Path, certificate:
             assert client.get(f"https://localhost:{daemon.port}/post").text == "[]\n"
 
 
-def test_the_proxy_protocol(tmp_path: Path) -> None:
+def test_haproxy_endpoint_serves(tmp_path: Path) -> None:
     with Daemon(tmp_path, listen="haproxy:tcp:0:interface=127.0.0.1") as daemon:
         with socket.create_connection(("127.0.0.1", daemon.port)) as client:
             client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -129,7 +129,7 @@ def test_the_proxy_protocol(tmp_path: Path) -> None:
     assert "127.0.0.1" in line
 
 
-def test_unix_socket_that_is_open_to_all_is_warned_of_where_its_peers_are_trusted(socket_folder: Path) -> None:
+def test_world_writable_unix_socket_of_trusted_peers_is_warned_of(socket_folder: Path) -> None:
     listen = ["unix:closed.sock", "unix:open.sock:mode=666"]
     settings = socket_folder / "postd.toml"
     settings.write_text(f"listen = {listen}")
@@ -143,7 +143,7 @@ def test_unix_socket_that_is_open_to_all_is_warned_of_where_its_peers_are_truste
     assert daemon.log.count("every user") == 2
 
 
-def test_in_the_background(tmp_path: Path) -> None:
+def test_daemon_runs_in_the_background(tmp_path: Path) -> None:
     """Twistd forks after the port is bound and before the store is opened."""
     assert run_postd(tmp_path, "-l", FREE_PORT, before=()).returncode == 0
     pid = int((tmp_path / "twistd.pid").read_text())
@@ -192,7 +192,7 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
         ("listen = ['tcp:0:interface=127.0.0.1', 'tcp:0']", ["postd.toml: listen: tcp:0: ", "open-writes"]),
     ],
 )
-def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
+def test_unusable_settings_fail_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
     # Not on port 8080: somebody may be trying the README there.
     (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
     line = refuse_here(tmp_path, "-c", "postd.toml")
@@ -201,7 +201,7 @@ def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path, toml: str, w
 
 @pytest.mark.parametrize("mode", [("--nodaemon", "--pidfile="), ("--pidfile=",)], ids=["foreground", "background"])
 @pytest.mark.parametrize("toml", ["colour = 1", "store = 'sqlite:no/such/folder/x.db'", "listen = ['tcp:0']"])
-def test_they_end_the_process_with_one_line(tmp_path: Path, mode: tuple[str, ...], toml: str) -> None:
+def test_unusable_settings_exit_with_one_line(tmp_path: Path, mode: tuple[str, ...], toml: str) -> None:
     (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
     check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), f"postd.toml: {toml.partition(' ')[0]}")
 
@@ -220,16 +220,16 @@ def test_they_end_the_process_with_one_line(tmp_path: Path, mode: tuple[str, ...
         (["--workers", "2", "--store", "memory:"], ["--workers: ", "memory:", "one process"]),
     ],
 )
-def test_options_that_cannot_be_used_end_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
+def test_unusable_options_fail_the_start(tmp_path: Path, options: list[str], words: list[str]) -> None:
     line = refuse_here(tmp_path, *options)
     assert all(word in line for word in words), line
 
 
-def test_so_do_they(tmp_path: Path) -> None:
+def test_unusable_options_exit_with_one_line(tmp_path: Path) -> None:
     check_refused(run_postd(tmp_path, "--listne", "tcp:0"), "option --listne not recognized", "--help")
 
 
-def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path) -> None:
+def test_stop_finishes_answers_and_logs_running_writes(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         statuses: list[int] = []
 
@@ -248,27 +248,27 @@ def test_a_stop_answers_the_writes_that_it_finishes_and_logs_them(tmp_path: Path
     assert '"POST /post HTTP/1.1" 201' in daemon.log
 
 
-def test_a_start_that_fails_leaves_no_socket_behind(socket_folder: Path) -> None:
+def test_failed_start_removes_its_sockets(socket_folder: Path) -> None:
     run_sql(socket_folder / "foreign.db", "CREATE TABLE customer (id)")
     check_refused(run_postd(socket_folder, "-l", "unix:p.sock", "-s", "sqlite:foreign.db"), "another program")
     check_refused(run_postd(socket_folder, "-l", "unix:p.sock", "-l", "tcp:x"))
     assert [path.name for path in socket_folder.iterdir()] == ["foreign.db"]
 
 
-def test_a_start_that_fails_makes_no_store(tmp_path: Path) -> None:
+def test_failed_start_creates_no_store(tmp_path: Path) -> None:
     check_refused(run_postd(tmp_path, "-l", "tcp:x"))
     check_refused(run_postd(tmp_path, "-l", "tcp:0:interface=0.0.0.0"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+def test_path_that_is_not_utf_8_works(tmp_path: Path) -> None:
     with Daemon(tmp_path, "-s", os.fsdecode(b"sqlite:a\xffb.db")) as daemon:
         assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
         assert r"a\xffb.db" in daemon.log
     assert {os.fsencode(path.name) for path in tmp_path.iterdir()} == {b"a\xffb.db", b"log"}
 
 
-def test_a_backup_restored_under_a_running_server(tmp_path: Path) -> None:
+def test_backup_restored_under_a_running_server_is_served(tmp_path: Path) -> None:
     store, backup = tmp_path / "postd.db", tmp_path / "backup.db"
     with Daemon(tmp_path) as daemon:
         httpx.post(f"{daemon.url}/post", json={"post": "in the backup"})
@@ -286,27 +286,27 @@ def test_a_backup_restored_under_a_running_server(tmp_path: Path) -> None:
         assert [post["post"] for post in httpx.get(f"{daemon.url}/post").json()] == ["in the backup", "new"]
 
 
-def test_open_writes_can_be_asked_for(tmp_path: Path) -> None:
+def test_insecure_open_writes_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text('insecure = ["open-writes"]')
     with Daemon(tmp_path, "-c", "postd.toml", listen="tcp:0") as daemon:
         assert httpx.get(f"http://127.0.0.1:{daemon.port}/post").status_code == 200
 
 
-def test_a_taken_port_ends_the_start(tmp_path: Path) -> None:
+def test_taken_port_fails_the_start(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         for mode in (("--nodaemon", "--pidfile="), ("--pidfile=",)):
             result = run_postd(tmp_path, "-l", f"tcp:{daemon.port}:interface=127.0.0.1", before=mode)
             check_refused(result, "--listen", str(daemon.port), "Address already in use")
 
 
-def test_an_unfit_store_ends_the_start(tmp_path: Path) -> None:
+def test_unusable_store_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database\n" * 1000)
     run_sql(tmp_path / "foreign.db", "CREATE TABLE customer (id)")
     for name, why in (("text.db", "not an SQLite database"), ("foreign.db", "another program")):
         check_refused(run_postd(tmp_path, "-l", FREE_PORT, "-s", f"sqlite:{name}"), "--store", name, why)
 
 
-def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
+def test_locked_store_is_retried(tmp_path: Path) -> None:
     with Daemon(tmp_path):
         pass
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -327,7 +327,7 @@ def test_a_locked_store_is_waited_for(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_store_that_turns_out_unfit_when_its_lock_is_gone_ends_the_start(tmp_path: Path) -> None:
+def test_locked_store_that_turns_out_unusable_fails_the_start(tmp_path: Path) -> None:
     run_sql(tmp_path / "postd.db", "CREATE TABLE customer (id)")
     with ExitStack() as daemon_and_lock:
         lock = daemon_and_lock.enter_context(ExitStack())
@@ -342,14 +342,14 @@ def test_a_store_that_turns_out_unfit_when_its_lock_is_gone_ends_the_start(tmp_p
     assert "Traceback" not in daemon.log
 
 
-def test_help_tells_what_there_is() -> None:
+def test_help_lists_the_options() -> None:
     result = subprocess.run([TWISTD, "postd", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     for word in ("--config=", "--listen=", "--store=", "http://127.0.0.1:8080/", "sqlite:PATH"):
         assert word in result.stdout
     assert result.stderr == ""
 
 
-def test_listing_plugins_imports_nothing_of_ours() -> None:
+def test_listing_plugins_does_not_import_postd() -> None:
     script = (
         "import sys; from twisted.plugin import getPlugins; from twisted.application.service import IServiceMaker;"
         "assert 'postd' in {plugin.tapname for plugin in getPlugins(IServiceMaker)};"

@@ -129,13 +129,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield daemon
 
 
-def test_a_change_on_any_worker_reaches_every_listener(daemon: Daemon) -> None:
+def test_change_on_any_worker_reaches_every_stream(daemon: Daemon) -> None:
     with clients_of_each(daemon) as clients:
         # With 8 connections some go to each of the workers.
         listen_and_write([daemon.url] * 8, clients)
 
 
-def test_a_change_on_any_node_reaches_every_listener(tmp_path: Path) -> None:
+def test_change_on_any_node_reaches_every_stream(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as redis, ExitStack() as closing:
         nodes = [closing.enter_context(serve(tmp_path / name, redis.url)) for name in ("one", "two")]
         for node in nodes:
@@ -145,7 +145,7 @@ def test_a_change_on_any_node_reaches_every_listener(tmp_path: Path) -> None:
         same_post_through(writers)
 
 
-def test_over_a_restart_and_kill_9_nothing_is_missed_and_nothing_told_twice(tmp_path: Path) -> None:
+def test_resumed_stream_has_each_event_once_over_restart_and_kill_9(tmp_path: Path) -> None:
     seen: list[tuple[str, int, Any]] = []
     last = None
     for round_ in range(3):
@@ -165,7 +165,7 @@ def test_over_a_restart_and_kill_9_nothing_is_missed_and_nothing_told_twice(tmp_
     assert "Traceback" not in daemon.log
 
 
-def test_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_streams_do_not_delay_a_stop(tmp_path: Path) -> None:
     with Daemon(tmp_path, *TWO) as daemon, ExitStack() as closing:
         listeners = [closing.enter_context(listening(daemon.url)) for _ in range(6)]
         start = time.monotonic()
@@ -174,7 +174,7 @@ def test_streams_do_not_hold_up_the_end(tmp_path: Path) -> None:
         assert all(listener.ends_whole() for listener in listeners)
 
 
-def test_a_token_that_ends_ends_the_stream(tmp_path: Path) -> None:
+def test_expired_token_ends_its_stream(tmp_path: Path) -> None:
     with Issuer("https://posts.example", Key.make("ES256", "the-key")) as issuer:
         settings = '[api]\nread = ["bearer"]\nwrite = ["open"]\n' + bearer_table(issuer, leeway="0s")
         (tmp_path / "postd.toml").write_text(settings)
@@ -206,12 +206,12 @@ def same_post_through(clients: list[httpx.Client]) -> None:
         assert add(client, "another", "key-1").status_code == 422
 
 
-def test_the_same_post_is_stored_once_by_all_workers(daemon: Daemon) -> None:
+def test_idempotency_key_is_shared_by_all_workers(daemon: Daemon) -> None:
     with clients_of_each(daemon) as clients:
         same_post_through(clients)
 
 
-def test_a_key_outlives_kill_9_in_the_middle_of_a_write(tmp_path: Path) -> None:
+def test_idempotency_key_outlives_kill_9_during_a_write(tmp_path: Path) -> None:
     """What may have happened to a request that got no answer, the same request tells."""
     for n in range(3):
         with Daemon(tmp_path) as daemon:

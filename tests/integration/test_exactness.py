@@ -123,7 +123,7 @@ def check_refused(answer: Received, status: int) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_program_is_told_as_a_program_what_was_wrong(daemon: Daemon, name: str) -> None:
+def test_refusal_by_the_api_is_problem_json(daemon: Daemon, name: str) -> None:
     sent, status = REFUSED[name]
     answer = Received.decode(talk(daemon, sent + HIDDEN))
     check_refused(answer, status)
@@ -135,7 +135,7 @@ def test_a_program_is_told_as_a_program_what_was_wrong(daemon: Daemon, name: str
 
 
 @pytest.mark.parametrize("name", REFUSED_TO_A_PAGE)
-def test_a_person_is_told_in_plain_text(daemon: Daemon, name: str) -> None:
+def test_refusal_on_a_page_is_plain_text(daemon: Daemon, name: str) -> None:
     sent, status = REFUSED_TO_A_PAGE[name]
     answer = Received.decode(talk(daemon, sent))
     check_refused(answer, status)
@@ -144,14 +144,14 @@ def test_a_person_is_told_in_plain_text(daemon: Daemon, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_answer_is_not_lost_when_more_comes_in(daemon: Daemon, name: str) -> None:
+def test_refusal_is_received_while_more_input_arrives(daemon: Daemon, name: str) -> None:
     """RFC 9112 §9.6: closed at once, with input that nobody has read, the connection would be reset."""
     sent, status = REFUSED[name]
     assert Received.decode(talk(daemon, sent, UNREAD)).status == status
     assert Received.decode(talk(daemon, sent + UNREAD)).status == status
 
 
-def test_a_refused_client_is_let_go_soon_though_it_never_closes(daemon: Daemon) -> None:
+def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
         client.sendall(b"GET  / HTTP/1.1\r\n\r\n")
         while client.recv(65536):
@@ -162,7 +162,7 @@ def test_a_refused_client_is_let_go_soon_though_it_never_closes(daemon: Daemon) 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_over_tls_it_is_the_same(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
+def test_refusal_over_tls_is_received(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
     """There is no half-closing there: the end is where the answer says."""
     sent, status = REFUSED[name]
     (port,) = re.findall(r"https://127\.0\.0\.1:([0-9]+)/;", daemon.log)
@@ -181,7 +181,7 @@ def test_over_tls_it_is_the_same(daemon: Daemon, certificate: tuple[Path, Path],
     check_refused(Received.decode(received), status)
 
 
-def test_what_is_right_is_answered_before_what_is_wrong(daemon: Daemon) -> None:
+def test_valid_pipelined_requests_are_answered_before_the_refusal(daemon: Daemon) -> None:
     received = talk(daemon, b"GET /post/9007 HTTP/1.1\r\nHost: localhost\r\n\r\nGET  / HTTP/1.1\r\n\r\n" + HIDDEN)
     assert re.findall(rb"^HTTP/1\.1 ([0-9]{3}) ", received, re.MULTILINE) == [b"404", b"400"]
 
@@ -197,13 +197,13 @@ def test_what_is_right_is_answered_before_what_is_wrong(daemon: Daemon) -> None:
         b"\r\nGET /post HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
 )
-def test_the_last_request_of_a_connection(daemon: Daemon, sent: bytes) -> None:
+def test_connection_close_ends_the_connection(daemon: Daemon, sent: bytes) -> None:
     answer = Received.decode(talk(daemon, sent + HIDDEN))
     assert answer.status == 200
     assert answer.fields["connection"] == "close"
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(daemon: Daemon) -> None:
+def test_expect_100_continue_is_answered(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
         client.sendall(POST + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 16\r\n\r\n")
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -236,7 +236,7 @@ def with_httpx(url: str) -> Iterable[str]:
         yield client.post(f"{url}/post", content=chunks, headers={"Content-Type": "application/json"}).text
 
 
-def test_clients_as_they_are_are_understood(daemon: Daemon) -> None:
+def test_real_clients_are_understood(daemon: Daemon) -> None:
     before = len(httpx.get(f"{daemon.url}/post").json())
     added = 0
     for client in (with_requests, with_httpx):

@@ -67,7 +67,7 @@ READERS: dict[str, Read] = {"requests": read_with_requests, "httpx": read_with_h
 
 @pytest.mark.parametrize("client", READERS)
 @pytest.mark.parametrize("count", [40, SNAPSHOT_MAX])
-def test_a_client_that_asks_for_it_is_sent_it(daemon: Daemon, client: str, count: int) -> None:
+def test_accepted_gzip_is_sent(daemon: Daemon, client: str, count: int) -> None:
     fill(daemon, count)
     headers, posts = READERS[client](f"{daemon.url}/post")
     assert posts == expected(count)
@@ -82,7 +82,7 @@ def test_a_client_that_asks_for_it_is_sent_it(daemon: Daemon, client: str, count
 
 
 @pytest.mark.parametrize("client", READERS)
-def test_a_long_list_is_streamed_with_it_and_then_kept(daemon: Daemon, client: str) -> None:
+def test_long_list_is_streamed_with_gzip_then_cached(daemon: Daemon, client: str) -> None:
     count = SNAPSHOT_MAX + 1000 + list(READERS).index(client)  # not the last one's list
     fill(daemon, count)
     lengths = []
@@ -99,7 +99,7 @@ def test_a_long_list_is_streamed_with_it_and_then_kept(daemon: Daemon, client: s
 
 
 @pytest_twisted.ensureDeferred
-async def test_treq_is_sent_it_too(daemon: Daemon) -> None:
+async def test_treq_decodes_gzip(daemon: Daemon) -> None:
     fill(daemon, 40)
     answer = await treq.get(f"{daemon.url}/post")
     etag = answer.headers.getRawHeaders("ETag", [""])[0]

@@ -64,7 +64,7 @@ def test_page_of_another_host_reads_and_writes_nothing_on_loopback(tmp_path: Pat
     assert EVIL not in daemon.log
 
 
-def test_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
+def test_each_kind_of_listener_checks_hosts(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     """Only what is bound to loopback has the automatic rule, and through it the admin listener."""
     key, cert = certificate
     listen = [
@@ -97,7 +97,7 @@ def test_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path])
         assert sum(float(count) for labels, count in counted if 'status="421"' in labels) == 3
 
 
-def test_trusted_proxy_is_answered_for_any_host(tmp_path: Path) -> None:
+def test_trusted_proxy_may_use_any_host(tmp_path: Path) -> None:
     settings = f'listen = ["{FREE_PORT}"]\ntrusted_proxies = ["127.0.0.9"]\n'
     with start(tmp_path, settings) as daemon:
         for source, status in (("127.0.0.9", 200), ("127.0.0.1", 421)):
@@ -138,7 +138,7 @@ def test_reload_changes_hosts_of_open_connections(socket_folder: Path, workers: 
         assert client.get(f"http://127.0.0.1:{admin}/healthz").status_code == 421
 
 
-def test_command_tells_a_refusal_in_one_line(tmp_path: Path) -> None:
+def test_command_reports_a_refused_host_in_one_line(tmp_path: Path) -> None:
     with start(tmp_path, f'listen = ["{FREE_PORT}"]\nhosts = ["posts.example"]\n') as daemon:
         ended = forking.run([POSTD, "list", "--url", daemon.url])
     assert ended.returncode != 0

@@ -31,7 +31,7 @@ def talk(daemon: Daemon, data: bytes) -> bytes:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_script_with_treq(daemon: Daemon) -> None:
+async def test_treq_reads_and_writes_posts(daemon: Daemon) -> None:
     added = await treq.post(f"{daemon.url}/post", json={"post": "from treq"})
     assert added.code == 201
     location = added.headers.getRawHeaders("Location")[0]
@@ -44,7 +44,7 @@ async def test_a_script_with_treq(daemon: Daemon) -> None:
     assert (await treq.get(f"{daemon.url}{location}")).code == 404
 
 
-def test_head_tells_the_length(daemon: Daemon) -> None:
+def test_head_has_the_content_length(daemon: Daemon) -> None:
     got, head = httpx.get(f"{daemon.url}/post"), httpx.head(f"{daemon.url}/post")
     assert head.headers["Content-Length"] == got.headers["Content-Length"] == str(len(got.content))
 
@@ -66,7 +66,7 @@ def test_a_hundred_pipelined_requests_are_answered_in_order(daemon: Daemon) -> N
     assert places == sorted(places)
 
 
-def test_a_target_in_absolute_form(daemon: Daemon) -> None:
+def test_absolute_form_target_is_accepted(daemon: Daemon) -> None:
     for target, status in (
         ("http://localhost/post", b"200"),
         ("HTTP://x.localhost:80/post?limit=1", b"200"),
@@ -77,7 +77,7 @@ def test_a_target_in_absolute_form(daemon: Daemon) -> None:
         assert answer.startswith(b"HTTP/1.1 " + status)
 
 
-def test_a_client_that_has_said_its_last_gets_its_answers(daemon: Daemon) -> None:
+def test_half_closed_client_gets_its_responses(daemon: Daemon) -> None:
     post = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     post += b'Content-Length: 12\r\n\r\n{"post":"x"}'
     for request, answers in (
@@ -95,7 +95,7 @@ def test_a_client_that_has_said_its_last_gets_its_answers(daemon: Daemon) -> Non
         assert received.count(b"HTTP/1.1 20") == answers
 
 
-def test_a_body_over_the_limit_is_answered_before_it_is_sent(daemon: Daemon) -> None:
+def test_too_large_body_is_refused_before_it_is_sent(daemon: Daemon) -> None:
     for expect in (b"", b"Expect: 100-continue\r\n"):
         answer = talk(
             daemon,
@@ -107,7 +107,7 @@ def test_a_body_over_the_limit_is_answered_before_it_is_sent(daemon: Daemon) -> 
         assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["status"] == 413
 
 
-def test_a_client_that_sends_a_large_body_anyway_gets_its_answer(daemon: Daemon) -> None:
+def test_client_that_sends_a_too_large_body_gets_the_refusal(daemon: Daemon) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(100):
             yield b"x" * 16384
@@ -117,13 +117,13 @@ def test_a_client_that_sends_a_large_body_anyway_gets_its_answer(daemon: Daemon)
         assert httpx.post(url, content=content, headers=JSON).status_code == 413
 
 
-def test_other_clients_do_not_notice(daemon: Daemon) -> None:
+def test_large_bodies_do_not_disturb_other_clients(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port)) as rude:
         rude.sendall(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 50_000)
         assert httpx.get(f"{daemon.url}/post").status_code == 200
 
 
-def test_writes_from_many_clients_all_count(daemon: Daemon) -> None:
+def test_concurrent_writes_are_all_stored(daemon: Daemon) -> None:
     before = len(httpx.get(f"{daemon.url}/post").json())
 
     def add() -> None:
@@ -141,7 +141,7 @@ def test_writes_from_many_clients_all_count(daemon: Daemon) -> None:
     assert [post["id"] for post in posts] == sorted({post["id"] for post in posts})
 
 
-def test_a_lost_update_is_refused_to_all_but_one(daemon: Daemon) -> None:
+def test_concurrent_if_match_updates_succeed_once(daemon: Daemon) -> None:
     location = httpx.post(f"{daemon.url}/post", json={"post": "contended"}).headers["Location"]
     etag = httpx.get(f"{daemon.url}{location}").headers["ETag"]
     statuses: list[int] = []

@@ -346,21 +346,21 @@ def check_408(ending: Ending, limit_s: float, *, lingers_s: float = 0) -> None:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_that_is_not_there_in_time_is_answered_with_408(crowded: Crowded, name: str) -> None:
+def test_slow_head_is_408(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["head", name].result()
     assert ending.statuses == ([200, 408] if name == "behind another request" else [408])
     check_408(ending, HEADER_S, lingers_s=LINGER_S if "TLS" in name else 0)
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_not_there_in_time_is_answered_with_408(crowded: Crowded, name: str) -> None:
+def test_slow_body_is_408(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["body", name].result()
     assert ending.statuses == ([100, 408] if name == "asked for" else [408])
     check_408(ending, BODY_S, lingers_s=LINGER_S if "TLS" in name else 0)
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_a_connection_without_a_request_is_closed_without_a_word(crowded: Crowded, name: str) -> None:
+def test_idle_connection_is_closed_without_a_response(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["silent", name].result()
     assert ending.received == b""
     assert not ending.reset
@@ -368,14 +368,14 @@ def test_a_connection_without_a_request_is_closed_without_a_word(crowded: Crowde
 
 
 @pytest.mark.parametrize("name", UNFINISHED)
-def test_a_connection_that_never_comes_about_is_closed(crowded: Crowded, name: str) -> None:
+def test_unfinished_handshake_is_closed(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["unfinished", name].result()
     assert b"HTTP" not in ending.received
     assert ending.after_s < IDLE_S + OVER_S, ending.after_s
 
 
 @pytest.mark.parametrize("name", STALLS)
-def test_a_client_that_does_not_read_is_cut_off(crowded: Crowded, name: str) -> None:
+def test_client_that_does_not_read_is_aborted(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["stall", name].result()
     assert ending.reset or "UNIX" in name  # which knows but one way to end
     assert b"\r\n0\r\n\r\n" not in ending.received  # nobody takes it for the whole list
@@ -384,7 +384,7 @@ def test_a_client_that_does_not_read_is_cut_off(crowded: Crowded, name: str) -> 
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
-def test_who_sends_too_much_gets_the_answer_while_sending(crowded: Crowded, name: str) -> None:
+def test_client_that_sends_too_much_gets_the_refusal_while_sending(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["large", name].result()
     status, _ = TOO_LARGE[name]
     answer = decode_response(ending.received)
@@ -392,24 +392,24 @@ def test_who_sends_too_much_gets_the_answer_while_sending(crowded: Crowded, name
     assert ending.after_s < LINGER_S + OVER_S
 
 
-def test_each_request_of_a_connection_has_a_time_of_its_own(crowded: Crowded) -> None:
+def test_each_request_has_its_own_timeout(crowded: Crowded) -> None:
     assert crowded.endings["other", "heads one after the other"].result().after_s > 1.5 * HEADER_S
 
 
-def test_a_body_has_its_time_however_long_the_head_took(crowded: Crowded) -> None:
+def test_body_timeout_starts_after_the_head(crowded: Crowded) -> None:
     ending = crowded.endings["other", "body after a slow head"].result()
     assert ending.statuses == [201]
     assert ending.after_s > 1.5 * BODY_S
 
 
-def test_a_slow_but_steady_reader_gets_all(crowded: Crowded) -> None:
+def test_slow_steady_reader_gets_the_whole_response(crowded: Crowded) -> None:
     ending = crowded.endings["other", "steady reader"].result()
     assert ending.after_s > 2 * IDLE_S
     assert ending.received.count(TEXT.encode()) >= POSTS
     assert ending.received.endswith(b"\n]\n")
 
 
-def test_a_crowd_that_trickles_is_cut_and_others_do_not_notice(crowded: Crowded) -> None:
+def test_trickling_crowd_is_cut_off_without_effect_on_others(crowded: Crowded) -> None:
     endings = crowded.trickled.result()
     assert len(endings) == TRICKLERS
     for ending in endings:
@@ -419,12 +419,12 @@ def test_a_crowd_that_trickles_is_cut_and_others_do_not_notice(crowded: Crowded)
     assert latencies.median_s < 1, f"median {latencies.median_s} s, p99 {latencies.p99_s} s"
 
 
-def test_all_of_them_cost_bounded_memory(crowded: Crowded) -> None:
+def test_attacks_cost_bounded_memory(crowded: Crowded) -> None:
     """The lists alone would be some 60 MiB, the answers to the flood some 70."""
     assert crowded.grown_kib < 32 * 1024
 
 
-def test_the_log_tells_who_was_cut_and_of_no_trouble(crowded: Crowded) -> None:
+def test_log_counts_timeouts_and_has_no_traceback(crowded: Crowded) -> None:
     assert crowded.log.count(f'"GET /post/{POSTS} ') < FLOOD / 2  # of the flood only so many were answered
     assert crowded.log.count('" 408 ') >= TRICKLERS + len(HEADS) + len(BODIES)
     assert "Traceback" not in crowded.log
@@ -443,7 +443,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     assert "Traceback" not in daemon.log
 
 
-def test_connections_without_a_request_cost_little_and_are_not_bound_by_the_soft_limit_of_descriptors(
+def test_idle_connections_are_cheap_and_exceed_the_soft_descriptor_limit(
     roomy: Daemon,
 ) -> None:
     to = addresses_of(roomy)
@@ -488,7 +488,7 @@ def bounded(certificate: tuple[Path, Path]) -> Iterator[tuple[Daemon, Addresses]
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ssl", "haproxy", "unix"])
-def test_one_connection_more_is_closed_at_once_and_the_others_go_on(
+def test_connection_over_the_limit_is_closed_at_once(
     bounded: tuple[Daemon, Addresses], kind: str
 ) -> None:
     _, to = bounded
@@ -507,7 +507,7 @@ def test_one_connection_more_is_closed_at_once_and_the_others_go_on(
         assert all(map(get, clients))
 
 
-def test_the_log_tells_at_most_once_a_minute_that_there_were_too_many(bounded: tuple[Daemon, Addresses]) -> None:
+def test_connection_limit_is_logged_once_a_minute(bounded: tuple[Daemon, Addresses]) -> None:
     daemon, to = bounded
     with ExitStack() as open_ones:
         for _ in range(CONNECTIONS):
@@ -543,7 +543,7 @@ def open_streams(port: int, count: int, source: str, before: bytes = b"") -> lis
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_event_streams_of_one_address_leave_room_for_others(tmp_path: Path, workers: str) -> None:
+def test_streams_of_one_address_leave_connections_for_others(tmp_path: Path, workers: str) -> None:
     most = EACH_WORKERS // 2 * int(workers)
     (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
     with Daemon(tmp_path, "-c", "postd.toml", "-w", workers) as daemon, ExitStack() as closed:
@@ -565,7 +565,7 @@ def test_event_streams_of_one_address_leave_room_for_others(tmp_path: Path, work
     assert len(refused) == int(workers)
 
 
-def test_clients_of_a_proxy_that_is_not_trusted_count_by_the_proxy_header(tmp_path: Path) -> None:
+def test_connections_through_haproxy_are_counted_by_client_address(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
     listen = "haproxy:tcp:0:interface=127.0.0.1"
     with Daemon(tmp_path, "-c", "postd.toml", listen=listen) as daemon, ExitStack() as closed:
@@ -581,7 +581,7 @@ def test_clients_of_a_proxy_that_is_not_trusted_count_by_the_proxy_header(tmp_pa
     assert "Traceback" not in daemon.log
 
 
-def test_each_worker_counts_its_own(tmp_path: Path) -> None:
+def test_connection_limit_applies_to_each_worker(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text(f"{TRUSTED}[limits]\nconnections = {EACH_WORKERS}\n")
     clients: list[socket.socket] = []
     with Daemon(tmp_path, "-c", "postd.toml", "--workers", "2") as daemon, closing_all(clients):
@@ -598,7 +598,7 @@ def test_each_worker_counts_its_own(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_where_there_are_too_few_descriptors_it_says_so_and_serves_as_many_as_it_can(tmp_path: Path) -> None:
+def test_too_few_descriptors_are_logged_and_lower_the_limit(tmp_path: Path) -> None:
     shell = ("/bin/sh", "-c", 'ulimit -n 256 && exec "$@"', "sh")
     clients: list[socket.socket] = []
     (tmp_path / "postd.toml").write_text(TRUSTED)
@@ -638,7 +638,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("setting", WRONG)
-def test_limits_that_cannot_be_used_are_refused(tmp_path: Path, setting: str) -> None:
+def test_unusable_limits_fail_the_start(tmp_path: Path, setting: str) -> None:
     (tmp_path / "postd.toml").write_text(f"[limits]\n{setting}\n")
     key = setting.partition(" ")[0]
     with pytest.raises(ConfigError, match=rf"^postd\.toml: limits\.{key}: [^\n]+$"):

@@ -102,7 +102,7 @@ def can(client: str, algorithms: str) -> bool:
         ("POST /post", {"post": "Grüße"}, 201),
     ],
 )
-def test_digest(offering: tuple[Daemon, str], name: str, asked: str, body: Any, status: int) -> None:
+def test_digest_authenticates(offering: tuple[Daemon, str], name: str, asked: str, body: Any, status: int) -> None:
     daemon, offered = offering
     method, path = asked.split()
     with DIGEST_CLIENTS[name]("alice", PASSWORD) as client:
@@ -119,7 +119,7 @@ def test_digest(offering: tuple[Daemon, str], name: str, asked: str, body: Any, 
 
 
 @pytest.mark.parametrize("name", ["requests", "httpx", "aiohttp"])
-def test_digest_goes_on_with_the_nonce(offering: tuple[Daemon, str], name: str) -> None:
+def test_digest_client_reuses_the_nonce(offering: tuple[Daemon, str], name: str) -> None:
     """One request each from the second on: the counts go up."""
     url = offering[0].url
     with DIGEST_CLIENTS[name]("alice", PASSWORD) as client:
@@ -132,7 +132,7 @@ def test_digest_goes_on_with_the_nonce(offering: tuple[Daemon, str], name: str) 
     assert [first.status, second.status, third.status] == [200, 200, 201]
 
 
-def test_digest_recovers_by_itself_when_the_nonce_has_died(tmp_path: Path) -> None:
+def test_digest_client_recovers_from_an_expired_nonce(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
 
     def check_recovery(client: DigestClient, url: str) -> None:
@@ -165,7 +165,7 @@ class requests_and_others:  # noqa: N801 - a context manager, called as a functi
 
 
 @pytest.mark.parametrize("name", DIGEST_CLIENTS)
-def test_digest_with_a_wrong_password_ends(daemon: Daemon, name: str) -> None:
+def test_digest_client_gives_up_on_a_wrong_password(daemon: Daemon, name: str) -> None:
     """Nobody goes round in circles: a wrong response is never called stale."""
     with DIGEST_CLIENTS[name](name, "wrong") as client:
         try:
@@ -178,7 +178,7 @@ def test_digest_with_a_wrong_password_ends(daemon: Daemon, name: str) -> None:
             assert "stale" not in exchanges[-1].headers["www-authenticate"]
 
 
-def test_digest_with_a_name_in_utf_8(tmp_path: Path) -> None:
+def test_digest_accepts_a_utf_8_name(tmp_path: Path) -> None:
     write_users(tmp_path, jürgen=COLONS_AND_UTF_8)
     with serve(tmp_path) as daemon, DIGEST_CLIENTS["aiohttp"]("jürgen", COLONS_AND_UTF_8) as client:
         assert client.request("GET", f"{daemon.url}/digest")[-1].status == 200
@@ -218,12 +218,12 @@ def basic_with_urllib(url: str, user: str, password: str) -> str:
 
 
 @pytest.mark.parametrize("get", [basic_with_requests, basic_with_httpx, basic_with_aiohttp, basic_with_urllib])
-def test_basic(daemon: Daemon, get: Callable[[str, str, str], str]) -> None:
+def test_basic_authenticates(daemon: Daemon, get: Callable[[str, str, str], str]) -> None:
     assert get(f"{daemon.url}/basic", "alice", COLONS_AND_UTF_8) == SUCCESS
 
 
 @pytest_twisted.ensureDeferred
-async def test_basic_with_treq(daemon: Daemon) -> None:
+async def test_treq_authenticates_with_basic(daemon: Daemon) -> None:
     answer = await treq.get(f"{daemon.url}/basic", auth=("alice", COLONS_AND_UTF_8))
     assert (answer.code, await answer.text()) == (200, SUCCESS)
 
@@ -231,7 +231,7 @@ async def test_basic_with_treq(daemon: Daemon) -> None:
 # The form, with each client
 
 
-def test_the_form_with_requests(daemon: Daemon) -> None:
+def test_requests_signs_in_by_form(daemon: Daemon) -> None:
     with requests.Session() as session:
         form = session.get(f"{daemon.url}/", timeout=TIMEOUT_S)
         assert 'name="login_form"' in form.text
@@ -253,7 +253,7 @@ def test_the_form_with_requests(daemon: Daemon) -> None:
     assert see_home(daemon, cookie.value).headers["Location"] == "/"  # it is gone from the store, too
 
 
-def test_the_form_with_httpx(daemon: Daemon) -> None:
+def test_httpx_signs_in_by_form(daemon: Daemon) -> None:
     with httpx.Client(base_url=daemon.url, follow_redirects=True) as client:
         home = client.post("/login", data={"username": "alice", "password": COLONS_AND_UTF_8})
         assert (home.url.path, home.text) == ("/home", SUCCESS)
@@ -261,7 +261,7 @@ def test_the_form_with_httpx(daemon: Daemon) -> None:
         assert dict(client.cookies) == {}
 
 
-def test_the_form_with_aiohttp(daemon: Daemon) -> None:
+def test_aiohttp_signs_in_by_form(daemon: Daemon) -> None:
     async def sign_in_and_out() -> list[str]:
         # It keeps no cookies of hosts that are only an address, unless it is told to.
         async with aiohttp.ClientSession(daemon.url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
@@ -273,7 +273,7 @@ def test_the_form_with_aiohttp(daemon: Daemon) -> None:
     assert asyncio.run(sign_in_and_out()) == ["/home", SUCCESS, "/"]
 
 
-def test_the_form_with_urllib(daemon: Daemon) -> None:
+def test_urllib_signs_in_by_form(daemon: Daemon) -> None:
     jar = CookieJar()
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     form = urlencode({"username": "alice", "password": COLONS_AND_UTF_8}).encode()
@@ -285,7 +285,7 @@ def test_the_form_with_urllib(daemon: Daemon) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_form_with_treq(daemon: Daemon) -> None:
+async def test_treq_signs_in_by_form(daemon: Daemon) -> None:
     client = HTTPClient(Agent(reactor))  # keeps cookies
     form = {"username": "alice", "password": COLONS_AND_UTF_8}
     home = await client.post(f"{daemon.url}/login", data=form, browser_like_redirects=True)
@@ -296,7 +296,7 @@ async def test_the_form_with_treq(daemon: Daemon) -> None:
     assert 'name="login_form"' in await out.text()
 
 
-def test_the_cookie_over_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_session_cookie_over_tls_is_secure(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     """It travels encrypted only, and TLS needs no acknowledgement on any address."""
     key, cert = certificate
     write_users(tmp_path, alice=PASSWORD)
@@ -308,7 +308,7 @@ def test_the_cookie_over_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> 
             assert client.get("/home").text == SUCCESS
 
 
-def test_the_form_refused_looks_the_same_for_all(daemon: Daemon) -> None:
+def test_refused_login_is_the_same_for_unknown_user_and_wrong_password(daemon: Daemon) -> None:
     answers = [
         sign_in(daemon, "alice", "wrong"),
         sign_in(daemon, "nobody", "wrong"),
@@ -332,7 +332,7 @@ def kill(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(("end", "algorithm"), [(stop, "SHA-256"), (kill, "MD5")])
-def test_a_nonce_outlives_the_process(tmp_path: Path, end: Callable[[Daemon], None], algorithm: str) -> None:
+def test_nonce_outlives_a_restart(tmp_path: Path, end: Callable[[Daemon], None], algorithm: str) -> None:
     write_users(tmp_path, alice=PASSWORD)
     alice = DigestUser("alice", PASSWORD, algorithm=algorithm)
     settings = f'users = "users"\ndigest.algorithms = ["{algorithm}"]'
@@ -351,7 +351,7 @@ def test_a_nonce_outlives_the_process(tmp_path: Path, end: Callable[[Daemon], No
         assert is_stale(alice.get(client, unused[:-4] + "AAAA", 1))
 
 
-def test_no_count_is_taken_twice_whoever_is_quicker(tmp_path: Path) -> None:
+def test_concurrent_uses_of_a_nonce_count_succeed_once(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     alice = DigestUser("alice", PASSWORD)
     with serve(tmp_path) as daemon, ThreadPoolExecutor(8) as pool, httpx.Client(base_url=daemon.url) as client:
@@ -362,7 +362,7 @@ def test_no_count_is_taken_twice_whoever_is_quicker(tmp_path: Path) -> None:
             assert all(is_stale(answer) for answer in tries if answer.status_code == 401)
 
 
-def test_credentials_are_good_for_one_address_and_method_only(daemon: Daemon) -> None:
+def test_digest_response_is_valid_for_one_target_and_method(daemon: Daemon) -> None:
     alice = DigestUser("alice", COLONS_AND_UTF_8)
     with httpx.Client(base_url=daemon.url) as client:
         moved = {"Authorization": alice.credentials(alice.nonce(daemon), 1)}
@@ -401,7 +401,7 @@ class Counter(threading.Thread):
                     self._enough.set()
 
 
-def test_no_count_is_taken_twice_after_a_kill_under_load(tmp_path: Path) -> None:
+def test_used_nonce_counts_outlive_kill_9_under_load(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     alice = DigestUser("alice", PASSWORD)
     accepted: list[tuple[str, int]] = []
@@ -424,7 +424,7 @@ def test_no_count_is_taken_twice_after_a_kill_under_load(tmp_path: Path) -> None
             assert alice.get(client, nonce, count + 2).status_code == 200
 
 
-def test_a_session_outlives_the_process_but_not_its_password(tmp_path: Path) -> None:
+def test_session_outlives_a_restart_but_not_its_password(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD, bob=PASSWORD)
     with serve(tmp_path) as daemon:
         alices, bobs = (sign_in(daemon, name, PASSWORD).cookies["session"] for name in ("alice", "bob"))
@@ -443,7 +443,7 @@ def test_a_session_outlives_the_process_but_not_its_password(tmp_path: Path) -> 
 # The user file, while the server runs
 
 
-def test_a_user_file_that_appears_is_taken_up(tmp_path: Path) -> None:
+def test_new_user_file_is_loaded(tmp_path: Path) -> None:
     with serve(tmp_path) as daemon:
         assert f"{tmp_path}/users: " in warnings_in(daemon)
         assert "no such user file yet" in warnings_in(daemon)
@@ -454,7 +454,7 @@ def test_a_user_file_that_appears_is_taken_up(tmp_path: Path) -> None:
         assert sign_in(daemon, "alice", PASSWORD).status_code == 302
 
 
-def test_a_changed_user_file_is_taken_up(tmp_path: Path) -> None:
+def test_changed_user_file_is_reloaded(tmp_path: Path) -> None:
     """All that a password once opened is shut when it is another one: sessions, and what Basic remembers."""
     users = tmp_path / "users"
     write_users(tmp_path, alice=PASSWORD, bob=PASSWORD)
@@ -477,7 +477,7 @@ def test_a_changed_user_file_is_taken_up(tmp_path: Path) -> None:
         assert client.get("/basic", auth=("bob", PASSWORD)).status_code == 401
 
 
-def test_a_broken_user_file_leaves_the_old_one_in_force(tmp_path: Path) -> None:
+def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
     users = tmp_path / "users"
     write_users(tmp_path, alice=PASSWORD)
     good = users.read_bytes()
@@ -529,7 +529,7 @@ def test_a_broken_user_file_leaves_the_old_one_in_force(tmp_path: Path) -> None:
         ("digest.algorithms = ['SHA-1']", "", ["postd.toml: digest.algorithms", '"SHA-256"']),
     ],
 )
-def test_what_could_never_work_ends_the_start(socket_folder: Path, settings: str, users: str, words: list[str]) -> None:
+def test_unusable_login_settings_fail_the_start(socket_folder: Path, settings: str, users: str, words: list[str]) -> None:
     (socket_folder / "users").write_text(users)
     (socket_folder / "postd.toml").write_text(f"users = 'users'\nlisten = ['unix:p.sock', '{FREE_PORT}']\n{settings}\n")
     line = refuse_here(socket_folder, "-c", "postd.toml")
@@ -538,7 +538,7 @@ def test_what_could_never_work_ends_the_start(socket_folder: Path, settings: str
     assert {path.name for path in socket_folder.iterdir()} == {"users", "postd.toml"}  # no socket, and no store
 
 
-def test_passwords_in_plain_text_end_the_start(tmp_path: Path) -> None:
+def test_plaintext_passwords_fail_the_start(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     (tmp_path / "postd.toml").write_text('insecure = ["open-writes"]\nusers = "users"')
     result = run_postd(tmp_path, "-c", "postd.toml", "-l", FREE_PORT, "-l", "tcp:0")
@@ -554,7 +554,7 @@ def test_passwords_in_plain_text_end_the_start(tmp_path: Path) -> None:
         'insecure = ["plaintext-passwords"]\napi.write = ["basic"]',
     ],
 )
-def test_passwords_in_plain_text_can_be_asked_for(tmp_path: Path, settings: str) -> None:
+def test_insecure_plaintext_passwords_are_allowed(tmp_path: Path, settings: str) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, f'users = "users"\n{settings}', listen="tcp:0") as daemon:
         answer = httpx.get(f"http://127.0.0.1:{daemon.port}/basic", auth=("alice", PASSWORD))
@@ -570,7 +570,7 @@ def check_words(text: str, *words: str) -> None:
         assert word in text
 
 
-def test_users_who_cannot_use_digest_are_named(tmp_path: Path) -> None:
+def test_users_without_digest_hash_are_warned_of(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD, bob=PASSWORD)
     users = tmp_path / "users"
     users.write_text("\n".join(line.rsplit(":", 1)[0] for line in users.read_text().splitlines()))
@@ -585,13 +585,13 @@ def test_users_who_cannot_use_digest_are_named(tmp_path: Path) -> None:
         assert httpx.get(f"{daemon.url}/digest", auth=httpx.DigestAuth("alice", PASSWORD)).text == SUCCESS
 
 
-def test_another_realm_takes_digest_away_and_says_so(tmp_path: Path) -> None:
+def test_changed_realm_disables_digest_with_a_warning(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, 'users = "users"\nrealm = "elsewhere"') as daemon:
         check_words(warnings_in(daemon), "no Digest", "realm 'elsewhere'", "alice", "postd user passwd")
 
 
-def test_rules_that_let_nobody_in_are_told(tmp_path: Path) -> None:
+def test_rules_without_users_are_warned_of(tmp_path: Path) -> None:
     with serve(tmp_path, 'api.write = ["basic"]') as daemon:
         assert "users is not set" in warnings_in(daemon)
         assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 401
@@ -616,7 +616,7 @@ def check_throttled(*answers: httpx.Response) -> None:
         assert "Set-Cookie" not in answer.headers
 
 
-def test_the_eleventh_try_has_to_wait_whatever_the_scheme(tmp_path: Path) -> None:
+def test_eleventh_failure_is_429_in_each_scheme(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD, bob=PASSWORD)
     with serve(tmp_path) as daemon:
         assert try_basic(daemon, "alice", PASSWORD).status_code == 200  # what is remembered is throttled, too
@@ -645,7 +645,7 @@ def test_the_eleventh_try_has_to_wait_whatever_the_scheme(tmp_path: Path) -> Non
         check_all()
 
 
-def test_the_throttle_counts_by_address(tmp_path: Path) -> None:
+def test_throttle_counts_by_address(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     settings = 'trusted_proxies = ["127.0.0.1"]\nthrottle = {failures = 4, address_failures = 8}'
     with serve(tmp_path, f'users = "users"\n{settings}') as daemon:
@@ -660,7 +660,7 @@ def test_the_throttle_counts_by_address(tmp_path: Path) -> None:
         check_throttled(try_basic(daemon, "alice", PASSWORD, "192.0.2.8"))
 
 
-def test_the_throttle_believes_no_stranger(tmp_path: Path) -> None:
+def test_throttle_ignores_forwarded_for_of_untrusted_peers(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, 'users = "users"\nthrottle.failures = 3') as daemon:
         for number in range(3):
@@ -669,7 +669,7 @@ def test_the_throttle_believes_no_stranger(tmp_path: Path) -> None:
         assert daemon.log.count("none of trusted_proxies") == 1
 
 
-def test_the_throttle_lets_go(tmp_path: Path) -> None:
+def test_throttle_ends_after_its_window(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, 'users = "users"\nthrottle = {failures = 2, window = "2s"}') as daemon:
         assert [try_basic(daemon, "alice", "wrong").status_code for _ in range(2)] == [401, 401]
@@ -682,7 +682,7 @@ def test_the_throttle_lets_go(tmp_path: Path) -> None:
 # What others notice, and what the log tells
 
 
-def test_others_are_answered_while_passwords_are_verified(tmp_path: Path) -> None:
+def test_password_verification_does_not_block_other_requests(tmp_path: Path) -> None:
     names = [f"user{number}" for number in range(30)]
     write_users(tmp_path, **dict.fromkeys(names, PASSWORD))
     with serve(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client, ThreadPoolExecutor(30) as pool:
@@ -697,7 +697,7 @@ def test_others_are_answered_while_passwords_are_verified(tmp_path: Path) -> Non
     assert max(waits) < 1
 
 
-def test_the_log_has_no_secret_in_it(tmp_path: Path) -> None:
+def test_log_has_no_secret(tmp_path: Path) -> None:
     users = tmp_path / "users"
     write_users(tmp_path, alice=PASSWORD)
     wrong = "wrong-but-near-the-right-one"

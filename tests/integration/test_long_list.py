@@ -39,7 +39,7 @@ def peak_memory_kib(daemon: Daemon) -> int:
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
-def test_it_is_whole_and_costs_bounded_memory(daemon: Daemon) -> None:
+def test_long_list_is_complete_with_bounded_memory(daemon: Daemon) -> None:
     httpx.get(f"{daemon.url}/post?limit=1")
     before = peak_memory_kib(daemon)
     slow = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(3)]
@@ -52,7 +52,7 @@ def test_it_is_whole_and_costs_bounded_memory(daemon: Daemon) -> None:
     assert peak_memory_kib(daemon) - before < 32 * 1024
 
 
-def test_others_are_served_meanwhile(daemon: Daemon) -> None:
+def test_long_list_does_not_block_other_requests(daemon: Daemon) -> None:
     done = threading.Event()
 
     def read_all() -> None:

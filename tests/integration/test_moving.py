@@ -104,7 +104,7 @@ class Writer(threading.Thread):
         self.join()
 
 
-def test_posts_are_moved_while_a_server_writes(store: Path) -> None:
+def test_export_and_import_work_while_a_server_writes(store: Path) -> None:
     folder = store.parent
     with Daemon(folder) as daemon, Writer(daemon.url) as writer:
         exported = postd(folder, "export")
@@ -126,7 +126,7 @@ def test_posts_are_moved_while_a_server_writes(store: Path) -> None:
     assert run_sql(folder / "backup.db", "SELECT max(id) FROM post") == [(in_backup,)]
 
 
-def test_a_backup_is_a_store_at_once(store: Path) -> None:
+def test_backup_is_a_usable_store(store: Path) -> None:
     folder = store.parent
     with Daemon(folder) as daemon:
         assert httpx.post(f"{daemon.url}/post", json={"post": "deleted"}).headers["Location"] == f"/post/{POSTS + 1}"
@@ -138,7 +138,7 @@ def test_a_backup_is_a_store_at_once(store: Path) -> None:
         assert httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"] == f"/post/{POSTS + 2}"
 
 
-def test_a_store_that_is_written_to_is_not_copied(store: Path) -> None:
+def test_copy_refuses_a_store_that_is_written_to(store: Path) -> None:
     with Daemon(store.parent) as daemon, Writer(daemon.url):
         run = postd(store.parent, "copy", "--to", "sqlite:copy.db")
     assert (run.returncode, run.stdout) == (1, b"")
@@ -146,7 +146,7 @@ def test_a_store_that_is_written_to_is_not_copied(store: Path) -> None:
     assert count_in(store.parent / "copy.db") == 0
 
 
-def test_posts_go_to_redis_and_back(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_posts_are_copied_to_redis_and_back(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = store.parent
     run_sql(store, "INSERT INTO post (post) VALUES ('gone')", f"DELETE FROM post WHERE id = {POSTS + 1}")
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
@@ -169,7 +169,7 @@ def test_posts_go_to_redis_and_back(store: Path, tmp_path_factory: pytest.TempPa
     ]
 
 
-def test_an_import_that_is_killed_while_it_gathers_leaves_nothing(store: Path) -> None:
+def test_import_killed_while_reading_leaves_nothing(store: Path) -> None:
     with running(store.parent, "import") as importing:
         assert importing.stdin
         importing.stdin.write(lines_of(POSTS + 1, POSTS // 2))  # far more than a pipe holds: most has been read
@@ -180,7 +180,7 @@ def test_an_import_that_is_killed_while_it_gathers_leaves_nothing(store: Path) -
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
 
 
-def test_an_import_that_is_killed_while_it_is_stored_leaves_all_or_nothing(store: Path) -> None:
+def test_import_killed_while_storing_leaves_all_or_nothing(store: Path) -> None:
     (store.parent / "lines").write_bytes(lines_of(POSTS + 1, POSTS))
     log = store.with_name("postd.db-wal")
     left = set()
@@ -199,7 +199,7 @@ def test_an_import_that_is_killed_while_it_is_stored_leaves_all_or_nothing(store
 
 
 @pytest.mark.parametrize("command", ["export", "import"])
-def test_ctrl_c_ends_what_waits_for_the_other_end_of_a_pipe(store: Path, command: str) -> None:
+def test_ctrl_c_ends_a_command_that_waits_for_a_pipe(store: Path, command: str) -> None:
     with running(store.parent, command) as process:
         assert process.stdin
         assert process.stdout
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_what_waits_for_the_other_end_of_a_pipe(store: Path, command
     assert count_in(store) == POSTS
 
 
-def test_ctrl_c_while_it_ends_by_ctrl_c_is_quiet(store: Path) -> None:
+def test_second_ctrl_c_is_quiet(store: Path) -> None:
     with running(store.parent, "import") as process:
         assert process.stdin
         assert process.stderr
@@ -230,7 +230,7 @@ def test_ctrl_c_while_it_ends_by_ctrl_c_is_quiet(store: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["export", "backup"])
-def test_a_file_that_is_cut_short_is_removed(store: Path, command: str) -> None:
+def test_interrupted_output_file_is_removed(store: Path, command: str) -> None:
     def begun() -> bool:
         return any(file.name.startswith(".postd-") and file.stat().st_size > 0 for file in store.parent.glob(".*"))
 
@@ -244,7 +244,7 @@ def test_a_file_that_is_cut_short_is_removed(store: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["export", "backup"])
-def test_a_file_for_which_there_is_no_room_is_removed(store: Path, command: str) -> None:
+def test_output_file_is_removed_when_the_disk_is_full(store: Path, command: str) -> None:
     def leave_no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, 1024 * 1024))
 

@@ -160,7 +160,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 # What it tells
 
 
-def test_health_readiness_and_numbers_are_on_the_admin_listener_alone(service: Operated) -> None:
+def test_health_readiness_and_metrics_are_on_the_admin_listener_only(service: Operated) -> None:
     health, ready, metrics = (service.ask_admin(path) for path in ADMIN)
     assert (health.status_code, health.text) == (200, "ok\n")
     assert (ready.status_code, ready.text) == (200, "store: ok\n")
@@ -175,7 +175,7 @@ def test_health_readiness_and_numbers_are_on_the_admin_listener_alone(service: O
         assert service.ask_admin(path).status_code == 404
 
 
-def test_numbers_are_what_clients_have_counted(service: Operated) -> None:
+def test_metrics_count_each_request(service: Operated) -> None:
     """To the last request, whichever worker it went to."""
     before = service.numbers()
     counted: Counter[tuple[str, str, str, str]] = Counter()
@@ -237,7 +237,7 @@ def test_numbers_are_what_clients_have_counted(service: Operated) -> None:
     assert total(after, "process_resident_memory_bytes") > 10_000_000
 
 
-def test_connections_and_listeners_are_counted_while_they_are_there(service: Operated) -> None:
+def test_connections_and_streams_are_counted_while_open(service: Operated) -> None:
     def there() -> tuple[float, float]:
         numbers = service.numbers()
         return total(numbers, "postd_connections"), total(numbers, "postd_event_listeners")
@@ -256,13 +256,13 @@ def test_connections_and_listeners_are_counted_while_they_are_there(service: Ope
 
 
 @pytest.mark.parametrize("service", ["2"], ids=["workers"], indirect=True)
-def test_numbers_never_go_back_when_a_worker_is_killed(service: Operated) -> None:
+def test_counters_never_decrease_when_a_worker_is_killed(service: Operated) -> None:
     for answer in service.each(lambda client: client.get("/post/1234567")):
         assert answer.status_code == 404
     seen = before = service.numbers()
-    ready = service.log.count("is ready, in the place of")
+    ready = service.log.count("is ready, replacing")
     os.kill(service.workers[1], signal.SIGKILL)
-    while service.log.count("is ready, in the place of") == ready or total(seen, "postd_workers") < 2:
+    while service.log.count("is ready, replacing") == ready or total(seen, "postd_workers") < 2:
         numbers = service.numbers()
         for key, value in seen.items():
             if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
@@ -282,7 +282,7 @@ def ids_in_log(service: Operated, id_: str) -> int:
     return len(re.findall(rf" id={re.escape(id_)}$", service.log, re.MULTILINE))
 
 
-def test_a_request_that_is_refused_has_the_name_that_it_came_with(service: Operated) -> None:
+def test_refused_request_keeps_its_request_id(service: Operated) -> None:
     for n, line in enumerate((b"X-Bad : x", b"Transfer-Encoding: gzip", b"Host: again", b"X-Long: " + b"x" * 20_000)):
         name = b"refused-%d-%d" % (n, time.monotonic_ns())
         with socket.create_connection(("127.0.0.1", service.port), timeout=START_MAX_S) as client:
@@ -294,7 +294,7 @@ def test_a_request_that_is_refused_has_the_name_that_it_came_with(service: Opera
 
 
 @pytest.mark.parametrize("path", ["/post", "/post/0", "/basic", "/", "/nothing"])
-def test_a_request_id_is_answered_and_logged(service: Operated, path: str) -> None:
+def test_request_id_is_returned_and_logged(service: Operated, path: str) -> None:
     given = f"trace.1-{path.strip('/') or 'root'}_{time.monotonic_ns()}~+=:@"
     answer = ask("GET", f"{service.url}{path}", headers={"X-Request-Id": given})
     assert answer.headers.get_list("X-Request-Id") == [given]
@@ -309,7 +309,7 @@ def test_a_request_id_is_answered_and_logged(service: Operated, path: str) -> No
     ["x" * 129, "two words", 'quoted"', "ümlaut", "", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"],
     ids=["long", "two words", "quoted", "not ASCII", "empty", "token"],
 )
-def test_what_is_no_request_id_is_not_taken_for_one(service: Operated, given: str) -> None:
+def test_invalid_request_id_is_replaced(service: Operated, given: str) -> None:
     answer = ask("GET", f"{service.url}/post", headers={b"X-Request-Id": given.encode()})
     (ours,) = answer.headers.get_list("X-Request-Id")
     assert re.fullmatch(r"[0-9a-f]+-[0-9a-f]+", ours)
@@ -317,7 +317,7 @@ def test_what_is_no_request_id_is_not_taken_for_one(service: Operated, given: st
     assert not given or f"id={given}" not in service.log
 
 
-def test_strict_transport_security_is_on_answers_over_tls_alone(service: Operated) -> None:
+def test_strict_transport_security_is_sent_over_tls_only(service: Operated) -> None:
     paths = ("/post", "/post/0", "/basic", "/", "/home", "/nothing", "/openapi.json")
     with connect(service.tls_url) as client:
         for path in paths:
@@ -332,7 +332,7 @@ def test_strict_transport_security_is_on_answers_over_tls_alone(service: Operate
 # What it takes up
 
 
-def test_a_rule_is_changed_while_it_serves(service: Operated) -> None:
+def test_reload_changes_an_access_rule(service: Operated) -> None:
     with connect(service.url) as kept:
         assert post(kept).status_code == 201
         with service.reloaded(service.settings(write="basic")):
@@ -343,7 +343,7 @@ def test_a_rule_is_changed_while_it_serves(service: Operated) -> None:
     assert service.statuses(post) == {201}
 
 
-def test_a_page_is_added_and_taken_away(service: Operated) -> None:
+def test_reload_adds_and_removes_a_page(service: Operated) -> None:
     with service.reloaded(service.settings(more='[[page]]\npath = "/added"\nschemes = ["basic"]')):
         assert service.statuses(lambda client: client.get("/added")) == {401}
         answers = service.each(lambda client: client.get("/added", auth=("bob", PASSWORD)))
@@ -351,7 +351,7 @@ def test_a_page_is_added_and_taken_away(service: Operated) -> None:
     assert service.statuses(lambda client: client.get("/added")) == {404}
 
 
-def test_the_throttle_is_changed_while_it_serves(service: Operated) -> None:
+def test_reload_changes_the_throttle(service: Operated) -> None:
     with service.reloaded(service.settings(more="[throttle]\nfailures = 1")):
         who = f"guesser{time.monotonic_ns()}", "wrong"
         assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
@@ -360,7 +360,7 @@ def test_the_throttle_is_changed_while_it_serves(service: Operated) -> None:
     assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
 
 
-def test_users_are_taken_up_and_those_who_are_signed_in_stay(service: Operated) -> None:
+def test_reload_adds_users_and_keeps_sessions(service: Operated) -> None:
     users = service.folder / "users"
     before = users.read_bytes()
     session = {"Cookie": f"session={sign_in(service, 'alice', PASSWORD).cookies['session']}"}
@@ -375,7 +375,7 @@ def test_users_are_taken_up_and_those_who_are_signed_in_stay(service: Operated) 
     assert service.statuses(lambda client: client.get("/basic", auth=("carol", PASSWORD))) == {401}
 
 
-def test_an_issuer_is_added_and_readiness_tells_of_its_keys(service: Operated) -> None:
+def test_reload_adds_an_issuer_and_readiness_waits_for_its_keys(service: Operated) -> None:
     with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
         token = {"Authorization": f"Bearer {issuer.token()}"}
         issuer.stop()
@@ -435,28 +435,28 @@ def check_refused(service: Operated, broken: str, word: str) -> None:
         assert total(numbers, "postd_reloads_total", **refused) == total(before, "postd_reloads_total", **refused) + 1
         lines = [line for line in service.log.splitlines() if "#error]" in line][errors:]
         assert len(lines) == 1, lines
-        assert "nothing is reloaded, the old stays in force: " in lines[0]
+        assert "reload failed, keeping the current settings: " in lines[0]
         assert word in lines[0]
     assert total(service.numbers(), "postd_last_reload_good") == 1
 
 
-def test_broken_settings_are_refused_in_a_line_and_the_old_stay(service: Operated) -> None:
+def test_reload_of_broken_settings_keeps_the_current_ones(service: Operated) -> None:
     check_refused(service, "wrokers = 2\n" + service.settings(), "wrokers")
 
 
 @pytest.mark.parametrize("service", ["1"], ids=["one"], indirect=True)
 @pytest.mark.parametrize("what", BROKEN)
-def test_whatever_is_broken_in_settings_is_named(service: Operated, what: str) -> None:
+def test_failed_reload_names_the_setting(service: Operated, what: str) -> None:
     make, word = BROKEN[what]
     check_refused(service, make(service), word)
 
 
-def test_a_user_file_that_is_broken_refuses_a_reload(service: Operated) -> None:
+def test_broken_user_file_fails_the_reload(service: Operated) -> None:
     users = service.folder / "users"
-    good, told = users.read_bytes(), service.log.count("nothing is reloaded")
+    good, told = users.read_bytes(), service.log.count("reload failed")
     users.write_bytes(b"what is this\n")
     service.reload()
-    service.wait_for("nothing is reloaded", told + 1)
+    service.wait_for("reload failed", told + 1)
     assert total(service.numbers(), "postd_last_reload_good") == 0
     assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
     users.write_bytes(good)
@@ -464,13 +464,13 @@ def test_a_user_file_that_is_broken_refuses_a_reload(service: Operated) -> None:
     assert total(service.numbers(), "postd_last_reload_good") == 1
 
 
-def test_what_takes_a_restart_is_told_and_the_rest_is_taken_up(service: Operated) -> None:
-    warnings = service.log.count("that takes a restart")
+def test_reload_applies_the_rest_when_a_setting_takes_a_restart(service: Operated) -> None:
+    warnings = service.log.count("restart to apply it")
     other = service.settings(write="basic").replace("workers = ", "store = 'sqlite:other.db'\nworkers = 1")
     with service.reloaded(other):
-        service.wait_for("that takes a restart", warnings + 2)
-        told = [line for line in service.log.splitlines() if "that takes a restart" in line][warnings:]
-        assert sorted(re.findall(r"(\w+) has changed", "\n".join(told))) == ["store", "workers"]
+        service.wait_for("restart to apply it", warnings + 2)
+        told = [line for line in service.log.splitlines() if "restart to apply it" in line][warnings:]
+        assert sorted(re.findall(r"(\w+) changed in the settings", "\n".join(told))) == ["store", "workers"]
         assert service.statuses(post) == {401}
         assert service.ask_admin("/readyz").status_code == 200
     assert not (service.folder / "other.db").exists()
@@ -499,7 +499,7 @@ def get(connection: http.client.HTTPConnection, path: str = "/post") -> int:
     return answer.status
 
 
-def test_a_certificate_is_taken_up_and_old_connections_go_on(service: Operated) -> None:
+def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) -> None:
     kept = tls_connection(service)
     assert get(kept) == 200
     ends = total(service.numbers(), "postd_tls_certificate_not_after_seconds")
@@ -520,7 +520,7 @@ def test_a_certificate_is_taken_up_and_old_connections_go_on(service: Operated) 
     kept.close()
 
 
-def test_a_key_of_another_certificate_is_refused_and_the_old_one_is_shown(service: Operated) -> None:
+def test_reload_refuses_a_key_of_another_certificate(service: Operated) -> None:
     key, certificate = service.folder / "key.pem", service.folder / "cert.pem"
     before = key.read_bytes(), certificate.read_bytes()
     make_certificate(service.folder)
@@ -540,7 +540,7 @@ def test_a_key_of_another_certificate_is_refused_and_the_old_one_is_shown(servic
     assert total(service.numbers(), "postd_last_reload_good") == 1
 
 
-def test_streams_end_in_order_when_rules_have_changed(service: Operated) -> None:
+def test_reload_of_changed_rules_ends_streams_in_order(service: Operated) -> None:
     with connect(service.url) as client:
         with client.stream("GET", "/post/events") as stream:
             lines = stream.iter_lines()
@@ -590,7 +590,7 @@ class Keeper(threading.Thread):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_answers_what_was_sent_and_waits_no_longer_than_its_grace(tmp_path: Path, workers: str) -> None:
+def test_stop_answers_pending_requests_within_its_grace(tmp_path: Path, workers: str) -> None:
     acknowledged: list[str] = []
     with Operated(tmp_path, workers) as daemon:
         daemon.reload(daemon.settings('shutdown_grace = "1s"'))
@@ -628,7 +628,7 @@ def test_a_stop_answers_what_was_sent_and_waits_no_longer_than_its_grace(tmp_pat
     assert "Traceback" not in daemon.log
 
 
-def test_who_has_a_connection_of_tls_and_does_not_read_holds_up_no_stop(tmp_path: Path) -> None:
+def test_tls_client_that_does_not_read_does_not_delay_a_stop(tmp_path: Path) -> None:
     """It has half a second for another request, and two for its own end; as in a pool, where nobody reads."""
     with Operated(tmp_path, "1") as daemon:
         daemon.reload(daemon.settings('shutdown_grace = "1h"'))
@@ -638,7 +638,7 @@ def test_who_has_a_connection_of_tls_and_does_not_read_holds_up_no_stop(tmp_path
     assert "cut off" not in daemon.log
 
 
-def test_a_stop_sends_what_slow_readers_have_not_read_yet(tmp_path: Path) -> None:
+def test_stop_sends_the_rest_to_slow_readers(tmp_path: Path) -> None:
     """However much of it the kernel has taken: what the log has as answered arrives."""
     with Daemon(tmp_path) as daemon, ExitStack() as closing_all:
         posts = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)"
@@ -669,7 +669,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def test_a_restart_with_a_socket_of_systemd_refuses_nobody(tmp_path: Path) -> None:
+def test_restart_with_a_systemd_socket_refuses_no_connection(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         through = (sys.executable, "-c", _ACTIVATE, str(held.fileno()))

@@ -39,7 +39,7 @@ def tags_of(daemon: Daemon) -> set[str]:
     return {httpx.get(f"{daemon.url}/post").headers["ETag"] for _ in range(ASKED)}
 
 
-def test_a_look_at_a_live_store_changes_nothing(daemon: Daemon) -> None:
+def test_check_does_not_change_a_live_store(daemon: Daemon) -> None:
     assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
     (daemon.folder / "broken").write_text("alice:secret\n")
     before = files_of(daemon.folder)
@@ -49,7 +49,7 @@ def test_a_look_at_a_live_store_changes_nothing(daemon: Daemon) -> None:
     assert files_of(daemon.folder) == before
 
 
-def test_a_session_that_is_revoked_ends_with_all_workers(daemon: Daemon) -> None:
+def test_revoked_session_ends_on_all_workers(daemon: Daemon) -> None:
     sessions = [sign_in(daemon, "alice", "secret").cookies["session"] for _ in range(2)]
     for session in sessions * ASKED:
         assert see_home(daemon, session).text == "Success: alice\n"
@@ -61,7 +61,7 @@ def test_a_session_that_is_revoked_ends_with_all_workers(daemon: Daemon) -> None
     assert postd(daemon.folder, "session", "list").stdout == b"no sessions\n"
 
 
-def test_a_backup_has_all_that_was_acknowledged_and_is_put_back_under_a_running_server(daemon: Daemon) -> None:
+def test_backup_has_all_acknowledged_posts_and_restores_under_a_running_server(daemon: Daemon) -> None:
     folder, url = daemon.folder, f"{daemon.url}/post"
     with Writer(daemon.url) as writer:
         while len(writer.added) < 20:
@@ -86,7 +86,7 @@ def test_a_backup_has_all_that_was_acknowledged_and_is_put_back_under_a_running_
     assert {post_id for (post_id,) in run_sql(folder / "before.db", "SELECT id FROM post")} == all_posts
 
 
-def test_an_older_backup_is_brought_up_to_date_once_under_a_running_server(daemon: Daemon) -> None:
+def test_older_backup_is_migrated_once_under_a_running_server(daemon: Daemon) -> None:
     older = daemon.folder / "older.db"
     make_older(older, 2)
     run_sql(older, "PRAGMA wal_checkpoint(TRUNCATE)")

@@ -71,7 +71,7 @@ def nodes(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield one, other
 
 
-def test_posts_are_the_same_on_each_node_at_once(nodes: tuple[Daemon, Daemon]) -> None:
+def test_post_is_visible_on_all_nodes_at_once(nodes: tuple[Daemon, Daemon]) -> None:
     places = set()
     with httpx.Client(base_url=nodes[0].url) as one, httpx.Client(base_url=nodes[1].url) as other:
         for n in range(20):
@@ -90,7 +90,7 @@ def test_posts_are_the_same_on_each_node_at_once(nodes: tuple[Daemon, Daemon]) -
     assert len(places) == 20
 
 
-def test_a_session_of_one_node_is_good_on_the_other_and_ends_on_both(nodes: tuple[Daemon, Daemon]) -> None:
+def test_session_is_shared_by_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
     one, other = nodes
     session = sign_in(one, "alice", USERS["alice"]).cookies["session"]
     assert see_home(other, session).text == "Success: alice\n"
@@ -100,7 +100,7 @@ def test_a_session_of_one_node_is_good_on_the_other_and_ends_on_both(nodes: tupl
     assert see_home(one, session).status_code == 302
 
 
-def test_a_count_of_a_nonce_is_good_once_over_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
+def test_nonce_count_is_valid_once_on_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
     one, other = nodes
     user = DigestUser("alice", USERS["alice"])
     nonce = user.nonce(one)
@@ -111,7 +111,7 @@ def test_a_count_of_a_nonce_is_good_once_over_all_nodes(nodes: tuple[Daemon, Dae
         assert user.get(there, nonce, 2).status_code == 401
 
 
-def test_failures_count_over_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
+def test_failures_are_counted_on_all_nodes_together(nodes: tuple[Daemon, Daemon]) -> None:
     for n in range(10):
         wrong = httpx.get(f"{nodes[n % 2].url}/basic", auth=("bob", f"wrong {n}"))
         assert wrong.status_code == 401
@@ -174,7 +174,7 @@ def wait_for_service(node: Daemon) -> None:
         time.sleep(0.02)
 
 
-def test_while_redis_is_away_everything_is_503_and_afterwards_all_is_well(tmp_path: Path) -> None:
+def test_unavailable_redis_is_503_until_it_returns(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as redis, serve(tmp_path / "node", redis.url) as node:
         httpx.post(f"{node.url}/post", json={"post": "before"})
         session = sign_in(node, "alice", USERS["alice"]).cookies["session"]
@@ -201,7 +201,7 @@ def test_while_redis_is_away_everything_is_503_and_afterwards_all_is_well(tmp_pa
         assert "Unhandled" not in node.log
 
 
-def test_redis_may_be_away_when_it_starts(tmp_path: Path) -> None:
+def test_start_without_redis_serves_503(tmp_path: Path) -> None:
     port, redis_port = free_port(), free_port()
     listen = f"tcp:{port}:interface=127.0.0.1"
     url = f"redis://:{SECRET}@127.0.0.1:{redis_port}"
@@ -221,7 +221,7 @@ def test_redis_may_be_away_when_it_starts(tmp_path: Path) -> None:
         assert SECRET not in node.log
 
 
-def test_a_refusal_that_comes_late_ends_the_start(tmp_path: Path) -> None:
+def test_late_refusal_by_redis_fails_the_start(tmp_path: Path) -> None:
     redis_port = free_port()
     node = serve(tmp_path / "node", f"redis://:wr0ng@127.0.0.1:{redis_port}", wait=False)
     with node:
@@ -233,7 +233,7 @@ def test_a_refusal_that_comes_late_ends_the_start(tmp_path: Path) -> None:
     assert node.log.count("\npostd: redis://:***@") == 1
 
 
-def test_a_store_that_refuses_us_ends_the_start_in_one_line(tmp_path: Path) -> None:
+def test_refusal_by_redis_fails_the_start_in_one_line(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis", f"requirepass {SECRET}", password=SECRET) as redis:
         place = f"127.0.0.1:{redis.port}"
         redis.ask("ACL", "SETUSER", "limited", "on", ">wr0ng", "~*", "+@all", "-hset")
@@ -250,7 +250,7 @@ def test_a_store_that_refuses_us_ends_the_start_in_one_line(tmp_path: Path) -> N
         assert redis.ask("DBSIZE") == 0
 
 
-def test_postd_check_looks_at_it_and_shows_no_password(tmp_path: Path) -> None:
+def test_check_of_redis_shows_no_password(tmp_path: Path) -> None:
     def check(url: str) -> tuple[int, str]:
         ended = run([POSTD, "check", "-s", url], tmp_path)
         assert SECRET.encode() not in ended.stdout + ended.stderr
@@ -268,7 +268,7 @@ def test_postd_check_looks_at_it_and_shows_no_password(tmp_path: Path) -> None:
     assert (status, "Connection refused" in told) == (1, True)
 
 
-def test_kill_9_of_a_node_loses_nothing_acknowledged(
+def test_kill_9_of_a_node_loses_no_acknowledged_post(
     redis: RedisServer, nodes: tuple[Daemon, Daemon], tmp_path: Path
 ) -> None:
     _, other = nodes

@@ -160,7 +160,7 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.mark.parametrize(("format_", "workers"), [("text", 1), ("json", 2)])
-def test_no_secret_is_left_behind(tmp_path: Path, issuer: Issuer, format_: str, workers: int) -> None:
+def test_no_secret_is_in_log_files_or_metrics(tmp_path: Path, issuer: Issuer, format_: str, workers: int) -> None:
     (tmp_path / "users").touch(0o600)
     (tmp_path / "users").write_bytes(set_account(b"", make_account("alice", PASSWORD, "postd")))
     (tmp_path / "secret").touch(0o600)

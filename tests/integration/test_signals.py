@@ -37,7 +37,7 @@ BLOCKED = (
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_signal_before_the_reactor_runs_ends_the_server_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_before_the_reactor_runs_stops_the_server_in_order(tmp_path: Path, number: signal.Signals) -> None:
     through = (sys.executable, "-c", EARLY.format(number=int(number)))
     with Daemon(tmp_path, wait=False, through=through) as daemon:
         assert daemon.process.wait(STOP_MAX_S) == -number
@@ -47,7 +47,7 @@ def test_signal_before_the_reactor_runs_ends_the_server_in_order(tmp_path: Path,
 
 
 @pytest.mark.parametrize("script", [IGNORED, BLOCKED], ids=["ignored", "blocked"])
-def test_inherited_signals_do_not_keep_the_server_from_reload_restart_of_workers_and_stop(
+def test_inherited_signal_mask_does_not_block_reload_restart_and_stop(
     tmp_path: Path, script: str
 ) -> None:
     with Daemon(tmp_path, "--workers", "2", through=(sys.executable, "-c", script)) as daemon:
@@ -56,7 +56,7 @@ def test_inherited_signals_do_not_keep_the_server_from_reload_restart_of_workers
         killed = daemon.workers[1]
         os.kill(killed, signal.SIGKILL)
         daemon.wait_for(f"worker 1 (process {killed}) ended: killed by SIGKILL")
-        daemon.wait_for("is ready, in the place of the one that ended")
+        daemon.wait_for("is ready, replacing the one that ended")
         workers = daemon.workers
         assert daemon.stop() == -signal.SIGTERM
         wait_for_end(*workers.values())

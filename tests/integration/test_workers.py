@@ -81,7 +81,7 @@ def wait_for_workers(daemon: Daemon, *, without: int) -> dict[int, int]:
     return daemon.workers
 
 
-def test_they_serve_and_say_so_once(tmp_path: Path) -> None:
+def test_workers_serve_and_ready_is_logged_once(tmp_path: Path) -> None:
     with Daemon(tmp_path, *TWO) as daemon:
         assert sorted(daemon.workers) == [1, 2]
         with clients_of_each(daemon) as clients:
@@ -97,7 +97,7 @@ def test_they_serve_and_say_so_once(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_post_written_through_one_is_seen_through_the_others_at_once(daemon: Daemon) -> None:
+def test_post_is_visible_on_all_workers_at_once(daemon: Daemon) -> None:
     with clients_of_each(daemon) as (first, second):
         for round_ in range(20):
             etag = second.get("/post").headers["ETag"]
@@ -114,7 +114,7 @@ def test_a_post_written_through_one_is_seen_through_the_others_at_once(daemon: D
             assert lost.status_code == 412
 
 
-def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(daemon: Daemon) -> None:
+def test_session_is_shared_by_all_workers(daemon: Daemon) -> None:
     with clients_of_each(daemon) as (first, second):
         session = {"Cookie": f"session={sign_in(daemon, 'alice', PASSWORD).cookies['session']}"}
         for client in (first, second):
@@ -124,7 +124,7 @@ def test_a_session_made_by_one_is_good_in_the_others_and_ends_in_all(daemon: Dae
             assert client.get("/home", headers=session).headers["Location"] == "/"
 
 
-def test_a_digest_count_is_good_once_whoever_is_asked(daemon: Daemon) -> None:
+def test_nonce_count_is_valid_once_on_all_workers(daemon: Daemon) -> None:
     alice = DigestUser("alice", PASSWORD)
     with clients_of_each(daemon) as clients:
         first, second = clients
@@ -145,7 +145,7 @@ def test_a_digest_count_is_good_once_whoever_is_asked(daemon: Daemon) -> None:
             assert statuses == [200, 401]
 
 
-def test_failed_logins_are_counted_together(tmp_path: Path, users: Path) -> None:
+def test_failures_are_counted_on_all_workers_together(tmp_path: Path, users: Path) -> None:
     (tmp_path / "postd.toml").write_text("workers = 2\n[throttle]\nfailures = 4\n")
     with (
         Daemon(tmp_path, "-c", "postd.toml", "-u", str(users)) as daemon,
@@ -159,7 +159,7 @@ def test_failed_logins_are_counted_together(tmp_path: Path, users: Path) -> None
             assert "Retry-After" in refused.headers
 
 
-def test_one_that_is_killed_is_replaced_and_the_service_goes_on(tmp_path: Path) -> None:
+def test_killed_worker_is_replaced_without_interruption(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text("workers = 2\n")
     with Daemon(tmp_path, "-c", "postd.toml") as daemon:
         (tmp_path / "postd.toml").write_text("workers = 'broken since'\n")
@@ -171,7 +171,9 @@ def test_one_that_is_killed_is_replaced_and_the_service_goes_on(tmp_path: Path) 
             after = wait_for_workers(daemon, without=before[round_])
             assert after[3 - round_] == before[3 - round_]
             daemon.wait_for(f"worker {round_} (process {after[round_]}) is ready")
-            assert f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; another follows" in daemon.log
+            assert (
+                f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; starting another" in daemon.log
+            )
         # None of the first ones is left: it is the others who answer.
         with clients_of_each(daemon) as clients:
             for client in clients:
@@ -179,7 +181,7 @@ def test_one_that_is_killed_is_replaced_and_the_service_goes_on(tmp_path: Path) 
         assert daemon.log.count("postd ready") == 1
 
 
-def test_what_python_says_when_it_dies_is_logged(tmp_path: Path) -> None:
+def test_crash_output_of_python_is_logged(tmp_path: Path) -> None:
     """Nobody reads the standard error of a worker but its parent."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setenv("PYTHONFAULTHANDLER", "1")
@@ -202,7 +204,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         assert httpx.get(f"{daemon.url}/post/1").json() == {"id": 1, "post": "x"}
 
 
-def test_a_stop_under_load_loses_nothing_and_leaves_nobody(tmp_path: Path) -> None:
+def test_stop_under_load_loses_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     acknowledged: dict[int, str] = {}
     with Daemon(tmp_path, *TWO) as daemon:
         enough = threading.Event()
@@ -229,7 +231,7 @@ HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/jso
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_lets_requests_finish_and_closes_connections_without_one(tmp_path: Path, workers: str) -> None:
+def test_stop_finishes_requests_and_closes_idle_connections(tmp_path: Path, workers: str) -> None:
     with Daemon(tmp_path, "--workers", workers) as daemon, ExitStack() as closing:
 
         def connect() -> socket.socket:
@@ -262,7 +264,7 @@ def finish(slow: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(socket_folder: Path, workers: str) -> None:
+def test_stop_finishes_requests_though_the_socket_file_is_gone(socket_folder: Path, workers: str) -> None:
     name = socket_folder / "socket"
     with (
         Daemon(socket_folder, "--workers", workers, listen=f"unix:{name}") as daemon,
@@ -280,7 +282,7 @@ def test_a_stop_lets_requests_finish_when_the_name_of_a_socket_is_gone(socket_fo
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(socket_folder: Path, workers: str) -> None:
+def test_background_daemon_keeps_its_unix_socket_until_it_has_stopped(socket_folder: Path, workers: str) -> None:
     """Twistd forks after the socket is bound, and the lock beside it has the number of who bound it."""
     name = socket_folder / "socket"
     assert run_postd(socket_folder, "-l", f"unix:{name}", "-w", workers, before=()).returncode == 0
@@ -308,7 +310,7 @@ def test_in_the_background_a_unix_socket_is_its_own_until_it_has_finished(socket
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stop_answers_those_whose_passwords_are_being_verified(tmp_path: Path, users: Path, workers: str) -> None:
+def test_stop_finishes_running_password_verifications(tmp_path: Path, users: Path, workers: str) -> None:
     with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon, ThreadPoolExecutor(16) as threads:
         logins = [threads.submit(sign_in, daemon, "alice", PASSWORD) for _ in range(16)]
         while not any(login.done() for login in logins):
@@ -324,7 +326,7 @@ def test_a_stop_answers_those_whose_passwords_are_being_verified(tmp_path: Path,
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_sighup_takes_users_up_and_ends_nobody(tmp_path: Path, users: Path, workers: str) -> None:
+def test_sighup_reloads_users_and_keeps_workers(tmp_path: Path, users: Path, workers: str) -> None:
     with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon:
         before = daemon.workers
         run_postd_user(users, "add", "bob", PASSWORD)
@@ -341,7 +343,7 @@ def test_sighup_takes_users_up_and_ends_nobody(tmp_path: Path, users: Path, work
         assert daemon.process.poll() is None
 
 
-def test_all_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
+def test_workers_serve_all_kinds_of_listeners(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     more = ["-l", f"ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", "-l", "unix:p.sock:mode=660"]
     more += ["-l", "haproxy:tcp:0:interface=127.0.0.1", "-l", "haproxy:unix:h.sock", "-l", "tcp6:0:interface=\\:\\:1"]
@@ -380,7 +382,7 @@ def check_proxied(client: socket.socket) -> None:
     assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_socket_of_systemd(tmp_path: Path) -> None:
+def test_workers_serve_a_systemd_socket(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/post"
         # What systemd does: the first socket is number 3, and the process that it is for is named.
@@ -409,7 +411,7 @@ def test_a_socket_of_systemd(tmp_path: Path) -> None:
         daemon.stop()
 
 
-def test_one_a_core(tmp_path: Path) -> None:
+def test_workers_0_is_one_a_core(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text("workers = 0\n")
     cores = len(os.sched_getaffinity(0))
     with Daemon(tmp_path, "-c", "postd.toml") as daemon:
@@ -417,7 +419,7 @@ def test_one_a_core(tmp_path: Path) -> None:
         assert httpx.get(f"{daemon.url}/post").status_code == 200
 
 
-def test_in_the_background(tmp_path: Path) -> None:
+def test_daemon_runs_in_the_background(tmp_path: Path) -> None:
     assert run_postd(tmp_path, *TWO, "-l", FREE_PORT, before=()).returncode == 0
     pid = int((tmp_path / "twistd.pid").read_text())
     daemon = Daemon(tmp_path)
@@ -459,7 +461,7 @@ def test_ctrl_c_is_quiet_while_workers_start(tmp_path: Path) -> None:
     assert "Traceback" not in daemon.log
 
 
-def test_a_store_that_turns_out_unfit_ends_them_all(tmp_path: Path) -> None:
+def test_store_that_turns_out_unusable_stops_all_workers(tmp_path: Path) -> None:
     run_sql(tmp_path / "postd.db", "CREATE TABLE customer (id)")
     with ExitStack() as daemon_and_lock:
         lock = daemon_and_lock.enter_context(ExitStack())
@@ -476,7 +478,7 @@ def test_a_store_that_turns_out_unfit_ends_them_all(tmp_path: Path) -> None:
     ]
 
 
-def test_newcomers_are_turned_away_while_the_last_request_is_finished(socket_folder: Path) -> None:
+def test_connections_are_refused_while_the_last_request_finishes(socket_folder: Path) -> None:
     with Daemon(socket_folder, *TWO, "-l", "unix:p.sock") as daemon:
         address = ("127.0.0.1", daemon.port)
         with socket.create_connection(address, timeout=STOP_MAX_S) as slow:

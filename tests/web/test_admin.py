@@ -1,11 +1,11 @@
-"""What the admin listeners answer."""
+"""The responses of the admin listeners."""
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from postd.monitoring.health import Report
-from postd.monitoring.tally import Numbers
+from postd.monitoring.health import Health
+from postd.monitoring.tally import Metrics
 from postd.web.admin import make_admin_root
 from tests.helpers import Response, make_site
 from tests.web.clients import ask_raw
@@ -14,31 +14,31 @@ from tests.web.clients import ask_raw
 def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") -> Response:
     clock = Clock()
 
-    def report() -> Deferred[Report]:
-        return succeed(Report(states or {}, Numbers(amounts={("connections",): 3})))
+    def check_health() -> Deferred[Health]:
+        return succeed(Health(states or {}, Metrics(gauges={("connections",): 3})))
 
-    site = make_site(make_admin_root(report), clock=clock)
+    site = make_site(make_admin_root(check_health), clock=clock)
     return ask_raw(site, clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-def test_it_is_alive_whatever_it_lacks() -> None:
+def test_healthz_is_200_while_the_store_is_away() -> None:
     answer = ask("/healthz", {"store": "away"})
     assert (answer.status, answer.body) == (200, b"ok\n")
 
 
-def test_it_is_ready_if_all_is_well() -> None:
+def test_readyz_is_200_if_all_states_are_ok() -> None:
     answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "ok"})
     assert (answer.status, answer.body) == (200, b"store: ok\nbearer https://idp.example: ok\n")
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     assert answer.header("Cache-Control") == "no-store"
 
 
-def test_what_is_missing_is_named() -> None:
+def test_readyz_is_503_and_names_the_problem() -> None:
     answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "no keys yet"})
     assert (answer.status, answer.body) == (503, b"store: ok\nbearer https://idp.example: no keys yet\n")
 
 
-def test_numbers_are_in_prometheus_format() -> None:
+def test_metrics_are_in_prometheus_format() -> None:
     answer = ask("/metrics")
     assert answer.status == 200
     assert (answer.header("Content-Type") or "").startswith("text/plain; version=")
@@ -46,7 +46,7 @@ def test_numbers_are_in_prometheus_format() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_head_and_other_methods(path: str) -> None:
+def test_head_has_no_body_and_other_methods_are_405(path: str) -> None:
     answer = ask(path, {"store": "ok"}, method="HEAD")
     assert (answer.status, answer.body) == (200, b"")
     assert int(answer.header("Content-Length") or 0) > 0
@@ -55,5 +55,5 @@ def test_head_and_other_methods(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/post", "/login", "/metrics/", "/readyz/x", "//healthz"])
-def test_nothing_else_is_there(path: str) -> None:
+def test_other_paths_are_404(path: str) -> None:
     assert ask(path).status == 404

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from postd.monitoring.exposition import FAMILIES, encode
-from postd.monitoring.tally import Numbers
+from postd.monitoring.tally import Metrics
 from postd.web.posts import PostApi
 from postd.web.server.routing import VARIABLE
 
@@ -79,14 +79,14 @@ QUESTIONS = [*ask_dashboard(), *ask_alerts()]
 @pytest.fixture(scope="module")
 def told() -> dict[str, set[str]]:
     """The names of all series at /metrics, and their labels."""
-    numbers = Numbers()
+    metrics = Metrics()
     for key, family in FAMILIES.items():
         labels = (key, *("x" for _ in family.labels))
         if family.kind == "histogram":
-            numbers.spreads[labels] = [1.0] * (len(family.bounds) + 2)
+            metrics.histograms[labels] = [1.0] * (len(family.bounds) + 2)
         else:
-            numbers.amounts[labels] = 1.0
-    families = list(text_string_to_metric_families(encode(numbers).decode()))
+            metrics.gauges[labels] = 1.0
+    families = list(text_string_to_metric_families(encode(metrics).decode()))
     assert len(families) == len(FAMILIES)
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
@@ -123,7 +123,7 @@ def test_it_asks_for_values_that_there_are() -> None:
     routes = {route for found in re.findall(r'route(?:=~|!~|!=|=)"([^"]*)"', everything) for route in found.split("|")}
     assert {"/post/events"} <= routes <= rules
     outcomes = set(re.findall(r'outcome!?="([^"]*)"', everything))
-    assert outcomes <= set(re.findall(r"\w+", FAMILIES["auth"].words))
+    assert outcomes <= set(re.findall(r"\w+", FAMILIES["auth"].help))
     assert set(re.findall(r'operation="([^"]*)"', everything)) <= {"read", "write"}
 
 

@@ -175,11 +175,11 @@ class PostdSite(Site):
             self._access_log.note(request, time.time())
         if self._tally is not None:
             authentication = request.authentication
-            scheme, outcome = (
-                (None, None) if authentication is None else (authentication.scheme, authentication.outcome)
-            )
+            scheme = outcome = None
+            if authentication is not None:
+                scheme, outcome = authentication.scheme, authentication.outcome
             asked = request.route, request.method, request.code, scheme, outcome
-            self._tally.note_request(asked, self.reactor.seconds() - request.started_s)
+            self._tally.record_request(asked, self.reactor.seconds() - request.started_s)
 
     def next_request_id(self) -> str:
         self._ids += 1

@@ -194,7 +194,7 @@ def test_refusals_are_counted_and_logged_and_named_once() -> None:
         for _ in range(3):
             server.send(b"GET /secret HTTP/1.1\r\nHost: s3cret.evil.example\r\n\r\n")
         server.clock.advance(1)
-    assert tally.numbers(whole=False).counts["asked", "none", "GET", "421", "none"] == 3
+    assert tally.metrics(full=False).counters["requests", "none", "GET", "421", "none"] == 3
     warnings = [eventAsText(event) for event in events if event["log_namespace"] == "postd.web.server.allowed_hosts"]
     assert len(warnings) == 1
     for words in ("127.0.0.1", "19 bytes", "hosts", "public_url", "trusted_proxies"):
