@@ -1,6 +1,6 @@
 """What stands before a protected resource: it logs the client in, or challenges it.
 
-`Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
+`Guard` takes the place of `twisted.web.guard.HTTPAuthSessionWrapper`, which has no hook for these departures:
 
 - A login that is decided at once is answered at once, without a Deferred. The stock wrapper makes a class for each
   login, and goes through `NOT_DONE_YET` even when nothing waits.
@@ -29,7 +29,6 @@ from twisted.cred.error import UnhandledCredentials
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
-from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import Attribute, Interface, implementer
@@ -120,7 +119,8 @@ def _stay_out() -> None:
 _FORBIDDEN = error_page(Problem(403, "You are known, but this is not for you."))
 
 
-class Guard(HTTPAuthSessionWrapper):
+@implementer(IResource)
+class Guard:
     """Protects a resource and all below it.
 
     Args:
@@ -133,6 +133,8 @@ class Guard(HTTPAuthSessionWrapper):
         users: the only ones that may enter; all if there is none.
     """
 
+    isLeaf = False
+
     def __init__(  # noqa: PLR0913 - a rule has as many sides
         self,
         portal: Portal,
@@ -143,7 +145,8 @@ class Guard(HTTPAuthSessionWrapper):
         session_challenge: bytes | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(portal, factories)
+        self._portal = portal
+        self._factories = factories
         self._resource = resource
         self._checks: dict[type, Check] = {}
         self._by_scheme = {factory.scheme: factory for factory in factories}
@@ -151,7 +154,17 @@ class Guard(HTTPAuthSessionWrapper):
         self._session_challenge = session_challenge
         self._users = users
 
-    def _authorizedResource(self, request: Any) -> IResource:
+    def render(self, request: Any) -> Any:
+        return self._authorize(request).render(request)
+
+    def getChildWithDefault(self, _name: bytes, request: Any) -> IResource:
+        request.postpath.insert(0, request.prepath.pop())  # the whole path is that of the protected resource
+        return self._authorize(request)
+
+    def putChild(self, path: bytes, child: IResource) -> None:
+        raise NotImplementedError
+
+    def _authorize(self, request: Any) -> IResource:
         if is_preflight(request):
             return ViewResource(_answer_preflight)
         try:
@@ -181,7 +194,8 @@ class Guard(HTTPAuthSessionWrapper):
     def admit(self, name: bytes, request: Any) -> IResource:
         """Return what answers to somebody who is known."""
         visit = Visit(request, self._resource, self._users)
-        resource: IResource = self._portal.realm.requestAvatar(name, visit, IResource)[1]
+        avatar: Any = self._portal.realm.requestAvatar(name, visit, IResource)
+        resource: IResource = avatar[1]
         return resource
 
     def refuse(self, error: Exception, request: Any) -> IResource:
@@ -223,13 +237,13 @@ class Guard(HTTPAuthSessionWrapper):
         """Return what asks for credentials. Without any scheme that asks, it is the form that does."""
         if isinstance(refusal, InsufficientScopeError):
             return ViewResource(lambda asked: self._answer_403(refusal, asked))
-        if self._credentialFactories or is_api(request.path):
+        if self._factories or is_api(request.path):
             return ViewResource(lambda asked: self._answer_401(refusal, asked))
         return ViewResource(_answer_with_form)
 
     async def _answer_401(self, refusal: Refused | None, request: Any) -> Answer:
-        await _add_challenges(self._credentialFactories, refusal, request)
-        if not self._credentialFactories:
+        await _add_challenges(self._factories, refusal, request)
+        if not self._factories:
             request.add_header(b"WWW-Authenticate", self._session_challenge)
         detail = "The credentials are not good." if refusal else "Credentials are needed."
         return answer_problem(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
@@ -237,7 +251,7 @@ class Guard(HTTPAuthSessionWrapper):
     async def _answer_403(self, refusal: InsufficientScopeError, request: Any) -> Answer:
         request.username = refusal.username
         # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
-        factories = [factory for factory in self._credentialFactories if factory.scheme == refusal.scheme]
+        factories = [factory for factory in self._factories if factory.scheme == refusal.scheme]
         await _add_challenges(factories, refusal, request)
         return answer_problem(request.path, Problem(HTTPStatus.FORBIDDEN, "The token is good, but not for this."))
 

@@ -117,7 +117,7 @@ class RedisReplyError(Exception):
         return self._kind(f"{where}: {self.text}")
 
 
-class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no types
+class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has no types
     """A connection that knows until when each of its answers is waited for, and how many have come.
 
     Args:
@@ -127,8 +127,8 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
 
     def __init__(self, where: str, reactor: IReactor) -> None:
         super().__init__(charset="utf-8", convertNumbers=False)
-        # Decoded where it is parsed; nothing that we store is anything but UTF-8.
-        self._reader = hiredis.Reader(
+        # Replies are decoded where they are parsed: all that is stored is UTF-8.
+        self._replies = hiredis.Reader(
             protocolError=txredisapi.InvalidData,
             replyError=txredisapi.ResponseError,
             encoding="utf-8",
@@ -190,10 +190,6 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         """End the connection at once."""
         self.transport.abortConnection()
 
-    def tryConvertData(self, data: object) -> object:
-        """Called with each value that was received."""
-        return data
-
     def replyReceived(self, reply: object) -> None:
         """Called with each answer; they come in the order of the questions."""
         self.answered += 1
@@ -201,9 +197,12 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
             self.give_up_at.popleft()
         super().replyReceived(reply)
 
-    def dataReceived(self, data: bytes, unpause: bool = False) -> None:  # noqa: FBT001, FBT002 - txredisapi's
+    def dataReceived(self, data: bytes) -> None:
+        # As `txredisapi.HiredisProtocol`, but for transactions, which are not used, and with our own reader.
         try:
-            super().dataReceived(data, unpause)
+            self._replies.feed(data)
+            while (reply := self._replies.gets()) is not False:
+                self.replyReceived(reply)
         except txredisapi.InvalidData:
             self.give_up("does not answer as Redis does")
 

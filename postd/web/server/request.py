@@ -26,6 +26,7 @@ from zope.interface import implementer
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.protocol.percent import percent_decode
+from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import Problem, answer_error, answer_problem
 from postd.web.responses import Answer, Stream, encode_header, make_no_content
 
@@ -48,15 +49,8 @@ _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
 
-class RequestHeaders(Headers):
-    """The fields of a head that was decoded, whose names are in Twisted's spelling."""
-
-    def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
-        self._rawHeaders = fields
-
-
 @implementer(IRequest)
-class PostdRequest(Request):
+class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     """A request.
 
     Args:
@@ -103,7 +97,6 @@ class PostdRequest(Request):
         self.received_cookies: dict[bytes, bytes] = {}
         self.cookies: list[bytes] = []
         self.queued = False
-        self._adapterCache: dict[str, Any] = {}
         self.fields = head.fields
         self.method = head.method
         self.uri = head.target
@@ -116,7 +109,7 @@ class PostdRequest(Request):
     def requestHeaders(self) -> Headers:  # type: ignore[override]
         """The fields, in Twisted's way."""
         if self._headers is None:
-            self._headers = RequestHeaders(self.fields)
+            self._headers = DecodedHeaders(self.fields)
         return self._headers
 
     @property
@@ -177,14 +170,14 @@ class PostdRequest(Request):
 
     def send(self, answered: Answer) -> None:
         """Answer, and be done with it. A client that has gone is sent nothing."""
-        if self._disconnected:
+        if self.channel is None:
             return
         body = answered.body if self.method != b"HEAD" else b""
         self._begin(answered.status, answered.head, body)
         self.sentLength = len(body)
         self.finished = 1
         self.site.log(self)
-        self._cleanup()
+        release_request(self)
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Add a field to the answer, whichever that will be; another one of that name stays."""
