@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
 from twisted.python.logfile import LogFile
@@ -163,14 +163,16 @@ def reopen_rotated(file: LogFile) -> None:
     Its own `reopen` closes the file first: what other threads log meanwhile is lost, and all later lines if the path
     cannot be opened.
     """
-    before = cast("Any", file)._file  # noqa: SLF001 - what it writes to, with no buffer
-    mode = None if Path(file.path).exists() else stat.S_IMODE(os.fstat(before.fileno()).st_mode)
+    from postd.twisted_private import log_file_descriptor  # noqa: PLC0415 - imports twisted.web
+
+    before = log_file_descriptor(file)
+    mode = None if Path(file.path).exists() else stat.S_IMODE(os.fstat(before).st_mode)
     try:
-        made: Any = LogFile.fromFullPath(file.path, defaultMode=mode)
+        made: LogFile = LogFile.fromFullPath(file.path, defaultMode=mode)
     except OSError as error:
         _log.error(_NOT_REOPENED, path=file.path, why=error.strerror)
         return
-    os.dup2(made._file.fileno(), before.fileno(), inheritable=False)  # noqa: SLF001 - likewise
+    os.dup2(log_file_descriptor(made), before, inheritable=False)
     file.size = made.size
     made.close()
 

@@ -17,7 +17,6 @@ from twisted.logger import FileLogObserver, ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
-from twisted.scripts._twistd_unix import UnixAppLogger
 
 import postd
 from postd.daemon.log import FORMATS, AppendedFile, reopen_rotated
@@ -140,18 +139,19 @@ class _Daemon(MultiService):
         """Return the observer that twistd would use, with our format; None where it has to make its own."""
         if self._twistd.get("logger") or self._twistd.get("syslog"):
             return None
+        from postd.twisted_private import log_file_of, make_twistd_log_observer  # noqa: PLC0415 - imports twisted.web
+
         path = Path(self._twistd.get("logfile") or "-").absolute()  # twistd may change the folder
         try:
             if path.exists() and not path.is_file():
                 # Stock twistd, if it may, renames /dev/null at each megabyte, and creates a file in its place.
                 self._file = AppendedFile(str(path), self._format)
                 return self._file
-            observer: FileLogObserver = UnixAppLogger(self._twistd)._getLogObserver()  # noqa: SLF001 - for a file or standard output
+            observer = make_twistd_log_observer(self._twistd)
         except OSError as error:
             raise _exit(f"--logfile: {error.filename or path}: {error.strerror}") from None
         observer.formatEvent = self._format
-        out: object = observer._outFile  # noqa: SLF001 - twistd's rotated file, or standard output
-        self._rotated = out if isinstance(out, LogFile) else None
+        self._rotated = log_file_of(observer)
         return observer
 
 

@@ -20,7 +20,6 @@ from msgspec import Struct
 from OpenSSL import SSL, crypto
 from service_identity import VerificationError
 from treq.client import HTTPClient
-from twisted.internet._sslverify import IOpenSSLTrustRoot
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -37,6 +36,7 @@ from zope.interface import implementer
 from postd.errors import ConfigError
 from postd.protocol.discovery import check_url
 from postd.reactor import IReactor
+from postd.twisted_private import TrustRoots
 
 FETCH_MAX_S = 5.0
 ANSWER_MAX_S = 3.0
@@ -259,7 +259,7 @@ class Endpoints:
         self._reactor = reactor
         self._wrap = wrap
         self._connect_s = connect_s
-        self._policy = BrowserLikePolicyForHTTPS(_TrustRoots(ca_file) if ca_file else platformTrust())
+        self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> Any:
         endpoint = _WrappedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s), self._wrap)
@@ -316,23 +316,16 @@ class _BoundedFactory(WrappingFactory):
         self.reactor = reactor
 
 
-@implementer(IOpenSSLTrustRoot)
-class _TrustRoots:
-    """The platform's, and those in a file."""
-
-    def __init__(self, file: str) -> None:
-        try:
-            text = Path(file).read_bytes()
-            blocks = [_BEGIN + block for block in text.split(_BEGIN)[1:]]
-            own = trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
-        except OSError as error:
-            raise ConfigError("ca_file", f"{file}: cannot be read: {error.strerror}") from None
-        except (ValueError, SSL.Error, crypto.Error):
-            blocks = []
-        if not blocks:
-            raise ConfigError("ca_file", f"{file}: has no certificates in PEM, or some that are broken")
-        self._roots = (platformTrust(), own)
-
-    def _addCACertsToContext(self, context: SSL.Context) -> None:
-        for root in self._roots:
-            root._addCACertsToContext(context)  # noqa: SLF001 - the interface's one method
+def _load_roots(file: str) -> TrustRoots:
+    """Return the platform's trust roots with those of a PEM file."""
+    try:
+        text = Path(file).read_bytes()
+        blocks = [_BEGIN + block for block in text.split(_BEGIN)[1:]]
+        own = trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
+    except OSError as error:
+        raise ConfigError("ca_file", f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, SSL.Error, crypto.Error):
+        blocks = []
+    if not blocks:
+        raise ConfigError("ca_file", f"{file}: has no certificates in PEM, or some that are broken")
+    return TrustRoots(platformTrust(), own)

@@ -18,7 +18,6 @@ from msgspec import Struct
 from twisted.internet import tcp
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import gatherResults, maybeDeferred
-from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory
 from twisted.python.failure import Failure
@@ -30,6 +29,7 @@ from postd.net.endpoints import bind_endpoint, expiry_problem, read_certificate
 from postd.net.ports import AdoptingReactor, BindingReactor, Inherited
 from postd.net.tls import Certificate
 from postd.reactor import IReactor
+from postd.twisted_private import close_without_shutdown, systemd_sockets
 
 BACKLOG = 1024
 """How many connections may wait to be accepted; the kernel may have a lower limit. Stock Twisted has 50: of a burst of
@@ -198,7 +198,7 @@ def hold(listeners: Sequence[Listener]) -> list[Inherited]:
     for listener in listeners:
         port: Any = listener.port
         port.stopReading()
-        port._shouldShutdown = False  # noqa: SLF001 - workers accept on it until they close it
+        close_without_shutdown(port)  # workers accept on it until they close it
         handed.append(Inherited(listener.description, port.socket.family, port.fileno()))
     return handed
 
@@ -265,7 +265,7 @@ def unbind(listeners: Sequence[Listener]) -> None:
 
 def unclaimed_systemd_sockets(listeners: Sequence[Listener]) -> list[str]:
     """Return the names of sockets that systemd has passed on and that no endpoint takes: who connects there waits."""
-    passed_on = _SystemdParser._sddaemon  # noqa: SLF001 - who read the environment first has taken it away
+    passed_on = systemd_sockets()
     names = {fd: name for name, fd in passed_on.inheritedNamedDescriptors().items()}
     taken = {cast("Any", listener.port).fileno() for listener in listeners}
     return [names.get(fd, str(fd)) for fd in passed_on.inheritedDescriptors() if fd not in taken and _listens(fd)]

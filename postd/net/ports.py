@@ -25,6 +25,7 @@ import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import check_socket_path
 from postd.net.endpoints import DryRunReactor
 from postd.reactor import IReactor
+from postd.twisted_private import close_without_shutdown, make_port, take_adopted_socket
 
 ACCEPT_EVERY_S = 0.0005
 """How long a worker leaves further connections to others when it has accepted one; to serve it takes about as long."""
@@ -58,13 +59,9 @@ class BindingReactor(DryRunReactor):
         return bound
 
     def adoptStreamPort(self, fd: int, family: int, factory: IProtocolFactory) -> IListeningPort:
-        port: Any
         if family == socket.AF_UNIX:
-            port = InheritedUnixPort._fromListeningDescriptor(self._reactor, fd, factory)  # noqa: SLF001
-        else:
-            port = tcp.Port._fromListeningDescriptor(self._reactor, fd, family, factory)  # noqa: SLF001
-        port.startListening()
-        adopted: IListeningPort = port
+            return _start(make_port(InheritedUnixPort, self._reactor, fd, family, factory))
+        adopted: IListeningPort = self._reactor.adoptStreamPort(fd, family, factory)
         return adopted
 
 
@@ -83,15 +80,16 @@ class AdoptingReactor(DryRunReactor):
 
     def _adopt(self, factory: IProtocolFactory) -> IListeningPort:
         fd, family = self._inherited.fd, self._inherited.family
-        port: Any
-        if family == socket.AF_UNIX:
-            port = SharedUnixPort._fromListeningDescriptor(self._reactor, fd, factory)  # noqa: SLF001
-        else:
-            port = SharedPort._fromListeningDescriptor(self._reactor, fd, family, factory)  # noqa: SLF001
+        kind: type[tcp.Port] = SharedUnixPort if family == socket.AF_UNIX else SharedPort
+        port = make_port(kind, self._reactor, fd, family, factory)
         os.close(fd)  # the port has a copy
-        port.startListening()
-        adopted: IListeningPort = port
-        return adopted
+        return _start(port)
+
+
+def _start(port: Any) -> IListeningPort:
+    port.startListening()
+    started: IListeningPort = port
+    return started
 
 
 class _TakesTurns:
@@ -117,14 +115,12 @@ class InheritedUnixPort(unix.Port):
 
     def startListening(self) -> None:
         # What stock Twisted does once it has bound one; nor does it listen anew, with another backlog.
-        bound, factory = self._preexistingSocket, self.factory
-        assert bound is not None
-        assert factory is not None
-        factory.doStart()
-        self.socket, self._preexistingSocket = bound, None
-        self.fileno = bound.fileno  # type: ignore[method-assign]
+        assert self.factory is not None
+        self.factory.doStart()
+        self.socket = take_adopted_socket(self)
+        self.fileno = self.socket.fileno  # type: ignore[method-assign]
         self.connected = True
-        self._shouldShutdown = False
+        close_without_shutdown(self)
         self.numberAccepts = 100
         self.startReading()
 

@@ -31,8 +31,7 @@ def run_blocking(work: Callable[[IReactor], Coroutine[Any, Any, T]]) -> T:
     finally:
         reactor.stop()
         reactor.iterate()  # its threads end
-        for reader in reactor._internalReaders:  # noqa: SLF001 - what wakes it up; a reactor is not made to be closed
-            reader.connectionLost(None)
+        reactor.waker.connectionLost(None)  # its own descriptors, which no reactor closes
     result = results[0]
     if isinstance(result, Failure):
         result.raiseException()

@@ -24,7 +24,6 @@ from typing import Any, Protocol
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import IRealm
-from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
@@ -120,7 +119,8 @@ def _log_out() -> None:
 FORBIDDEN = error_page(Problem(403, "You are known, but this is not for you."))
 
 
-class Guard(HTTPAuthSessionWrapper):
+@implementer(IResource)
+class Guard:
     """Protects a resource and all below it.
 
     Args:
@@ -143,6 +143,7 @@ class Guard(HTTPAuthSessionWrapper):
         users: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(portal, factories)
+        self._factories = factories
         self._portal = portal
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
@@ -197,7 +198,7 @@ class Guard(HTTPAuthSessionWrapper):
 
     async def _challenge(self, refusal: Refused | None, request: Request) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope."""
-        factories = self._credentialFactories
+        factories = self._factories
         status, detail = HTTPStatus.UNAUTHORIZED, "The credentials are not good." if refusal else _NEEDED
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).

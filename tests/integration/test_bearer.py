@@ -549,9 +549,7 @@ def test_leeway_bounds_expiry(served: Served, wire: Wire) -> None:
         ({"username": ABSENT}, 401),
     ],
 )
-def test_required_claims_replace_an_audience(
-    served: Served, wire: Wire, changes: dict[str, Any], status: int
-) -> None:
+def test_required_claims_replace_an_audience(served: Served, wire: Wire, changes: dict[str, Any], status: int) -> None:
     """Cognito sends no `aud`."""
     cognito = served.others[COGNITO]
     whole = {"aud": ABSENT, "token_use": "access", "client_id": "app", "level": 1, "username": "alice"}

@@ -488,9 +488,7 @@ def bounded(certificate: tuple[Path, Path]) -> Iterator[tuple[Daemon, Addresses]
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ssl", "haproxy", "unix"])
-def test_connection_over_the_limit_is_closed_at_once(
-    bounded: tuple[Daemon, Addresses], kind: str
-) -> None:
+def test_connection_over_the_limit_is_closed_at_once(bounded: tuple[Daemon, Addresses], kind: str) -> None:
     _, to = bounded
     clients: list[socket.socket] = []
     with closing_all(clients):

@@ -251,9 +251,7 @@ def test_access_log_can_be_turned_off(tmp_path: Path) -> None:
     ],
     ids=["foreground", "folder", "no name"],
 )
-def test_unwritable_log_file_fails_the_start(
-    tmp_path: Path, name: str, why: str, mode: tuple[str, ...]
-) -> None:
+def test_unwritable_log_file_fails_the_start(tmp_path: Path, name: str, why: str, mode: tuple[str, ...]) -> None:
     result = run_postd(tmp_path, *configure(tmp_path, f'file = "{name}"'), before=mode)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("postd: postd.toml: log.file: ")

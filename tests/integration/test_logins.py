@@ -529,7 +529,9 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
         ("digest.algorithms = ['SHA-1']", "", ["postd.toml: digest.algorithms", '"SHA-256"']),
     ],
 )
-def test_unusable_login_settings_fail_the_start(socket_folder: Path, settings: str, users: str, words: list[str]) -> None:
+def test_unusable_login_settings_fail_the_start(
+    socket_folder: Path, settings: str, users: str, words: list[str]
+) -> None:
     (socket_folder / "users").write_text(users)
     (socket_folder / "postd.toml").write_text(f"users = 'users'\nlisten = ['unix:p.sock', '{FREE_PORT}']\n{settings}\n")
     line = refuse_here(socket_folder, "-c", "postd.toml")

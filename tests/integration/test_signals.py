@@ -47,9 +47,7 @@ def test_signal_before_the_reactor_runs_stops_the_server_in_order(tmp_path: Path
 
 
 @pytest.mark.parametrize("script", [IGNORED, BLOCKED], ids=["ignored", "blocked"])
-def test_inherited_signal_mask_does_not_block_reload_restart_and_stop(
-    tmp_path: Path, script: str
-) -> None:
+def test_inherited_signal_mask_does_not_block_reload_restart_and_stop(tmp_path: Path, script: str) -> None:
     with Daemon(tmp_path, "--workers", "2", through=(sys.executable, "-c", script)) as daemon:
         daemon.process.send_signal(signal.SIGHUP)
         daemon.wait_for("SIGHUP: ")

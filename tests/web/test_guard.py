@@ -20,7 +20,6 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock, Cooperator
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
-from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.resource import IResource, Resource
 from twisted.web.static import Data
 from zope.interface import implementer, providedBy
@@ -1058,12 +1057,5 @@ class InterfaceTests:
         assert PASSWORD not in repr(PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1"))
         assert "a.token.b" not in repr(BearerCredentials("a.token.b", writes=False, address="192.0.2.1"))
 
-    def test_what_is_overridden_of_the_stock_wrapper_is_there(self) -> None:
-        """Its names are private ones: a new Twisted may have others."""
-        stock = vars(HTTPAuthSessionWrapper)
-        assert "_authorizedResource" in stock
-        for caller in ("render", "getChildWithDefault"):
-            assert "_authorizedResource" in stock[caller].__code__.co_names
-        assert {"_portal", "_credentialFactories"} <= set(stock["__init__"].__code__.co_names)
-        ours = {name for name in vars(Guard) if not name.startswith("__")} & set(stock)
-        assert ours == {"_authorizedResource"}
+    def test_guard_is_a_resource(self) -> None:
+        assert verifyObject(IResource, Guard(Portal(Realm()), [], Resource()))

@@ -104,7 +104,7 @@ class RedisReplyError(Exception):
         return self._kind(f"{where}: {self.text}")
 
 
-class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no types
+class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has no types
     """A connection that keeps the deadline of each pending reply, and counts the replies.
 
     Args:
@@ -120,7 +120,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
     def __init__(self, where: str, reactor: IReactor) -> None:
         super().__init__(charset="utf-8", convertNumbers=False)
         # Decodes where it parses; all values that the store keeps are UTF-8.
-        self._reader = hiredis.Reader(
+        self._replies = hiredis.Reader(
             protocolError=txredisapi.InvalidData,
             replyError=txredisapi.ResponseError,
             encoding="utf-8",
@@ -182,10 +182,6 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         """Close the connection at once."""
         self.transport.abortConnection()
 
-    def tryConvertData(self, data: object) -> object:
-        """Called with each value of a reply."""
-        return data
-
     def replyReceived(self, reply: object) -> None:
         """Called with each reply; they have the order of the commands."""
         self.replies += 1
@@ -193,9 +189,12 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
             self.deadlines.popleft()
         super().replyReceived(reply)
 
-    def dataReceived(self, data: bytes, unpause: bool = False) -> None:  # noqa: FBT001, FBT002 - txredisapi's
+    def dataReceived(self, data: bytes) -> None:
+        # As `txredisapi.HiredisProtocol`, but for transactions, which are not used, and with our own reader.
         try:
-            super().dataReceived(data, unpause)
+            self._replies.feed(data)
+            while (reply := self._replies.gets()) is not False:
+                self.replyReceived(reply)
         except txredisapi.InvalidData:
             self.drop("does not answer as Redis does")
 

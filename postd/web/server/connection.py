@@ -38,8 +38,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.http import _NoPushProducer
-from twisted.web.http_headers import Headers, _nameEncoder
+from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from postd.protocol.http1 import (
@@ -53,6 +52,7 @@ from postd.protocol.http1 import (
     decode_start,
     refuse_body,
 )
+from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.request import PostdRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
 
@@ -70,8 +70,6 @@ _CLOSE = b"Connection: close\r\n"
 _TOO_SLOW = 408
 
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-
-_canonical_name = _nameEncoder.encode
 
 
 class _State(Enum):
@@ -127,7 +125,7 @@ class Channel(Protocol):
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
-        input_: Any = IPushProducer(transport, _NoPushProducer())
+        input_: Any = IPushProducer(transport, NoPushProducer())
         self._input = input_
         self._input.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
@@ -356,7 +354,7 @@ class Channel(Protocol):
             if buffer:
                 self._await_head(buffer)
             return None
-        head = decode_head(buffer[:end], _canonical_name)
+        head = decode_head(buffer[:end], canonical_header_name)
         self._started_s = self._clock.seconds()
         self._begun, self._passed_empty_line = None, False
         self._buffer = buffer[end + len(END) :]
@@ -374,7 +372,7 @@ class Channel(Protocol):
         self.deadline_s = self._started_s + self.site.limits.body_s
         max_body_bytes = self.site.limits.max_body_bytes
         if head.length is None:
-            self._chunks = ChunkedBody(max_body_bytes, _canonical_name)
+            self._chunks = ChunkedBody(max_body_bytes, canonical_header_name)
         else:
             self._body_left = head.length
             if head.length > max_body_bytes:
@@ -384,7 +382,7 @@ class Channel(Protocol):
 
     def _await_head(self, buffer: bytes) -> None:
         if self._begun is None:
-            self._begun = BegunHead(_canonical_name)
+            self._begun = BegunHead(canonical_header_name)
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
         self._begun.check(buffer)
 

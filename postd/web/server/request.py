@@ -27,6 +27,7 @@ from postd.auth.identity import Authentication, Identity
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1 import Head
 from postd.protocol.percent import percent_decode
+from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import Problem, make_error_response, make_problem_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
 
@@ -48,15 +49,8 @@ _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
 
-class RequestHeaders(Headers):
-    """The fields of a head that was decoded, whose names are in Twisted's spelling."""
-
-    def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
-        self._rawHeaders = fields
-
-
 @implementer(IRequest)
-class PostdRequest(Request):
+class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     """A request.
 
     Args:
@@ -99,7 +93,6 @@ class PostdRequest(Request):
         self.received_cookies: dict[bytes, bytes] = {}
         self.cookies: list[bytes] = []
         self.queued = False
-        self._adapterCache: dict[str, Any] = {}
         self.fields = head.fields
         self.method = head.method
         self.uri = head.target
@@ -112,7 +105,7 @@ class PostdRequest(Request):
     def requestHeaders(self) -> Headers:  # type: ignore[override]
         """The fields, in Twisted's way."""
         if self._headers is None:
-            self._headers = RequestHeaders(self.fields)
+            self._headers = DecodedHeaders(self.fields)
         return self._headers
 
     @property
@@ -184,7 +177,7 @@ class PostdRequest(Request):
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error; an answer that was begun is cut off, so that nobody takes it for whole."""
+        """Respond with an error; a response that was begun is cut off, so that it is not taken for complete."""
         response = make_error_response(self, error)
         if self.startedWriting:
             self.transport.abortConnection()
@@ -193,14 +186,14 @@ class PostdRequest(Request):
 
     def send(self, response: Response) -> None:
         """Send a whole response. A client that has gone is sent nothing."""
-        if self._disconnected:
+        if self.channel is None:
             return
         body = response.body if self.method != b"HEAD" else b""
         self._begin(response.status, response.head, body)
         self.sentLength = len(body)
         self.finished = 1
         self.site.log(self)
-        self._cleanup()
+        release_request(self)
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Add a field to the answer, whichever that will be; another one of that name stays."""
@@ -232,7 +225,7 @@ class PostdRequest(Request):
         self.site.log(self)
 
     def refuse(self, status: int, why: str) -> None:
-        """Answer to a request that is not taken."""
+        """Response to a request that is not taken."""
         self.send(make_problem_response(self.path, Problem(status, why)))
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import postd.linux  # noqa: F401 - refuses other systems
+from postd.twisted_private import has_buffered_output
 
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED = struct.Struct("=Q")
@@ -43,10 +44,7 @@ def has_unread(transport: Any) -> bool:
 
 def has_unsent(transport: Any) -> bool:
     """Tell whether there is something to send that the kernel has not got yet."""
-    inner = _innermost(transport)
-    if _socket_of(transport) is None:
-        return False
-    return bool(inner._tempDataBuffer) or len(inner.dataBuffer) > inner.offset  # noqa: SLF001 - nobody else tells
+    return _socket_of(transport) is not None and has_buffered_output(_innermost(transport))
 
 
 def end_output(transport: Any) -> None:

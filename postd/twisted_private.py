@@ -1,0 +1,204 @@
+"""Every private name of Twisted that postd uses, under a name of our own.
+
+Twisted does not promise to keep these names, so they stand in one place, each with what it is and why no public name
+does; tests/test_twisted_private.py has a test for each, of the behavior that postd relies on. All are checked with
+Twisted 26.10. No other module of postd uses a private name of another package.
+"""
+
+import socket
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from OpenSSL import SSL
+from twisted.internet._sslverify import IOpenSSLTrustRoot
+from twisted.internet.endpoints import _SystemdParser
+from twisted.internet.interfaces import IAddress, IProtocolFactory
+from twisted.internet.tcp import Port
+from twisted.internet.unix import Port as UnixPort
+from twisted.logger import FileLogObserver
+from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
+from twisted.protocols.haproxy._v1parser import V1Parser
+from twisted.protocols.haproxy._v2parser import V2Parser
+from twisted.python.logfile import LogFile
+from twisted.python.systemd import ListenFDs
+from twisted.web.http import Request, _NoPushProducer
+from twisted.web.http_headers import Headers, _nameEncoder
+from zope.interface import implementer
+
+PortT = TypeVar("PortT", bound=Port)
+
+ProxyAddresses = tuple[IAddress | None, IAddress | None]
+"""The client's address and the address it connected to; None where a PROXY header has none."""
+
+
+# Listening sockets
+
+
+def make_port(kind: type[PortT], reactor: Any, fd: int, family: int, factory: IProtocolFactory) -> PortT:
+    """Return a port of a class of ours on a copy of a listening descriptor; the caller starts it.
+
+    The public `adoptStreamPort` of a reactor always makes a `twisted.internet.tcp.Port`.
+    """
+    port: PortT
+    if issubclass(kind, UnixPort):
+        port = kind._fromListeningDescriptor(reactor, fd, factory)
+    else:
+        port = kind._fromListeningDescriptor(reactor, fd, family, factory)
+    return port
+
+
+def take_adopted_socket(port: Port) -> socket.socket:
+    """Return the socket that `make_port` gave to a port, for a `startListening` that takes the place of Twisted's."""
+    adopted = port._preexistingSocket
+    assert adopted is not None
+    port._preexistingSocket = None
+    return adopted
+
+
+def close_without_shutdown(port: Any) -> None:
+    """Let a port only close its descriptor in the end.
+
+    A shutdown would end the socket for all processes that share it. Twisted spares sockets of TCP that it has adopted,
+    and has no option for others.
+    """
+    port._shouldShutdown = False
+
+
+def systemd_sockets() -> ListenFDs:
+    """Return the sockets that systemd passed to this process.
+
+    Twisted's endpoints read the environment variables when they are imported, and delete them.
+    """
+    return _SystemdParser._sddaemon
+
+
+# The PROXY protocol. Twisted's public `proxyEndpoint` accepts headers that postd refuses (postd.net.proxy_protocol).
+
+PROXY_V2_SIGNATURE: bytes = V2Parser.PREFIX
+"""The 12 bytes that a header of version 2 begins with."""
+
+
+def parse_proxy_v1(line: bytes) -> ProxyAddresses:
+    """Return the addresses in a header of version 1, which is given without its CRLF.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    return _parse_proxy(V1Parser, line)
+
+
+def parse_proxy_v2(header: bytes) -> ProxyAddresses:
+    """Return the addresses in a whole header of version 2.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    return _parse_proxy(V2Parser, header)
+
+
+def _parse_proxy(parser: type[V1Parser | V2Parser], header: bytes) -> ProxyAddresses:
+    try:
+        info = parser.parse(header)
+    except InvalidProxyHeader as error:
+        raise ValueError(str(error)) from None
+    return info.source, info.destination
+
+
+# TLS
+
+
+@implementer(IOpenSSLTrustRoot)
+class TrustRoots:
+    """The union of several trust roots, such as those of `platformTrust` and `trustRootFromCertificates`.
+
+    `twisted.internet.ssl` makes each of them, but cannot combine them; the interface has a private name.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self._roots = roots
+
+    def _addCACertsToContext(self, context: SSL.Context) -> None:
+        for root in self._roots:
+            root._addCACertsToContext(context)
+
+
+# Logs
+
+
+def make_twistd_log_observer(options: Mapping[str, Any]) -> FileLogObserver:
+    """Return the observer that twistd would log to by its options `logfile` and `nodaemon`.
+
+    This opens the file, and handles SIGUSR1 by rotating it. An application can only replace twistd's observer.
+
+    Raises:
+        OSError: the file cannot be opened.
+        SystemExit: the log is to go to standard output, of a daemon.
+    """
+    from twisted.scripts._twistd_unix import UnixAppLogger  # noqa: PLC0415 - only twistd needs it
+
+    observer: FileLogObserver = UnixAppLogger(options)._getLogObserver()
+    return observer
+
+
+def log_file_of(observer: FileLogObserver) -> LogFile | None:
+    """Return the rotated file that an observer writes to; None if it is standard output."""
+    file: object = observer._outFile
+    return file if isinstance(file, LogFile) else None
+
+
+def log_file_descriptor(file: LogFile) -> int:
+    """Return the descriptor that a rotated log file writes to, without a buffer. It has no `fileno`."""
+    return file._file.fileno()
+
+
+# Connections
+
+
+def has_buffered_output(transport: Any) -> bool:
+    """Return whether a socket's transport holds bytes that the kernel has not taken.
+
+    `dataBuffer` and `offset` are public, the list of the writes since is not.
+    """
+    return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
+
+
+NoPushProducer = _NoPushProducer
+"""A producer that does nothing, for transports that cannot pause, such as those of tests."""
+
+
+# Requests
+
+canonical_header_name = _nameEncoder.encode
+"""Return the spelling of a header name that `Headers` has as its key; raise `ValueError` for what is no token.
+
+`Headers` encodes with each call; postd looks names up in a dictionary of its own.
+"""
+
+
+class DecodedHeaders(Headers):
+    """Headers over a dictionary whose names are canonical and whose values are decoded already.
+
+    The public constructor would encode and check each of them again.
+    """
+
+    def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
+        self._rawHeaders = fields
+
+
+release_request = Request._cleanup
+"""End a request whose answer is written: tell its channel, close its content, fire `notifyFinish`.
+
+`Request.finish` is this after several checks, which cost time and which postd has made by then.
+"""
+
+
+class AdapterCacheOnDemand:
+    """Mixin for a `twisted.web.server.Request` whose constructor is not called: makes its cache of adapters when used.
+
+    The cache belongs to `twisted.python.components.Componentized`; few requests are ever adapted.
+    """
+
+    @cached_property
+    def _adapterCache(self) -> dict[str, Any]:
+        return {}
