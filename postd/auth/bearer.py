@@ -27,7 +27,7 @@ from postd.auth.credentials import (
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.throttle import Throttle, attempt_from
-from postd.caching import Remembered
+from postd.caching import TTLCache
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
@@ -164,7 +164,7 @@ class BearerChecker(Checker):
         self._issuers = {issuer.url: issuer for issuer in issuers}
         self._throttle = throttle
         self._now = now
-        self._verified = Remembered[bytes, _Accepted](REMEMBERED_MAX)
+        self._verified = TTLCache[bytes, _Accepted](REMEMBERED_MAX)
 
     async def check(self, credentials: BearerCredentials) -> bytes:
         """Return `ISSUER#NAME`.

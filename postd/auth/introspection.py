@@ -12,7 +12,7 @@ from twisted.internet.defer import DeferredSemaphore, TimeoutError  # noqa: A004
 from twisted.logger import Logger
 
 from postd.auth.throttle import bucket
-from postd.caching import Remembered, Told, UnderWay, is_within
+from postd.caching import RepeatFilter, SingleFlight, TTLCache, is_within
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
@@ -74,12 +74,12 @@ class Introspector:
         # Encoded as in a form before they are put into Basic (RFC 6749 §2.3.1).
         self._auth = (quote_plus(client_id), quote_plus(client_secret)) if client_secret else None
         self._form = {"client_id": client_id} if client_id and not client_secret else {}
-        self._accepted = Remembered[bytes, AccessToken](REMEMBERED_MAX)
-        self._refused = Remembered[bytes, tuple[type[TokenError], str]](REMEMBERED_MAX)
-        self._asking = UnderWay[bytes, AccessToken]()
+        self._accepted = TTLCache[bytes, AccessToken](REMEMBERED_MAX)
+        self._refused = TTLCache[bytes, tuple[type[TokenError], str]](REMEMBERED_MAX)
+        self._asking = SingleFlight[bytes, AccessToken]()
         self._by_place = Counter[str]()
         self._told_many_at = -math.inf
-        self._told = Told()
+        self._told = RepeatFilter()
 
     def recall(self, token: str) -> AccessToken | None:
         """Return what a token says that was accepted a short time ago."""
@@ -105,7 +105,7 @@ class Introspector:
         full = len(self._asking) >= WAITING_MAX or self._by_place[place] >= WAITING_MAX // 2
         if full and key not in self._asking:
             raise self._too_many()
-        return await self._asking.join(key, lambda: self._ask(token, key, place))
+        return await self._asking.run(key, lambda: self._ask(token, key, place))
 
     async def fetch(self, token: str) -> Mapping[str, Any]:
         """Return what the issuer says of a token.
@@ -159,7 +159,7 @@ class Introspector:
 
     def _tell(self, why: str) -> None:
         """Tell the log what is wrong, if it has not just been told the same."""
-        if self._told.is_news(why) and why:
+        if self._told.is_new(why) and why:
             self._log.warn("bearer {issuer}: {why}", issuer=self._policy.issuer, why=why)
 
 

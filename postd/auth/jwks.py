@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.caching import Told, is_within
+from postd.caching import RepeatFilter, is_within
 from postd.errors import IssuerUnavailableError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
@@ -80,7 +80,7 @@ class KeySource:
         self._tried_at = -math.inf
         self._unknown_at = -math.inf
         self._failures = 0
-        self._told = Told()
+        self._told = RepeatFilter()
         self._stopped = False
         self._running: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
@@ -266,7 +266,7 @@ class KeySource:
 
     def _tell(self, what: str, level: Any) -> None:
         """Tell the log, if it has not just been told the same."""
-        if self._told.is_news(what):
+        if self._told.is_new(what):
             self._log.emit(level, "bearer {issuer}: {what}", issuer=self._issuer, what=what)
 
 

@@ -22,7 +22,7 @@ from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Re
 from postd.auth.throttle import Attempt, Throttle, attempt_of
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.caching import Remembered, UnderWay
+from postd.caching import SingleFlight, TTLCache
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
@@ -84,8 +84,8 @@ class PasswordVerifier:
         self._now = now
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
-        self._right = Remembered[tuple[str, str], bytes](REMEMBERED_MAX)
-        self._under_way = UnderWay[bytes, bool]()
+        self._right = TTLCache[tuple[str, str], bytes](REMEMBERED_MAX)
+        self._under_way = SingleFlight[bytes, bool]()
 
     def recall(self, credentials: PasswordCredentials, stored: str) -> bool | None:
         """Tell whether a password is the one that was found a moment ago to be stored as `stored`; None if none was."""
@@ -116,7 +116,7 @@ class PasswordVerifier:
         key = self._digest(credentials, stored)
         if key not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
-        right = await self._under_way.join(key, lambda: self._ask(credentials.password, stored, until))
+        right = await self._under_way.run(key, lambda: self._ask(credentials.password, stored, until))
         if right and remember:
             now = self._now()
             self._right.put((credentials.username, stored), key, since=now, until=now + REMEMBERED_S)
@@ -145,7 +145,7 @@ class PasswordVerifier:
 
     def forget_all(self) -> None:
         """Forget all right passwords."""
-        self._right.forget_all()
+        self._right.clear()
 
 
 class PasswordChecker(Checker):

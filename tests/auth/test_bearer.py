@@ -366,7 +366,7 @@ class OpaqueTests:
             del issuer.active[OPAQUE]
             introspector = issuers.trusted[0].introspector
             assert introspector is not None
-            introspector._accepted.forget_all()  # noqa: SLF001 - as a minute later
+            introspector._accepted.clear()  # noqa: SLF001 - as a minute later
         for _ in range(5):
             assert await lasting() is not revoked
         counted = await store.count_failures(attempt_from(HERE), now=cast(Any, global_reactor).seconds())
