@@ -24,7 +24,7 @@ from twisted.web.server import Request
 from zope.interface import implementer
 
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
-from postd.protocol.http1 import Head
+from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.web.errors import Problem, answer_error, answer_problem
 from postd.web.responses import Answer, Stream, encode_header, make_no_content
@@ -66,7 +66,7 @@ class PostdRequest(Request):
         started_s: when its head was there, by the reactor's clock.
 
     Attributes:
-        fields: the field lines of its head (`postd.protocol.http1.Head`).
+        fields: the field lines of its head (`postd.protocol.http1.head.Head`).
         username: who it was found to come from.
         credentials: those that it was let in with, if any were needed.
         auth_scheme: the scheme of the credentials in it, if there are any that count.
