@@ -26,7 +26,7 @@ from postd.auth.credentials import (
 )
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
-from postd.auth.throttle import Throttle, attempt_from
+from postd.auth.throttle import Throttle, address_keys
 from postd.caching import TTLCache
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
@@ -234,14 +234,14 @@ class BearerChecker(Checker):
             raise TokenError("it is opaque, and no issuer is asked about such")
         if throttle is None:
             return _recall(asked, credentials.token) or await _ask(asked, credentials)
-        attempt = await throttle.admit(attempt_from(credentials.address))
+        attempt = await throttle.admit(address_keys(credentials.address))
         accepted = _recall(asked, credentials.token)
         if accepted is None:
             attempt = await throttle.reserve(attempt)
             try:
                 accepted = await _ask(asked, credentials)
             except TokenError:
-                await throttle.fail(attempt)
+                await throttle.record_failure(attempt)
                 raise
             except (IssuerUnavailableError, LoginsBusyError):
                 await throttle.release(attempt)

@@ -11,7 +11,7 @@ import orjson
 from twisted.internet.defer import DeferredSemaphore, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
-from postd.auth.throttle import bucket
+from postd.auth.throttle import client_network
 from postd.caching import RepeatFilter, SingleFlight, TTLCache, is_within
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
@@ -77,7 +77,7 @@ class Introspector:
         self._accepted = TTLCache[bytes, AccessToken](REMEMBERED_MAX)
         self._refused = TTLCache[bytes, tuple[type[TokenError], str]](REMEMBERED_MAX)
         self._asking = SingleFlight[bytes, AccessToken]()
-        self._by_place = Counter[str]()
+        self._by_network = Counter[str]()
         self._told_many_at = -math.inf
         self._told = RepeatFilter()
 
@@ -101,11 +101,11 @@ class Introspector:
         if refused is not None:
             kind, why = refused
             raise kind(why)
-        place = bucket(address)
-        full = len(self._asking) >= WAITING_MAX or self._by_place[place] >= WAITING_MAX // 2
+        network = client_network(address)
+        full = len(self._asking) >= WAITING_MAX or self._by_network[network] >= WAITING_MAX // 2
         if full and key not in self._asking:
             raise self._too_many()
-        return await self._asking.run(key, lambda: self._ask(token, key, place))
+        return await self._asking.run(key, lambda: self._ask(token, key, network))
 
     async def fetch(self, token: str) -> Mapping[str, Any]:
         """Return what the issuer says of a token.
@@ -119,12 +119,12 @@ class Introspector:
         except FetchError as error:
             raise type(error)(f"{self._endpoint}: {error}") from None
 
-    async def _ask(self, token: str, key: bytes, place: str) -> AccessToken:
-        self._by_place[place] += 1
+    async def _ask(self, token: str, key: bytes, network: str) -> AccessToken:
+        self._by_network[network] += 1
         try:
             answer = await self._fetch_in_turn(token)
         finally:
-            self._by_place -= Counter({place: 1})  # which drops those that come to nothing
+            self._by_network -= Counter({network: 1})  # which drops those that come to nothing
         now = self._now()
         try:
             accepted = self._policy.check_introspection(answer, now)

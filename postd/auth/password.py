@@ -19,7 +19,7 @@ from twisted.python.threadpool import ThreadPool
 
 from postd.auth.checker import Checker, Lasting
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
-from postd.auth.throttle import Attempt, Throttle, attempt_of
+from postd.auth.throttle import Attempt, Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
 from postd.caching import SingleFlight, TTLCache
@@ -179,9 +179,9 @@ class PasswordChecker(Checker):
         else:
             stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
         shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
-        attempt = await self._throttle.admit(attempt_of(name, credentials.address))
+        attempt = await self._throttle.admit(login_keys(name, credentials.address))
         right = self._verifier.recall(shown, stored)
-        done = right and self._throttle.is_over(attempt)
+        done = right and not self._throttle.needs_release(attempt)
         if not done and not await self._is_right(shown, stored, attempt, right=right, known=account is not None):
             why = "wrong password" if account else "no such user"
             raise _refused(shown, why, known=account is not None)
@@ -215,12 +215,12 @@ class PasswordChecker(Checker):
             except (LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
                 # Another password than the remembered one was compared, and found wrong: that counts, whatever else
                 # can be done now.
-                await (self._throttle.release(attempt) if right is None else self._throttle.fail(attempt))
+                await (self._throttle.release(attempt) if right is None else self._throttle.record_failure(attempt))
                 raise
         if known and right:
-            await self._throttle.release(attempt, forget=True)
+            await self._throttle.release(attempt, reset_failures=True)
             return True
-        await self._throttle.fail(attempt)
+        await self._throttle.record_failure(attempt)
         return False
 
     def lasting(self, credentials: PasswordCredentials, avatar_id: bytes) -> Lasting:  # noqa: ARG002 - `Checker`'s

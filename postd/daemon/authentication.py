@@ -145,7 +145,7 @@ class Authentication:
 
     def _take_over(self, before: "Authentication") -> None:
         before.rest()
-        self.kept.throttle.limit(**_throttle_limits(self.settings))
+        self.kept.throttle.set_limits(**_throttle_limits(self.settings))
         known = {
             (one.issuer, one.jwks_uri): had for one, had in zip(before.settings.bearer, before.issuers, strict=True)
         }

@@ -30,7 +30,7 @@ from postd.auth.credentials import (
     InsufficientScopeError,
     InvalidTokenError,
 )
-from postd.auth.throttle import Throttle, attempt_from
+from postd.auth.throttle import Throttle, address_keys
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
@@ -369,7 +369,7 @@ class OpaqueTests:
             introspector._accepted.clear()  # noqa: SLF001 - as a minute later
         for _ in range(5):
             assert await lasting() is not revoked
-        counted = await store.count_failures(attempt_from(HERE), now=cast(Any, global_reactor).seconds())
+        counted = await store.count_failures(address_keys(HERE), now=cast(Any, global_reactor).seconds())
         assert [found.count for found in counted.values()] == [3]
         await store.stop()
 
