@@ -152,7 +152,7 @@ class Authentication:
         for one, issuer in zip(self.settings.bearer, self.issuers, strict=True):
             had = known.get((one.issuer, one.jwks_uri))
             if had is not None:
-                issuer.keys.take_over(had.keys)
+                issuer.keys.copy_keys(had.keys)
         self._watch_users()
 
     def stop(self) -> None:
@@ -168,13 +168,13 @@ class Authentication:
             if loop.running:
                 loop.stop()
         for issuer in self.issuers:
-            issuer.rest()
+            issuer.stop_refreshing()
 
     @property
     def states(self) -> dict[str, str]:
         """How it is with what logins need from elsewhere (`postd.monitoring.health.Report`)."""
         return {
-            f"bearer {issuer.url}": OK if issuer.keys.held is not None else "no keys yet" for issuer in self.issuers
+            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet" for issuer in self.issuers
         }
 
     @property
@@ -182,7 +182,7 @@ class Authentication:
         """How many keys are held, and how old they are."""
         numbers = Numbers()
         for issuer in self.issuers:
-            held = issuer.keys.held
+            held = issuer.keys.current
             numbers.extremes["keys", issuer.url] = 0 if held is None else len(held.keys)
             numbers.extremes["keys_age", issuer.url] = issuer.keys.age_s
         return numbers

@@ -453,7 +453,7 @@ class RememberedTests:
 
     @ensureDeferred
     async def test_not_all_of_them(self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bearer, "REMEMBERED_MAX", 2)
+        monkeypatch.setattr(bearer, "CACHE_MAX", 2)
         issuer = issuers.add()
         checker = issuers.checker()
         tokens = [issuer.token(sub=f"user-{number}") for number in range(5)]
