@@ -1,4 +1,4 @@
-"""What is not done twice: results that are remembered for a while, and work that several wait for."""
+"""A TTL cache, single flight, and suppression of repeated messages."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -11,52 +11,52 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class Remembered(Generic[K, T]):
-    """Values that are forgotten after a time, and the oldest when there are too many.
+class TTLCache(Generic[K, T]):
+    """A cache whose values expire, and that evicts the oldest value when it is full.
 
     Args:
-        most: how many are kept.
+        max_size: the most values it holds.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._values: OrderedDict[K, tuple[float, float, T]] = OrderedDict()
 
     def get(self, key: K, now: float) -> T | None:
         since, until, value = self._values.get(key, (0.0, 0.0, None))
-        # A clock that was set back makes nothing last for longer.
+        # A clock that was set back makes no value last longer.
         return value if since <= now < until else None
 
     def put(self, key: K, value: T, *, since: float, until: float) -> None:
-        self._values.pop(key, None)  # to the end of the line
+        self._values.pop(key, None)  # a value put again becomes the newest
         self._values[key] = since, until, value
-        if len(self._values) > self._most:
+        if len(self._values) > self._max_size:
             self._values.popitem(last=False)
 
-    def forget_all(self) -> None:
+    def clear(self) -> None:
         self._values.clear()
 
 
 def is_within(seconds: float, since: float, now: float) -> bool:
-    """Tell whether no more time than that has passed. Of a clock that was set back nothing can be said."""
+    """Return whether less than `seconds` have passed since `since`; False if the clock was set back meanwhile."""
     return 0 <= now - since < seconds
 
 
-class Told:
-    """What was told last, so that it is not told again."""
+class RepeatFilter:
+    """Remembers the last message, so that a repetition is not logged again."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    def is_news(self, what: str) -> bool:
-        """Tell whether it is something else than the last time, which it is from now on."""
-        news = what != self._last
-        self._last = what
-        return news
+    def is_new(self, message: str) -> bool:
+        """Return whether a message differs from the one before, and remember it."""
+        is_new = message != self._last
+        self._last = message
+        return is_new
 
 
-class UnderWay(Generic[K, T]):
-    """Work that is done once for all who want it at the same time."""
+class SingleFlight(Generic[K, T]):
+    """Runs work once for all callers that ask for the same key at the same time."""
 
     def __init__(self) -> None:
         self._waiting: dict[K, list[Deferred[T]]] = {}
@@ -67,9 +67,10 @@ class UnderWay(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def join(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what `work` comes to, or the same work that somebody else has begun. It goes on without those who
-        have stopped to wait for it.
+    async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of `work`, or of the work already running for this key.
+
+        A caller that is cancelled does not cancel the work.
         """
         answer: Deferred[T] = Deferred()
         if key in self._waiting:
@@ -77,9 +78,9 @@ class UnderWay(Generic[K, T]):
             return await answer
         self._waiting[key] = [answer]
 
-        def tell(result: T | Failure) -> None:
+        def finish(result: T | Failure) -> None:
             for waiter in self._waiting.pop(key):
                 waiter.callback(result)
 
-        Deferred.fromCoroutine(work()).addBoth(tell)
+        Deferred.fromCoroutine(work()).addBoth(finish)
         return await answer

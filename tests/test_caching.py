@@ -1,4 +1,4 @@
-"""What is not done twice."""
+"""The TTL cache, the repeat filter, and single flight."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,112 +9,113 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs
 
-from postd.caching import Remembered, Told, UnderWay
+from postd.caching import RepeatFilter, SingleFlight, TTLCache
 from tests.helpers import result_of
 
 
-class RememberedTests:
-    def test_a_value_is_known_until_its_time_has_come(self) -> None:
-        known = Remembered[str, int](10)
-        known.put("a", 1, since=0.0, until=100.0)
-        assert [known.get("a", now) for now in (0, 99.9, 100, 101)] == [1, 1, None, None]
+class TTLCacheTests:
+    def test_value_expires_at_its_end(self) -> None:
+        cache = TTLCache[str, int](10)
+        cache.put("a", 1, since=0.0, until=100.0)
+        assert [cache.get("a", now) for now in (0, 99.9, 100, 101)] == [1, 1, None, None]
 
-    def test_a_clock_that_was_set_back_makes_nothing_last_for_longer(self) -> None:
-        known = Remembered[str, int](10)
-        known.put("a", 1, since=50.0, until=100.0)
-        assert [known.get("a", now) for now in (49.9, 50, 99)] == [None, 1, 1]
+    def test_clock_set_back_extends_no_value(self) -> None:
+        cache = TTLCache[str, int](10)
+        cache.put("a", 1, since=50.0, until=100.0)
+        assert [cache.get("a", now) for now in (49.9, 50, 99)] == [None, 1, 1]
 
-    def test_what_was_never_there_is_not_known(self) -> None:
-        known = Remembered[str, int](10)
-        known.put("a", 1, since=0.0, until=100.0)
+    def test_missing_key_returns_none(self) -> None:
+        cache = TTLCache[str, int](10)
+        cache.put("a", 1, since=0.0, until=100.0)
         for now in (-1.0, 0.0, 50.0):
-            assert known.get("b", now) is None
+            assert cache.get("b", now) is None
 
-    def test_a_new_value_takes_the_place_of_the_old_one(self) -> None:
-        known = Remembered[str, int](10)
-        known.put("a", 1, since=0.0, until=100.0)
-        known.put("a", 2, since=0.0, until=50.0)
-        assert (known.get("a", 49), known.get("a", 50)) == (2, None)
+    def test_put_replaces_value_and_expiry(self) -> None:
+        cache = TTLCache[str, int](10)
+        cache.put("a", 1, since=0.0, until=100.0)
+        cache.put("a", 2, since=0.0, until=50.0)
+        assert (cache.get("a", 49), cache.get("a", 50)) == (2, None)
 
-    def test_of_too_many_the_oldest_goes(self) -> None:
-        known = Remembered[str, int](2)
+    def test_full_cache_evicts_the_oldest(self) -> None:
+        cache = TTLCache[str, int](2)
         for number, key in enumerate("abc"):
-            known.put(key, number, since=0.0, until=100.0)
-        assert [known.get(key, 0) for key in "abc"] == [None, 1, 2]
+            cache.put(key, number, since=0.0, until=100.0)
+        assert [cache.get(key, 0) for key in "abc"] == [None, 1, 2]
 
-    def test_what_was_told_anew_is_not_old(self) -> None:
-        known = Remembered[str, int](2)
+    def test_value_put_again_becomes_the_newest(self) -> None:
+        cache = TTLCache[str, int](2)
         for key in ("a", "b", "a", "c"):
-            known.put(key, 1, since=0.0, until=100.0)
-        assert [known.get(key, 0) for key in "abc"] == [1, None, 1]
+            cache.put(key, 1, since=0.0, until=100.0)
+        assert [cache.get(key, 0) for key in "abc"] == [1, None, 1]
 
-    def test_the_same_again_takes_no_more_room(self) -> None:
-        known = Remembered[str, int](2)
+    def test_value_put_again_evicts_nothing(self) -> None:
+        cache = TTLCache[str, int](2)
         for key in ("a", "b", "b", "b"):
-            known.put(key, 1, since=0.0, until=100.0)
-        assert [known.get(key, 0) for key in "ab"] == [1, 1]
+            cache.put(key, 1, since=0.0, until=100.0)
+        assert [cache.get(key, 0) for key in "ab"] == [1, 1]
 
-    def test_values_may_be_false(self) -> None:
-        known = Remembered[str, object](10)
+    def test_false_values_are_returned(self) -> None:
+        cache = TTLCache[str, object](10)
         for value in (0, "", False, ()):
-            known.put("a", value, since=0.0, until=100.0)
-            assert known.get("a", 0) == value
+            cache.put("a", value, since=0.0, until=100.0)
+            assert cache.get("a", 0) == value
 
-    def test_all_can_be_forgotten(self) -> None:
-        known = Remembered[str, int](2)
-        known.put("a", 1, since=0.0, until=100.0)
-        known.put("b", 1, since=0.0, until=100.0)
-        known.forget_all()
-        assert [known.get(key, 0) for key in "ab"] == [None, None]
-        known.put("a", 2, since=0.0, until=100.0)
-        assert known.get("a", 0) == 2
+    def test_clear_removes_all_values(self) -> None:
+        cache = TTLCache[str, int](2)
+        cache.put("a", 1, since=0.0, until=100.0)
+        cache.put("b", 1, since=0.0, until=100.0)
+        cache.clear()
+        assert [cache.get(key, 0) for key in "ab"] == [None, None]
+        cache.put("a", 2, since=0.0, until=100.0)
+        assert cache.get("a", 0) == 2
 
     @given(
-        most=st.integers(1, 4),
+        max_size=st.integers(1, 4),
         puts=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(), st.integers(0, 10))),
         now=st.integers(0, 10),
     )
-    def test_it_knows_the_last_ones_that_were_told(self, most: int, puts: list[tuple[str, int, int]], now: int) -> None:
-        known = Remembered[str, int](most)
-        told: dict[str, tuple[int, int]] = {}
+    def test_holds_the_last_values_put(self, max_size: int, puts: list[tuple[str, int, int]], now: int) -> None:
+        cache = TTLCache[str, int](max_size)
+        expected: dict[str, tuple[int, int]] = {}
         for key, value, until in puts:
-            known.put(key, value, since=0.0, until=until)
-            told.pop(key, None)
-            told[key] = value, until
-        last = dict(list(told.items())[-most:])
+            cache.put(key, value, since=0.0, until=until)
+            expected.pop(key, None)
+            expected[key] = value, until
+        last = dict(list(expected.items())[-max_size:])
         for key in "abcdef":
             value, until = last.get(key, (0, 0))
-            assert known.get(key, now) == (value if now < until else None)
+            assert cache.get(key, now) == (value if now < until else None)
 
 
-class ToldTests:
-    def test_the_same_again_is_no_news(self) -> None:
-        told = Told()
-        assert [told.is_news(what) for what in ("a", "a", "b", "a", "", "")] == [True, False, True, True, True, False]
+class RepeatFilterTests:
+    def test_repeated_message_is_not_new(self) -> None:
+        repeats = RepeatFilter()
+        is_new = [repeats.is_new(message) for message in ("a", "a", "b", "a", "", "")]
+        assert is_new == [True, False, True, True, True, False]
 
 
 class Work:
-    """Work that comes to something when a test says so."""
+    """Work that ends when the test fires its Deferred."""
 
     def __init__(self) -> None:
-        self.begun: list[Deferred[str]] = []
+        self.started: list[Deferred[str]] = []
         self.cancelled = 0
 
     async def __call__(self) -> str:
-        self.begun.append(Deferred(self._cancel))
-        return await self.begun[-1]
+        self.started.append(Deferred(self._cancel))
+        return await self.started[-1]
 
     def _cancel(self, _: object) -> None:
         self.cancelled += 1
 
 
-def joined(under_way: UnderWay[str, Any], key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Deferred[Any]:
-    return Deferred.fromCoroutine(under_way.join(key, work))
+def run(flight: SingleFlight[str, Any], key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Deferred[Any]:
+    return Deferred.fromCoroutine(flight.run(key, work))
 
 
 @pytest.fixture
-def under_way() -> UnderWay[str, Any]:
-    return UnderWay()
+def flight() -> SingleFlight[str, Any]:
+    return SingleFlight()
 
 
 @pytest.fixture
@@ -122,123 +123,121 @@ def work() -> Work:
     return Work()
 
 
-class UnderWayTests:
-    def test_it_is_done_once_for_all_who_want_it(self, under_way: UnderWay[str, Any], work: Work) -> None:
-        waiting = [joined(under_way, "a", work) for _ in range(5)]
-        assert len(work.begun) == 1
-        assert "a" in under_way
-        assert len(under_way) == 1
+class SingleFlightTests:
+    def test_runs_once_for_concurrent_callers(self, flight: SingleFlight[str, Any], work: Work) -> None:
+        waiting = [run(flight, "a", work) for _ in range(5)]
+        assert len(work.started) == 1
+        assert "a" in flight
+        assert len(flight) == 1
         assert not any(one.called for one in waiting)
-        work.begun[0].callback("done")
+        work.started[0].callback("done")
         assert [result_of(one) for one in waiting] == ["done"] * 5
-        assert "a" not in under_way
-        assert len(under_way) == 0
+        assert "a" not in flight
+        assert len(flight) == 0
 
-    def test_other_work_is_other_work(self, under_way: UnderWay[str, Any], work: Work) -> None:
-        first, second = joined(under_way, "a", work), joined(under_way, "b", work)
-        assert len(work.begun) == len(under_way) == 2
-        work.begun[1].callback("of b")
+    def test_other_key_runs_separately(self, flight: SingleFlight[str, Any], work: Work) -> None:
+        first, second = run(flight, "a", work), run(flight, "b", work)
+        assert len(work.started) == len(flight) == 2
+        work.started[1].callback("of b")
         assert result_of(second) == "of b"
         assert not first.called
-        assert "a" in under_way
-        assert "b" not in under_way
-        work.begun[0].callback("of a")
+        assert "a" in flight
+        assert "b" not in flight
+        work.started[0].callback("of a")
         assert result_of(first) == "of a"
 
-    def test_who_comes_later_has_it_done_again(self, under_way: UnderWay[str, Any], work: Work) -> None:
+    def test_later_caller_runs_again(self, flight: SingleFlight[str, Any], work: Work) -> None:
         for number in range(3):
-            waiting = joined(under_way, "a", work)
-            assert len(work.begun) == number + 1
-            work.begun[number].callback(str(number))
+            waiting = run(flight, "a", work)
+            assert len(work.started) == number + 1
+            work.started[number].callback(str(number))
             assert result_of(waiting) == str(number)
 
-    def test_work_that_waits_for_nothing(self, under_way: UnderWay[str, Any]) -> None:
+    def test_synchronous_result_is_returned(self, flight: SingleFlight[str, Any]) -> None:
         async def work() -> str:
             return "at once"
 
-        assert result_of(joined(under_way, "a", work)) == "at once"
-        assert len(under_way) == 0
+        assert result_of(run(flight, "a", work)) == "at once"
+        assert len(flight) == 0
 
-    def test_a_failure_is_everybodys(self, under_way: UnderWay[str, Any], work: Work) -> None:
-        waiting = [joined(under_way, "a", work) for _ in range(3)]
-        work.begun[0].errback(ValueError("broken"))
+    def test_failure_reaches_all_callers(self, flight: SingleFlight[str, Any], work: Work) -> None:
+        waiting = [run(flight, "a", work) for _ in range(3)]
+        work.started[0].errback(ValueError("broken"))
         for one in waiting:
             with pytest.raises(ValueError, match="broken"):
                 result_of(one)
-        assert "a" not in under_way
-        again = joined(under_way, "a", work)
-        work.begun[1].callback("done")
+        assert "a" not in flight
+        again = run(flight, "a", work)
+        work.started[1].callback("done")
         assert result_of(again) == "done"
 
-    def test_a_failure_at_once(self, under_way: UnderWay[str, Any]) -> None:
+    def test_synchronous_failure_is_raised(self, flight: SingleFlight[str, Any]) -> None:
         async def work() -> str:
             raise ValueError("broken")
 
         with pytest.raises(ValueError, match="broken"):
-            result_of(joined(under_way, "a", work))
-        assert len(under_way) == 0
+            result_of(run(flight, "a", work))
+        assert len(flight) == 0
 
-    @pytest.mark.parametrize("who", [0, 1, 2])
-    def test_it_goes_on_without_who_has_stopped_to_wait(
-        self, under_way: UnderWay[str, Any], work: Work, who: int
+    @pytest.mark.parametrize("position", [0, 1, 2])
+    def test_cancelled_caller_does_not_cancel_the_work(
+        self, flight: SingleFlight[str, Any], work: Work, position: int
     ) -> None:
-        """The one that began it is one like the others."""
-        waiting = [joined(under_way, "a", work) for _ in range(3)]
-        gone = waiting.pop(who)
+        """The caller that started the work is no exception."""
+        waiting = [run(flight, "a", work) for _ in range(3)]
+        gone = waiting.pop(position)
         gone.cancel()
         with pytest.raises(CancelledError):
             result_of(gone)
         assert work.cancelled == 0
-        late = joined(under_way, "a", work)
-        assert len(work.begun) == 1
-        work.begun[0].callback("done")
+        late = run(flight, "a", work)
+        assert len(work.started) == 1
+        work.started[0].callback("done")
         assert [result_of(one) for one in [*waiting, late]] == ["done"] * 3
 
-    def test_it_goes_on_when_nobody_waits_any_more(self, under_way: UnderWay[str, Any], work: Work) -> None:
-        waiting = [joined(under_way, "a", work) for _ in range(2)]
+    def test_work_continues_when_all_callers_are_cancelled(self, flight: SingleFlight[str, Any], work: Work) -> None:
+        waiting = [run(flight, "a", work) for _ in range(2)]
         for one in waiting:
             one.cancel()
             with pytest.raises(CancelledError):
                 result_of(one)
-        assert "a" in under_way
+        assert "a" in flight
         assert work.cancelled == 0
-        late = joined(under_way, "a", work)
-        work.begun[0].callback("done")
+        late = run(flight, "a", work)
+        work.started[0].callback("done")
         assert result_of(late) == "done"
 
-    def test_a_failure_that_nobody_waits_for_is_no_noise(self, under_way: UnderWay[str, Any], work: Work) -> None:
+    def test_failure_without_callers_is_not_logged(self, flight: SingleFlight[str, Any], work: Work) -> None:
         with capturedLogs() as events:
-            waiting = joined(under_way, "a", work)
+            waiting = run(flight, "a", work)
             waiting.cancel()
             waiting.addErrback(lambda failure: failure.trap(CancelledError))
-            work.begun.pop().errback(ValueError("broken"))
+            work.started.pop().errback(ValueError("broken"))
             del waiting
         assert list(events) == []
-        assert len(under_way) == 0
+        assert len(flight) == 0
 
-    def test_who_asks_again_in_the_answer_begins_anew(self, under_way: UnderWay[str, Any], work: Work) -> None:
+    def test_call_from_a_callback_starts_new_work(self, flight: SingleFlight[str, Any], work: Work) -> None:
         answers = []
 
         async def twice() -> None:
-            answers.append(await under_way.join("a", work))
-            answers.append(await under_way.join("a", work))
+            answers.append(await flight.run("a", work))
+            answers.append(await flight.run("a", work))
 
         asking = [Deferred.fromCoroutine(twice()) for _ in range(2)]
-        work.begun[0].callback("first")
-        assert len(work.begun) == 2
-        work.begun[1].callback("second")
+        work.started[0].callback("first")
+        assert len(work.started) == 2
+        work.started[1].callback("second")
         assert answers == ["first", "first", "second", "second"]
         assert all(one.called for one in asking)
 
-    def test_one_that_fails_with_the_answer_keeps_it_from_nobody(
-        self, under_way: UnderWay[str, Any], work: Work
-    ) -> None:
+    def test_caller_that_raises_does_not_affect_others(self, flight: SingleFlight[str, Any], work: Work) -> None:
         async def stumble() -> None:
-            await under_way.join("a", work)
+            await flight.run("a", work)
             raise KeyError("mine")
 
-        first, second = Deferred.fromCoroutine(stumble()), joined(under_way, "a", work)
-        work.begun[0].callback("done")
+        first, second = Deferred.fromCoroutine(stumble()), run(flight, "a", work)
+        work.started[0].callback("done")
         assert result_of(second) == "done"
         with pytest.raises(KeyError):
             result_of(first)

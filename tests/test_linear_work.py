@@ -28,7 +28,9 @@ from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import ServerNotProvenError, check_info, choose_challenge, decode_digest_response
 from postd.protocol.discovery import freshness_s
 from postd.protocol.event_stream import EventDecoder, EventStreamError
-from postd.protocol.http1 import EXTENSIONS_MAX_BYTES, HEAD_MAX_BYTES, BegunHead, ChunkedBody, HttpSyntaxError
+from postd.protocol.http1.chunked import EXTENSIONS_MAX_BYTES, ChunkedDecoder
+from postd.protocol.http1.head import PartialHead
+from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.protocol.jwk import KeySetError, decode_key_set
 from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
@@ -287,10 +289,10 @@ LINES = (
 @pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
 def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -> None:
     def work(text: bytes) -> None:
-        body = ChunkedBody(64 * KIB, bytes.title)
+        decoder = ChunkedDecoder(64 * KIB, bytes.title)
         with suppress(HttpSyntaxError):
             for start in range(0, len(text), piece):
-                body.take(text[start : start + piece])
+                decoder.feed(text[start : start + piece])
 
     size = EXTENSIONS_MAX_BYTES
     check(work, (Input(begin, unit) for unit in (*LINES, b"a", b";", b" ", b"\r\n")), size)
@@ -299,10 +301,10 @@ def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -
 @pytest.mark.parametrize("piece", [1, 5, 1000])
 def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
     def work(text: bytes) -> None:
-        begun = BegunHead(bytes.title)
+        partial = PartialHead(bytes.title)
         with suppress(HttpSyntaxError):
             for end in range(piece, len(text), piece):
-                begun.check(text[:end])
+                partial.check(text[:end])
 
     first = b"GET / HTTP/1.1\r\n"
     begins = (first, first + b"a:", first + b"a" * 100 + b":", b"GET /")

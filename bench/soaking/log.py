@@ -18,7 +18,7 @@ _EXPECTED = (
     r" answers requests for ",
     r"SIGHUP: reloading",
     r"users: \d+ users?$",
-    r"bearer http://127\.0\.0\.1:\d+: (\d+ keys?$|keys not fetched anew: )",
+    r"bearer http://127\.0\.0\.1:\d+: (\d+ keys?$|keys not refreshed: )",
     r"login refused: ",
     r"signed in: ",
     r"possible attack: Digest credentials ",

@@ -1,4 +1,4 @@
-"""Bearer: access tokens of OpenID Connect providers (RFC 6750, 7519, 8725, 9068; contract 4.4).
+"""Checks access tokens of OpenID Connect providers (RFC 6750, 7519, 8725, 9068; reference: Bearer).
 
 For any application of `twisted.cred`, not only this server's:
 
@@ -6,7 +6,7 @@ For any application of `twisted.cred`, not only this server's:
     portal = Portal(realm, [BearerChecker([issuer])])
     issuer.start()
 
-`postd.web.bearer` and `postd.web.guard` are what stands between it and HTTP.
+`postd.web.bearer` and `postd.web.guard` connect it to HTTP.
 """
 
 import time
@@ -28,8 +28,8 @@ from postd.auth.credentials import (
 from postd.auth.identity import Identity
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
-from postd.auth.throttle import Throttle, attempt_from
-from postd.caching import Remembered
+from postd.auth.throttle import Throttle, address_keys
+from postd.caching import TTLCache
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
@@ -45,28 +45,30 @@ from postd.protocol.jwt import (
 )
 from postd.reactor import IReactor
 
-REMEMBERED_MAX = 4096
-"""How many tokens are remembered whose signature was right."""
+CACHE_MAX = 4096
+"""How many verified tokens are cached."""
 
 
 class Issuer:
-    """One whose tokens are accepted.
+    """A trusted issuer of access tokens.
 
     Args:
-        policy: which of its tokens.
-        reactor: the clock, and where it is asked from.
-        jwks_uri: where its keys are; if it is empty, it is asked (OpenID Connect Discovery, then RFC 8414).
-        ca_file: PEM file of roots to trust beside the platform's, when it is asked; empty for none.
-        read_scope, write_scope: the words that a token's scope must have for reading and for writing; empty for none.
-        introspection_endpoint: where it tells of opaque tokens (RFC 7662); if it is empty, they are refused.
-        client_id, client_secret: who we are there; empty for nobody.
+        policy: which of its tokens are accepted.
+        reactor: the clock, and the reactor for its requests.
+        jwks_uri: the URL of its keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
+        ca_file: a PEM file of root certificates to trust beside the platform's; empty for none.
+        read_scope, write_scope: the scopes that a token needs for reading and for writing, separated by spaces.
+        introspection_endpoint: the URL for opaque tokens (RFC 7662); if empty, they are refused.
+        client_id, client_secret: this server's credentials at the introspection endpoint; empty for none.
+
+    Attributes:
+        url: its identifier.
+        keys: the source of its keys.
+        introspector: for opaque tokens, None without an `introspection_endpoint`.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
-        ValueError: a scope is none.
-
-    Its `url` is its identifier, `policy` says which of its tokens are accepted, `keys` has its keys, and `introspector`
-    asks it about opaque tokens, if anybody does.
+        ValueError: a scope is malformed.
     """
 
     def __init__(  # noqa: PLR0913 - all but two have their defaults
@@ -100,45 +102,45 @@ class Issuer:
             )
 
     def start(self) -> None:
-        """Fetch its keys, and keep them fresh."""
+        """Fetch its keys, and refresh them from now on."""
         self.keys.start()
 
     def stop(self) -> None:
-        """Let go of what is under way."""
+        """Stop refreshing, and cancel a running fetch."""
         self.keys.stop()
 
-    def rest(self) -> None:
-        """Begin no more: another one of the same issuer takes its place."""
-        self.keys.rest()
+    def stop_refreshing(self) -> None:
+        """Stop refreshing the keys, because another object of the same issuer replaces this one."""
+        self.keys.stop_refreshing()
 
     @property
     def scopes(self) -> frozenset[str]:
-        """All words that a token's scope may need, for one thing or the other."""
+        """All scopes that a token may need, for reading or for writing."""
         return frozenset[str]().union(*(words for _, words in self._scopes))
 
     def missing_scope(self, token: AccessToken, *, writing: bool) -> str:
-        """Return the scope that would be needed, if that of a token is not enough; nothing, if it is."""
+        """Return the required scope if the token lacks it, otherwise an empty string."""
         scope, words = self._scopes[writing]
         return "" if words <= token.scopes else scope
 
     async def accept(self, jwt: Jwt) -> AccessToken:
-        """Return what a token says that claims to be of this issuer.
+        """Verify a JWT whose `iss` is this issuer, and return its checked claims.
 
         Raises:
             TokenError: it is not accepted.
-            IssuerUnavailableError: there never were any keys.
+            IssuerUnavailableError: no keys could be fetched so far.
         """
         self.policy.check_header(jwt)
         keys = await self.keys.find(jwt)
         if not keys:
-            raise TokenError("the issuer has no key that it could be signed with")
+            raise TokenError("no key of the issuer matches it")
         if not any(key.verify(jwt) for key in keys):
             raise TokenError("its signature is wrong")
         return self.policy.check_claims(jwt, self._now())
 
 
 class _Accepted(Struct, frozen=True):
-    """A token that is good, whose it is, and the keys that it was verified with."""
+    """An accepted token, its issuer, and the keys that it was verified with, None if it is opaque."""
 
     issuer: Issuer
     token: AccessToken
@@ -148,13 +150,12 @@ class _Accepted(Struct, frozen=True):
 class BearerChecker(Checker):
     """Access tokens. The account of an owner is `ISSUER#NAME`: issuers may give the same name to different people.
 
-    A token whose signature was right is not verified again as long as the keys are the same, which costs more than all
-    the rest. What is remembered is a hash of it and what it says.
+    A verified token is cached, by its hash, as long as the issuer's keys stay the same: verifying a signature costs
+    more than the rest of the check.
 
     Args:
-        issuers: whose tokens are accepted.
-        throttle: counts opaque tokens that an issuer refuses, for the address that they come from; None to let them
-            be as many as come.
+        issuers: the trusted ones.
+        throttle: limits refused opaque tokens by address; None for no limit.
         now: seconds since the epoch.
     """
 
@@ -166,18 +167,18 @@ class BearerChecker(Checker):
         self._issuers = {issuer.url: issuer for issuer in issuers}
         self._throttle = throttle
         self._now = now
-        self._verified = Remembered[bytes, _Accepted](REMEMBERED_MAX)
+        self._verified = TTLCache[bytes, _Accepted](CACHE_MAX)
 
     async def check(self, credentials: BearerCredentials) -> Identity:
         """Return the owner of the token.
 
         Raises:
             InvalidTokenError: the token is not accepted.
-            InsufficientScopeError: it is, but not for this.
-            IssuerUnavailableError: whose token it is cannot be asked, and has to be.
-            LoginsBusyError: too many opaque tokens wait.
+            InsufficientScopeError: it is accepted, but lacks the scope.
+            IssuerUnavailableError: the issuer does not answer, and its keys or its introspection are needed.
+            LoginsBusyError: too many opaque tokens wait for introspection.
             TooManyFailuresError: the throttle does not admit an opaque token from this address.
-            StoreUnavailableError: the throttle's counts cannot be had.
+            StoreUnavailableError: the throttle's counts cannot be read.
         """
         accepted = await self._check(credentials, self._throttle)
         token = accepted.token
@@ -209,41 +210,43 @@ class BearerChecker(Checker):
     async def _accept(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         now = self._now()
         digest = blake2b(credentials.token.encode("utf-8", "surrogatepass"), digest_size=32).digest()
-        known = self._verified.get(digest, now)
-        if known is not None and known.issuer.keys.held is known.keys:
-            return known
+        cached = self._verified.get(digest, now)
+        if cached is not None and cached.issuer.keys.current is cached.keys:
+            return cached
         try:
             jwt = decode_jwt(credentials.token)
         except NotJwtError:
             return await self._introspect(credentials, throttle)
         issuer = self._issuers.get(jwt.issuer)
         if issuer is None:
-            raise TokenError("iss is none of the issuers that are trusted")
+            raise TokenError("iss is not a trusted issuer")
         try:
-            accepted = _Accepted(issuer, await issuer.accept(jwt), issuer.keys.held)
+            accepted = _Accepted(issuer, await issuer.accept(jwt), issuer.keys.current)
         except TokenError as error:
             raise type(error)(f"{issuer.url}: {error}") from None
         self._verified.put(digest, accepted, since=now, until=issuer.policy.ends_at(accepted.token))
         return accepted
 
     async def _introspect(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
-        """Return what an issuer says of an opaque token; count it where all refuse it.
+        """Introspect an opaque token; count a failure if all issuers refuse it.
 
-        One that an issuer refuses while another one is unavailable is not counted: it may be the other one's.
+        No failure is counted if an issuer is unavailable, because the token may be from that one.
         """
-        asked = [(issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None]
-        if not asked:
-            raise TokenError("it is opaque, and no issuer is asked about such")
+        introspectors = [
+            (issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None
+        ]
+        if not introspectors:
+            raise TokenError("it is opaque, and no issuer has an introspection_endpoint")
         if throttle is None:
-            return _recall(asked, credentials.token) or await _ask(asked, credentials)
-        attempt = await throttle.admit(attempt_from(credentials.address))
-        accepted = _recall(asked, credentials.token)
+            return _cached(introspectors, credentials.token) or await _introspect(introspectors, credentials)
+        attempt = await throttle.admit(address_keys(credentials.address))
+        accepted = _cached(introspectors, credentials.token)
         if accepted is None:
             attempt = await throttle.reserve(attempt)
             try:
-                accepted = await _ask(asked, credentials)
+                accepted = await _introspect(introspectors, credentials)
             except TokenError:
-                await throttle.fail(attempt)
+                await throttle.record_failure(attempt)
                 raise
             except (IssuerUnavailableError, LoginsBusyError):
                 await throttle.release(attempt)
@@ -252,25 +255,25 @@ class BearerChecker(Checker):
         return accepted
 
 
-_Asked = Sequence[tuple[Issuer, Introspector]]
+_Introspectors = Sequence[tuple[Issuer, Introspector]]
 
 
-def _recall(asked: _Asked, token: str) -> _Accepted | None:
-    """Return what one of the issuers said of a token a short time ago."""
-    for issuer, introspector in asked:
-        recalled = introspector.recall(token)
-        if recalled is not None:
-            return _Accepted(issuer, recalled)
+def _cached(introspectors: _Introspectors, token: str) -> _Accepted | None:
+    """Return a token that one of the issuers accepted a short time ago."""
+    for issuer, introspector in introspectors:
+        cached = introspector.cached(token)
+        if cached is not None:
+            return _Accepted(issuer, cached)
     return None
 
 
-async def _ask(asked: _Asked, credentials: BearerCredentials) -> _Accepted:
-    """Ask the issuers about a token, one after the other: nothing in it tells whose it is."""
+async def _introspect(introspectors: _Introspectors, credentials: BearerCredentials) -> _Accepted:
+    """Ask the issuers about a token, one after the other: an opaque token does not name its issuer."""
     reason: TokenError | None = None
     unavailable: IssuerUnavailableError | LoginsBusyError | None = None
-    for issuer, introspector in asked:
+    for issuer, introspector in introspectors:
         try:
-            return _Accepted(issuer, await introspector.ask(credentials.token, credentials.address))
+            return _Accepted(issuer, await introspector.introspect(credentials.token, credentials.address))
         except ExpiredTokenError as error:
             raise type(error)(f"{issuer.url}: {error}") from None
         except TokenError as error:

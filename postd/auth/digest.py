@@ -13,7 +13,7 @@ from postd.auth.credentials import (
     log_refusal,
 )
 from postd.auth.identity import Identity
-from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.throttle import Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
 from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
@@ -92,7 +92,7 @@ class DigestChecker(Checker):
         name = normalize(sent.username)
         if "%" in name and self._users.get(name) is None:
             name = normalize(decode_encoded_username(name))
-        attempt = await self._throttle.admit(attempt_of(name, credentials.address))
+        attempt = await self._throttle.admit(login_keys(name, credentials.address))
         # Up to the comparison nothing waits (`Throttle.admit`).
         account = self._users.get(name)
         known = account.h_a1_for(self._realm, sent.algorithm) if account else None
@@ -102,12 +102,12 @@ class DigestChecker(Checker):
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
-            await self._throttle.fail(attempt)
+            await self._throttle.record_failure(attempt)
             raise refusal
         # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
         fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
-        if not self._throttle.is_over(attempt):
-            await self._throttle.release(attempt, forget=fresh)
+        if self._throttle.needs_release(attempt):
+            await self._throttle.release(attempt, reset_failures=fresh)
         if not fresh:
             stale = StaleNonceError("nonce not ours, expired, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)

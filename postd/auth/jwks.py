@@ -1,9 +1,8 @@
-"""The keys of issuers, fetched and kept (OpenID Connect Discovery 1.0, RFC 8414, RFC 7517; contract 4.4).
+"""Fetches and caches the keys of issuers (OpenID Connect Discovery 1.0, RFC 8414, RFC 7517; reference: Bearer).
 
-Keys that are held serve for as long as the issuer cannot be asked. They are fetched anew before they are old, in the
-background; at once when none fits what a token says of its key, but for that no more than once in `UNKNOWN_KEY_S`. A
-signature that is wrong for a key that fits causes no fetch. There is one fetch at a time, and whoever needs its result
-waits for it.
+Keys are refreshed in the background before they are stale, and used on while the issuer is unavailable. A token whose
+key is unknown triggers a fetch at once, but at most one in `UNKNOWN_KEY_INTERVAL_S`; a wrong signature of a known key
+triggers none. At most one fetch runs at a time, and all tokens that need its result wait for it.
 """
 
 import math
@@ -17,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.caching import Told, is_within
+from postd.caching import RepeatFilter, is_within
 from postd.errors import IssuerUnavailableError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
@@ -25,28 +24,29 @@ from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt
 from postd.reactor import IReactor
 
-UNKNOWN_KEY_S = 30.0
-"""How often at most keys are fetched because of a key that is not among them (contract 4.4)."""
+UNKNOWN_KEY_INTERVAL_S = 30.0
+"""How often unknown keys may trigger a fetch (reference: Bearer)."""
 
 WAIT_MAX_S = 3.0
 """How long a token waits for keys to be fetched."""
 
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
-"""How long after a failure keys are fetched again, give or take a fifth. It doubles with each; until there were any, it
-is `RETRY_FIRST_S` at the most."""
+"""The first and the longest delay before a failed fetch is retried, ±20 %; it doubles with each failure."""
 
-RETRY_FIRST_S = 5.0
+RETRY_FIRST_MAX_S = 5.0
+"""The longest such delay as long as there are no keys yet."""
 
-DISCOVERY_S = 3600.0
-"""How long it is believed where the keys are."""
+DISCOVERY_TTL_S = 3600.0
+"""How long a discovered `jwks_uri` is cached."""
 
-OLD_S = 86_400.0
-"""When keys that could not be fetched anew are so old that the log says so loudly (auth.md, decision 17)."""
+STALE_S = 86_400.0
+"""The age from which keys that cannot be refreshed are logged as an error (reference: Bearer)."""
 
 
 class FetchedKeys(Struct, frozen=True):
-    """Keys as an issuer has them, where they are, for how many seconds they are fresh, and which document told where
-    they are; none did if that was known.
+    """An issuer's keys, their URL, and for how many seconds they are fresh.
+
+    `metadata_url` is the document that has their URL, empty if that is a setting.
     """
 
     keys: KeySet
@@ -60,9 +60,9 @@ class KeySource:
 
     Args:
         issuer: its identifier, a URL.
-        fetcher: asks it.
+        fetcher: the HTTP client.
         reactor: the clock.
-        jwks_uri: where the keys are; if it is empty, the issuer is asked (OpenID Connect Discovery, then RFC 8414).
+        jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
     """
 
     _log = Logger()
@@ -71,48 +71,48 @@ class KeySource:
         self._issuer = issuer
         self._fetcher = fetcher
         self._reactor = reactor
-        self._given_uri = jwks_uri
-        self._found_uri = ""
-        self._found_by = ""
-        self._found_at = -math.inf
+        self._configured_uri = jwks_uri
+        self._discovered_uri = ""
+        self._metadata_url = ""
+        self._discovered_at = -math.inf
         self._keys: KeySet | None = None
         self._fetched_at = -math.inf
-        self._tried_at = -math.inf
-        self._unknown_at = -math.inf
+        self._last_fetch_ended_at = -math.inf
+        self._unknown_key_at = -math.inf
         self._failures = 0
-        self._told = Told()
+        self._log_lines = RepeatFilter()
         self._stopped = False
         self._running: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
         self._next: IDelayedCall | None = None
 
-    def take_over(self, other: "KeySource") -> None:
-        """Have the keys that another source of the same issuer has, until there are newer ones."""
-        self._keys, self._fetched_at = other._keys, other._fetched_at  # noqa: SLF001 - another one of us
+    def copy_keys(self, other: "KeySource") -> None:
+        """Use the keys of another source of the same issuer until the first fetch."""
+        self._keys, self._fetched_at = other._keys, other._fetched_at  # noqa: SLF001 - of the same class
 
     @property
     def age_s(self) -> float:
-        """For how many seconds the keys have been held; 0 if there are none."""
+        """The seconds since the keys were fetched; 0 if there are none."""
         return 0.0 if self._keys is None else self._reactor.seconds() - self._fetched_at
 
     @property
-    def held(self) -> KeySet | None:
-        """The keys there are; another object after each fetch."""
+    def current(self) -> KeySet | None:
+        """The cached keys, a new object after each fetch; None before the first one."""
         return self._keys
 
     def start(self) -> None:
-        """Fetch the keys, and keep them fresh from now on. It needs no network: without it, it tries again."""
+        """Fetch the keys, and refresh them from now on; a fetch that fails is retried."""
         self._stopped = False
         self._refresh()
 
     def stop(self) -> None:
-        """Let go of what is under way."""
-        self.rest()
+        """Stop refreshing, and cancel a running fetch."""
+        self.stop_refreshing()
         if self._running is not None:
             self._running.cancel()
 
-    def rest(self) -> None:
-        """Begin no more; what is under way goes on, for tokens may wait for it."""
+    def stop_refreshing(self) -> None:
+        """Start no more fetches; a running one continues, because tokens may wait for it."""
         self._stopped = True
         if self._next is not None and self._next.active():
             self._next.cancel()
@@ -121,59 +121,60 @@ class KeySource:
         """Return the keys that a token may be signed with; there may be none.
 
         Raises:
-            IssuerUnavailableError: there never were any keys, and there are none now.
+            IssuerUnavailableError: no keys could be fetched so far.
         """
-        until = self._reactor.seconds() + WAIT_MAX_S
-        # Twice: a fetch that is under way may have begun before the issuer had the key.
+        deadline = self._reactor.seconds() + WAIT_MAX_S
+        # Twice: a running fetch may have started before the issuer published the key.
         for _ in range(2):
             found = self._look_up(jwt)
             if found:
                 return found
             if self._running is None:
-                if not self._may_ask():
+                if not self._may_fetch():
                     break
                 self._refresh()
-            await self._wait(until)
+            await self._wait(deadline)
         if self._keys is None:
             raise IssuerUnavailableError(self._issuer)
         return self._look_up(jwt)
 
     async def fetch(self) -> FetchedKeys:
-        """Ask the issuer for its keys.
+        """Fetch the keys from the issuer.
 
         Raises:
-            FetchError: they are not to be had.
+            FetchError: there is no answer, or no usable key in it.
         """
-        uri = self._given_uri or await self._discover()
+        uri = self._configured_uri or await self._discover()
         fetched = await self._get(uri)
         try:
             keys = decode_key_set(fetched.content)
         except KeySetError as error:
             raise UnusableError(f"{uri}: {error}") from None
-        if not keys.keys:  # an issuer that takes its keys away puts others in their place
-            raise UnusableError(f"{uri}: no key in it is of use: {keys.tell_left_out() or 'it is empty'}")
-        return FetchedKeys(keys, uri, freshness_s(fetched.cache_control, fetched.age), self._found_by)
+        if not keys.keys:  # a failure, not a revocation: an issuer replaces the keys that it revokes
+            raise UnusableError(f"{uri}: it has no usable key: {keys.describe_left_out() or 'it is empty'}")
+        return FetchedKeys(keys, uri, freshness_s(fetched.cache_control, fetched.age), self._metadata_url)
 
     async def _discover(self) -> str:
-        """Return where the keys are, by the first of the two documents that is there. What was found is believed for
-        a while, and for longer where it cannot be found again.
+        """Return the URL of the keys from the first of the two metadata documents that is usable.
+
+        It is cached for `DISCOVERY_TTL_S`, and longer while discovery fails.
         """
-        if is_within(DISCOVERY_S, self._found_at, self._reactor.seconds()):
-            return self._found_uri
+        if is_within(DISCOVERY_TTL_S, self._discovered_at, self._reactor.seconds()):
+            return self._discovered_uri
         openid, oauth = metadata_urls(self._issuer)
         try:
             try:
-                self._found_uri, self._found_by = await self._read_metadata(openid), openid
+                self._discovered_uri, self._metadata_url = await self._read_metadata(openid), openid
             except UnusableError as first:
                 try:
-                    self._found_uri, self._found_by = await self._read_metadata(oauth), oauth
+                    self._discovered_uri, self._metadata_url = await self._read_metadata(oauth), oauth
                 except UnusableError as second:
                     raise UnusableError(f"{first}; {second}") from None
         except FetchError:
-            if not self._found_uri:
+            if not self._discovered_uri:
                 raise
-        self._found_at = self._reactor.seconds()
-        return self._found_uri
+        self._discovered_at = self._reactor.seconds()
+        return self._discovered_uri
 
     async def _read_metadata(self, url: str) -> str:
         fetched = await self._get(url)
@@ -191,25 +192,25 @@ class KeySource:
     def _look_up(self, jwt: Jwt) -> list[SigningKey]:
         return self._keys.find(jwt) if self._keys is not None else []
 
-    def _may_ask(self) -> bool:
-        """Tell whether a token may cause a fetch now; if so, it is the one that does."""
+    def _may_fetch(self) -> bool:
+        """Return whether a token may trigger a fetch now, and count it as triggered."""
         now = self._reactor.seconds()
         if self._keys is None:
-            return not is_within(RETRY_MIN_S, self._tried_at, now)
-        if is_within(UNKNOWN_KEY_S, self._unknown_at, now):
+            return not is_within(RETRY_MIN_S, self._last_fetch_ended_at, now)
+        if is_within(UNKNOWN_KEY_INTERVAL_S, self._unknown_key_at, now):
             return False
-        self._unknown_at = now
+        self._unknown_key_at = now
         return True
 
-    async def _wait(self, until: float) -> None:
-        """Wait for the fetch that is under way, but not for longer than that."""
-        left_s = until - self._reactor.seconds()
+    async def _wait(self, deadline: float) -> None:
+        """Wait for the running fetch, at most until a deadline."""
+        left_s = deadline - self._reactor.seconds()
         if self._running is None or left_s <= 0:
             return
-        waiting: Deferred[None] = Deferred()
-        self._waiting.append(waiting)
+        waiter: Deferred[None] = Deferred()
+        self._waiting.append(waiter)
         with suppress(TimeoutError):
-            await waiting.addTimeout(left_s, self._reactor)
+            await waiter.addTimeout(left_s, self._reactor)
 
     def _refresh(self) -> None:
         if self._running is not None or self._stopped:
@@ -229,7 +230,7 @@ class KeySource:
 
     def _fail_unexpectedly(self, failure: Failure) -> None:
         if failure.check(CancelledError):
-            return  # it was given up
+            return  # by `stop`
         self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
         self._fail(type(failure.value).__name__)
 
@@ -237,38 +238,38 @@ class KeySource:
         self._keys = fetched.keys
         self._fetched_at = self._reactor.seconds()
         self._failures = 0
-        # Ahead of age, and not all workers and nodes at the same time.
-        self._schedule(fetched.fresh_s * _between(0.8, 0.95))
+        # Before they are stale, and with jitter, so that workers and nodes do not fetch at the same time.
+        self._schedule(fetched.fresh_s * _jitter(0.8, 0.95))
         number, left_out = len(fetched.keys.keys), len(fetched.keys.left_out)
         more = f", {left_out} left out" if left_out else ""
-        self._tell(f"{number} {'key' if number == 1 else 'keys'}{more}", LogLevel.info)
+        self._log_once(f"{number} {'key' if number == 1 else 'keys'}{more}", LogLevel.info)
 
     def _fail(self, why: str) -> None:
         self._failures += 1
-        self._found_at = -math.inf  # they may be elsewhere now
-        most = RETRY_FIRST_S if self._keys is None else RETRY_MAX_S
-        self._schedule(min(RETRY_MIN_S * 2 ** min(self._failures - 1, 10), most) * _between(0.8, 1.2))
-        if self._keys is not None and self._reactor.seconds() >= self._fetched_at + OLD_S:
-            self._tell(f"its keys are more than {OLD_S / 3600:.0f} h old, and go on to be used: {why}", LogLevel.error)
+        self._discovered_at = -math.inf  # discover again: the URL may have changed
+        longest = RETRY_FIRST_MAX_S if self._keys is None else RETRY_MAX_S
+        self._schedule(min(RETRY_MIN_S * 2 ** min(self._failures - 1, 10), longest) * _jitter(0.8, 1.2))
+        if self._keys is not None and self._reactor.seconds() >= self._fetched_at + STALE_S:
+            self._log_once(f"keys are more than {STALE_S / 3600:.0f} h old and still used: {why}", LogLevel.error)
         else:
-            self._tell(f"no keys: {why}" if self._keys is None else f"keys not fetched anew: {why}", LogLevel.warn)
+            self._log_once(f"no keys: {why}" if self._keys is None else f"keys not refreshed: {why}", LogLevel.warn)
 
     def _finish(self, _: None) -> None:
         self._running = None
-        self._tried_at = self._reactor.seconds()
+        self._last_fetch_ended_at = self._reactor.seconds()
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.callback(None)
+        for waiter in waiting:
+            waiter.callback(None)
 
     def _schedule(self, delay_s: float) -> None:
         if not self._stopped:
             self._next = self._reactor.callLater(delay_s, self._refresh)
 
-    def _tell(self, what: str, level: Any) -> None:
-        """Tell the log, if it has not just been told the same."""
-        if self._told.is_news(what):
+    def _log_once(self, what: str, level: Any) -> None:
+        """Log an event, unless it is the one logged last."""
+        if self._log_lines.is_new(what):
             self._log.emit(level, "bearer {issuer}: {what}", issuer=self._issuer, what=what)
 
 
-def _between(least: float, most: float) -> float:
-    return random.uniform(least, most)  # noqa: S311 - no secret
+def _jitter(least: float, most: float) -> float:
+    return random.uniform(least, most)  # noqa: S311 - not a secret

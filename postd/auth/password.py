@@ -20,10 +20,10 @@ from twisted.python.threadpool import ThreadPool
 from postd.auth.checker import Checker
 from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
 from postd.auth.identity import Identity
-from postd.auth.throttle import Attempt, Throttle, attempt_of
+from postd.auth.throttle import Attempt, Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.caching import Remembered, UnderWay
+from postd.caching import SingleFlight, TTLCache
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
@@ -85,8 +85,8 @@ class PasswordVerifier:
         self._now = now
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
-        self._right = Remembered[tuple[str, str], bytes](REMEMBERED_MAX)
-        self._under_way = UnderWay[bytes, bool]()
+        self._right = TTLCache[tuple[str, str], bytes](REMEMBERED_MAX)
+        self._under_way = SingleFlight[bytes, bool]()
 
     def recall(self, credentials: PasswordCredentials, stored: str) -> bool | None:
         """Tell whether a password is the one that was found a moment ago to be stored as `stored`; None if none was."""
@@ -117,7 +117,7 @@ class PasswordVerifier:
         key = self._digest(credentials, stored)
         if key not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
-        right = await self._under_way.join(key, lambda: self._ask(credentials.password, stored, until))
+        right = await self._under_way.run(key, lambda: self._ask(credentials.password, stored, until))
         if right and remember:
             now = self._now()
             self._right.put((credentials.username, stored), key, since=now, until=now + REMEMBERED_S)
@@ -146,7 +146,7 @@ class PasswordVerifier:
 
     def forget_all(self) -> None:
         """Forget all right passwords."""
-        self._right.forget_all()
+        self._right.clear()
 
 
 class PasswordChecker(Checker):
@@ -180,9 +180,9 @@ class PasswordChecker(Checker):
         else:
             stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
         shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
-        attempt = await self._throttle.admit(attempt_of(name, credentials.address))
+        attempt = await self._throttle.admit(login_keys(name, credentials.address))
         right = self._verifier.recall(shown, stored)
-        done = right and self._throttle.is_over(attempt)
+        done = right and not self._throttle.needs_release(attempt)
         if not done and not await self._is_right(shown, stored, attempt, right=right, known=account is not None):
             why = "wrong password" if account else "no such user"
             raise _refused(shown, why, known=account is not None)
@@ -216,12 +216,12 @@ class PasswordChecker(Checker):
             except (LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
                 # Another password than the remembered one was compared, and found wrong: that counts, whatever else
                 # can be done now.
-                await (self._throttle.release(attempt) if right is None else self._throttle.fail(attempt))
+                await (self._throttle.release(attempt) if right is None else self._throttle.record_failure(attempt))
                 raise
         if known and right:
-            await self._throttle.release(attempt, forget=True)
+            await self._throttle.release(attempt, reset_failures=True)
             return True
-        await self._throttle.fail(attempt)
+        await self._throttle.record_failure(attempt)
         return False
 
 

@@ -1,18 +1,18 @@
-"""The throttle: a bound on failed logins (contract: `[throttle]`).
+"""The throttle: a limit on failed login attempts (reference: Throttle).
 
-Counted are passwords, Digest responses and opaque tokens that were verified and found wrong, whether or not there is
-such a user. An attempt is admitted before anything is compared, remembered passwords included; beyond the bound nothing
-is verified, so that nothing can be learned, not even from a right password.
+Passwords, Digest responses and opaque tokens count that were verified and found wrong, whether or not the user exists.
+An attempt is admitted before any comparison, also with a cached password; beyond the limit no credentials are verified,
+so that an attacker learns nothing even from the right password.
 
-The bound holds for attempts that arrive together: an attempt is reserved in the store before it is verified, and counts
-like a failure from then on. The reservation is one step for all workers and nodes. A failure takes its place, a success
-takes it back, and that of a process that dies expires.
+The limit holds for concurrent attempts: an attempt is reserved in the store before it is verified, and the reservation
+counts like a failure. It is one atomic step for all workers and nodes. A failure replaces it, a success removes it, and
+the reservation of a process that dies expires.
 
-A comparison that waits for nothing needs no reservation as long as no other write of the same keys is under way in this
-process, and the store takes writes. Until a failure of it is in the store, all further attempts of this process have to
-reserve. Each process can be ahead of the store by one failure in this way: of W workers and nodes at most `failures` +
-W - 1 wrong attempts are verified (contract 7). That holds because a store does the writes of a process in their order,
-and as long as the clocks of nodes differ by less than `RESERVED_S`.
+A comparison that does not wait needs no reservation as long as this process has no other write of the same keys pending
+and the store accepts writes. Until a failure is stored, all further attempts of this process must reserve. So each
+process can be ahead of the store by one failure: with W workers and nodes at most `failures` + W - 1 wrong attempts are
+verified. This requires that a store executes the writes of a process in order, and that the clocks of nodes differ by
+less than `RESERVATION_TTL_S`.
 """
 
 import ipaddress
@@ -35,20 +35,20 @@ from twisted.internet.interfaces import IReactorTime
 from postd.errors import StoreBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.store.interface import FailureKeys, Failures, LoginStore, Reservation
 
-RESERVED_S = 60
-"""How long a reservation counts if its process dies: longer than any attempt waits for its turn."""
+RESERVATION_TTL_S = 60
+"""How long a reservation counts if its process dies: longer than any attempt waits to be verified."""
 
 WAIT_MAX_S = 3.0
-"""How long an attempt waits for others that are under way, where the bound has no room for it if they all fail."""
+"""How long an attempt waits for pending ones, if the limit would be reached should they all fail."""
 
-LOOK_EVERY_S = 0.25
-"""How often an attempt that waits looks for what other workers and nodes have done."""
+POLL_INTERVAL_S = 0.25
+"""How often a waiting attempt reads the counts again, for changes by other workers and nodes."""
 
-WOKEN_AT_ONCE = 50
-"""How many attempts that wait go on in one turn of the reactor."""
+WAKE_BATCH = 50
+"""How many waiting attempts are resumed in one turn of the reactor."""
 
 _PAIR, _ADDRESS, _ACCOUNT = b"p", b"a", b"u"
-"""The kinds of keys, which they begin with: an account from an address, an address, an account."""
+"""The kinds of failure keys, their first byte: an account from an address, an address, an account."""
 
 _NONE = Failures(0, 0.0)
 
@@ -56,12 +56,12 @@ T = TypeVar("T")
 
 
 class Attempt(Struct, frozen=True):
-    """An attempt that was admitted.
+    """An admitted login attempt.
 
     Args:
-        keys: what it is counted for.
-        had_failures: whether the first of them, the account from this address, has failures that still count.
-        reservation: its reservation, None if what is compared must be compared at once.
+        keys: the keys it counts for.
+        had_failures: whether the first key, the account from this address, has failures that still count.
+        reservation: its reservation; without one the caller must compare the credentials without waiting.
     """
 
     keys: FailureKeys
@@ -70,25 +70,25 @@ class Attempt(Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def attempt_of(username: str, address: str) -> FailureKeys:
-    """Return what an attempt is counted for: the account from this address, the address, the account.
+def login_keys(username: str, address: str) -> FailureKeys:
+    """Return the keys of an attempt: the account from this address, the address, the account.
 
     Args:
         username: the account, normalized.
-        address: an IP address, of which IPv6 counts by its /64, or any other text that tells clients apart.
+        address: an IP address, or any other text that distinguishes clients; see `client_network`.
     """
-    place, account = bucket(address).encode(), username.encode(errors="surrogateescape")
-    return _key(_PAIR, place, account), _key(_ADDRESS, place), _key(_ACCOUNT, account)
+    network, account = client_network(address).encode(), username.encode(errors="surrogateescape")
+    return _key(_PAIR, network, account), _key(_ADDRESS, network), _key(_ACCOUNT, account)
 
 
 @lru_cache(maxsize=4096)
-def attempt_from(address: str) -> FailureKeys:
-    """Return what an attempt is counted for that names no account: the address (as for `attempt_of`)."""
-    return (_key(_ADDRESS, bucket(address).encode()),)
+def address_keys(address: str) -> FailureKeys:
+    """Return the keys of an attempt that names no account: the address, as in `login_keys`."""
+    return (_key(_ADDRESS, client_network(address).encode()),)
 
 
-def bucket(address: str) -> str:
-    """Return what an address is counted as: an IPv6 one as its /64, which is what one client has at the least."""
+def client_network(address: str) -> str:
+    """Return the network that an address counts as: an IPv6 address its /64, the least that a client is assigned."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -109,10 +109,10 @@ class Throttle:
 
     Args:
         store: keeps the counts, for all workers and nodes.
-        failures: how many there may be for one account from one address,
-        address_failures: … from one address,
-        account_failures: … for one account.
-        window_s: for how long each of them counts, in seconds.
+        failures: the limit for one account from one address.
+        address_failures: the limit for one address.
+        account_failures: the limit for one account.
+        window_s: how long each failure counts, in seconds.
         clock: the reactor's.
     """
 
@@ -128,63 +128,62 @@ class Throttle:
     ) -> None:
         self._store = store
         self._clock = clock
-        self.limit(
+        self.set_limits(
             failures=failures, address_failures=address_failures, account_failures=account_failures, window_s=window_s
         )
-        self._writes = 0  # begun and ended, of all keys
-        self._is_refused = False  # the last of them
-        self._being_written = Counter[bytes]()
+        self._writes = 0  # started and ended, of all keys
+        self._last_write_failed = False
+        self._pending_writes = Counter[bytes]()
         self._waiting: dict[bytes, dict[Deferred[None], None]] = {}
-        # Failures that the store could not note: when each expires, with its keys, and the times of each key.
-        self._unnoted: deque[tuple[float, FailureKeys]] = deque()
-        self._unnoted_of: dict[bytes, deque[float]] = {}
+        # Failures that the store could not take: the expiry and the keys of each, and the expiries by key.
+        self._unstored: deque[tuple[float, FailureKeys]] = deque()
+        self._unstored_by_key: dict[bytes, deque[float]] = {}
         self._unreleased: list[Reservation] = []
 
-    def limit(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
-        """Allow so many failures from now on; those that were noted go on to count for as long as they were to."""
-        self._allowed = {_PAIR: failures, _ADDRESS: address_failures, _ACCOUNT: account_failures}
+    def set_limits(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
+        """Change the limits; failures already counted keep their expiry."""
+        self._limits = {_PAIR: failures, _ADDRESS: address_failures, _ACCOUNT: account_failures}
         self._window_s = window_s
 
     async def admit(self, keys: FailureKeys, *, compares_at_once: bool = True) -> Attempt:
-        """Admit an attempt, before anything of it is compared.
+        """Admit an attempt, before its credentials are compared.
 
         Args:
-            keys: what it is counted for.
-            compares_at_once: whether the caller waits for nothing between the admission and the comparison. Else the
-                attempt is reserved in any case.
+            keys: the keys it counts for.
+            compares_at_once: whether the caller compares without waiting in between; if not, the attempt is reserved
+                in any case.
 
         Raises:
-            TooManyFailuresError: there are as many failures as the settings allow, or so many attempts were under way
-                for `WAIT_MAX_S` that there would be if they failed.
-            StoreUnavailableError: the counts cannot be had.
+            TooManyFailuresError: the limit of a key is reached, or for `WAIT_MAX_S` it would have been if all pending
+                attempts had failed.
+            StoreUnavailableError: the counts cannot be read.
         """
-        began = now = self._clock.seconds()
+        started = now = self._clock.seconds()
         if self._unreleased:
-            self._release_left(now)
+            self._retry_releases(now)
         while True:
             writes = self._writes
             counted = await self._store.count_failures(keys, now=now)
-            if self._unnoted:
-                self._forget_expired()
-            full = self._full_key(keys, counted) if counted or self._unnoted else None
-            if full is None:
+            if self._unstored:
+                self._drop_expired()
+            exhausted = self._exhausted_key(keys, counted) if counted or self._unstored else None
+            if exhausted is None:
                 had_failures = keys[0] in counted and counted[keys[0]].count > 0
-                is_known = writes == self._writes and not self._is_refused
-                if compares_at_once and is_known and not (self._being_written and self._is_written(keys)):
+                is_current = writes == self._writes and not self._last_write_failed
+                if compares_at_once and is_current and not (self._pending_writes and self._has_pending_write(keys)):
                     return Attempt(keys, had_failures)
                 reservation = await self._reserve(keys)
                 if isinstance(reservation, Reservation):
                     return Attempt(keys, had_failures, reservation)
-                full = self._full_key(keys, reservation)
-            if full is not None:
-                await self._wait(full, began + WAIT_MAX_S)
+                exhausted = self._exhausted_key(keys, reservation)
+            if exhausted is not None:
+                await self._wait(exhausted, started + WAIT_MAX_S)
             now = self._clock.seconds()
 
     async def reserve(self, attempt: Attempt) -> Attempt:
         """Return an admitted attempt with a reservation, for a comparison that has to wait.
 
-        The reservation is asked for before anything is waited for: whatever this process admits from now on, comes
-        after it.
+        The reservation is requested before any wait, so it precedes whatever this process admits from now on.
 
         Raises:
             TooManyFailuresError, StoreUnavailableError: as `admit`.
@@ -194,84 +193,84 @@ class Throttle:
         reservation = await self._reserve(attempt.keys)
         if isinstance(reservation, Reservation):
             return replace(attempt, reservation=reservation)
-        full = self._full_key(attempt.keys, reservation)
-        if full is not None:
-            await self._wait(full, self._clock.seconds() + WAIT_MAX_S)
+        exhausted = self._exhausted_key(attempt.keys, reservation)
+        if exhausted is not None:
+            await self._wait(exhausted, self._clock.seconds() + WAIT_MAX_S)
         return await self.admit(attempt.keys, compares_at_once=False)
 
-    async def fail(self, attempt: Attempt) -> None:
-        """Count an attempt as failed, in the place of its reservation.
+    async def record_failure(self, attempt: Attempt) -> None:
+        """Count an attempt as failed, in place of its reservation.
 
         Raises:
-            StoreUnavailableError: the store may not have noted it; this process counts it.
+            StoreUnavailableError: the store may not have counted it; this process does.
         """
         now = self._clock.seconds()
         expires = now + self._window_s
-        noting = self._store.add_failure(attempt.keys, now=now, expires=expires, reservation=attempt.reservation)
+        adding = self._store.add_failure(attempt.keys, now=now, expires=expires, reservation=attempt.reservation)
         try:
-            counted = await self._write(attempt.keys, noting)
+            counted = await self._write(attempt.keys, adding)
         except StoreUnavailableError:
-            # A store that can only be read, its disk being full, is no invitation to guess.
-            self._unnoted.append((expires, attempt.keys))
+            # Otherwise a full disk, on which the store is read-only, would allow unlimited guesses.
+            self._unstored.append((expires, attempt.keys))
             for key in attempt.keys:
-                self._unnoted_of.setdefault(key, deque()).append(expires)
+                self._unstored_by_key.setdefault(key, deque()).append(expires)
             raise
         for key in attempt.keys:
-            if counted[key].count >= self._allowed[key[:1]]:
+            if counted[key].count >= self._limits[key[:1]]:
                 self._wake(key, len(self._waiting.get(key, ())))
 
-    def is_over(self, attempt: Attempt) -> bool:
-        """Tell whether there is nothing to release of an attempt that has succeeded, as of most."""
-        return attempt.reservation is None and not attempt.had_failures and not self._waiting
+    def needs_release(self, attempt: Attempt) -> bool:
+        """Return whether a successful attempt has anything to release; most have not."""
+        return attempt.reservation is not None or attempt.had_failures or bool(self._waiting)
 
-    async def release(self, attempt: Attempt, *, forget: bool = False) -> None:
-        """Take the reservation of an attempt back that has not failed.
+    async def release(self, attempt: Attempt, *, reset_failures: bool = False) -> None:
+        """Remove the reservation of an attempt that has not failed.
 
         Args:
-            attempt: it.
-            forget: whether the failures of its account from its address are forgotten, too, because it has logged in
-                from there. Those of the address and of the account stay: else the owner of one account could go on at
-                others' for ever, and a stranger at one whose owner logs in often.
+            attempt: the attempt.
+            reset_failures: whether to reset the failures of its account from its address, because it has logged in
+                from there. The counts of the address and of the account stay: otherwise a user could guess others'
+                passwords without limit, and an attacker the password of a user who logs in often.
         """
         if attempt.reservation:
             await self._release(attempt.reservation)
-        if forget and attempt.had_failures:
-            with suppress(StoreUnavailableError):  # that is no reason to keep the owner out
+        if reset_failures and attempt.had_failures:
+            with suppress(StoreUnavailableError):  # the login succeeds nevertheless
                 await self._write(attempt.keys, self._store.forget_failures(attempt.keys[0]))
         for key in attempt.keys if self._waiting else ():
             self._wake(key, 1)
 
-    def _full_key(self, keys: FailureKeys, counted: Mapping[bytes, Failures]) -> bytes | None:
-        """Return a key that has no room for an attempt if all those fail that are under way, None if all have.
+    def _exhausted_key(self, keys: FailureKeys, counted: Mapping[bytes, Failures]) -> bytes | None:
+        """Return a key whose limit is reached if all pending attempts fail, None if there is none.
 
         Raises:
-            TooManyFailuresError: a key has no room whatever they do.
+            TooManyFailuresError: a key's limit is reached by its failures alone.
         """
-        full, waits = None, []
+        exhausted, waits = None, []
         for key in keys:
-            found, allowed = counted.get(key, _NONE), self._allowed[key[:1]]
-            failures = found.count + len(self._unnoted_of.get(key, ()))
-            if failures >= allowed:
+            found, limit = counted.get(key, _NONE), self._limits[key[:1]]
+            failures = found.count + len(self._unstored_by_key.get(key, ()))
+            if failures >= limit:
                 waits.append(self._next_expiry(found, key) - self._clock.seconds())
-            elif failures + found.reserved >= allowed:
-                full = key
+            elif failures + found.reserved >= limit:
+                exhausted = key
         if waits:
             raise TooManyFailuresError(max(1, math.ceil(max(waits))))
-        return full
+        return exhausted
 
     def _next_expiry(self, found: Failures, key: bytes) -> float:
-        unnoted = self._unnoted_of.get(key)
-        return min(found.next_expiry if found.count else math.inf, unnoted[0] if unnoted else math.inf)
+        unstored = self._unstored_by_key.get(key)
+        return min(found.next_expiry if found.count else math.inf, unstored[0] if unstored else math.inf)
 
     async def _reserve(self, keys: FailureKeys) -> Reservation | Mapping[bytes, Failures]:
-        """Return a reservation; what counts where there is no room for one.
+        """Return a reservation, or the counts that leave no room for one.
 
         Raises:
-            StoreUnavailableError: the store does not answer, or has done so when the reservation had expired.
+            StoreUnavailableError: the store did not answer, or not before the reservation had expired.
         """
         now = self._clock.seconds()
-        reservation = Reservation(secrets.token_hex(8), keys, now + RESERVED_S)
-        allowed = [self._allowed[key[:1]] - len(self._unnoted_of.get(key, ())) for key in keys]
+        reservation = Reservation(secrets.token_hex(8), keys, now + RESERVATION_TTL_S)
+        allowed = [self._limits[key[:1]] - len(self._unstored_by_key.get(key, ())) for key in keys]
         try:
             counted = await self._write(keys, self._store.reserve_attempt(reservation, allowed=allowed, now=now))
         except StoreBusyError:
@@ -282,7 +281,7 @@ class Throttle:
         if counted is not None:
             return counted
         if self._clock.seconds() >= reservation.expires:
-            raise StoreUnavailableError("a reservation came too late")
+            raise StoreUnavailableError("a reservation had expired when the store confirmed it")
         return reservation
 
     async def _release(self, reservation: Reservation) -> None:
@@ -291,10 +290,10 @@ class Throttle:
         except StoreUnavailableError:
             self._unreleased.append(reservation)
 
-    def _release_left(self, now: float) -> None:
-        """Take back what could not be taken back before: it would keep its owner out until it expires."""
-        left, self._unreleased = self._unreleased, []
-        for reservation in left:
+    def _retry_releases(self, now: float) -> None:
+        """Release the reservations whose release had failed: they would count until they expire."""
+        unreleased, self._unreleased = self._unreleased, []
+        for reservation in unreleased:
             if reservation.expires > now:
                 Deferred.fromCoroutine(self._release(reservation))
 
@@ -303,65 +302,65 @@ class Throttle:
             try:
                 result = await write
             except StoreUnavailableError:
-                self._is_refused = True
+                self._last_write_failed = True
                 raise
-            self._is_refused = False
+            self._last_write_failed = False
             return result
 
     @contextmanager
     def _writing(self, keys: FailureKeys) -> Iterator[None]:
-        """Note that what the store says of these keys may change."""
+        """Mark keys as having a pending write, so that counts read meanwhile may be outdated."""
         self._writes += 1
-        self._being_written.update(keys)
+        self._pending_writes.update(keys)
         try:
             yield
         finally:
             self._writes += 1
             for key in keys:
-                self._being_written[key] -= 1
-                if not self._being_written[key]:
-                    del self._being_written[key]
+                self._pending_writes[key] -= 1
+                if not self._pending_writes[key]:
+                    del self._pending_writes[key]
 
-    def _is_written(self, keys: FailureKeys) -> bool:
-        return any(key in self._being_written for key in keys)
+    def _has_pending_write(self, keys: FailureKeys) -> bool:
+        return any(key in self._pending_writes for key in keys)
 
-    async def _wait(self, key: bytes, give_up_at: float) -> None:
+    async def _wait(self, key: bytes, deadline: float) -> None:
         """Wait until a key may have room for an attempt.
 
         Raises:
-            TooManyFailuresError: the time is up.
+            TooManyFailuresError: the deadline has passed.
         """
-        left_s = give_up_at - self._clock.seconds()
+        left_s = deadline - self._clock.seconds()
         if left_s <= 0:
             raise TooManyFailuresError(1)
-        turn: Deferred[None] = Deferred()
+        waiter: Deferred[None] = Deferred()
         waiting = self._waiting.setdefault(key, {})
-        waiting[turn] = None
-        turn.addTimeout(min(LOOK_EVERY_S, left_s), self._clock)
+        waiting[waiter] = None
+        waiter.addTimeout(min(POLL_INTERVAL_S, left_s), self._clock)
         try:
             with suppress(DeferredTimeoutError):
-                await turn
+                await waiter
         finally:
-            waiting.pop(turn, None)
+            waiting.pop(waiter, None)
             if not waiting and self._waiting.get(key) is waiting:
                 del self._waiting[key]
 
     def _wake(self, key: bytes, count: int) -> None:
-        """Let the first of those that wait for a key look again, in a later turn: each may wake others in its own."""
+        """Resume the first attempts that wait for a key, in a later turn of the reactor: each may resume others."""
         if count and key in self._waiting:
             self._clock.callLater(0, self._wake_now, key, count)
 
     def _wake_now(self, key: bytes, count: int) -> None:
         waiting = self._waiting.get(key, {})
-        for turn in list(islice(waiting, min(count, WOKEN_AT_ONCE))):
-            del waiting[turn]
-            turn.callback(None)
-        self._wake(key, count - WOKEN_AT_ONCE if count > WOKEN_AT_ONCE else 0)
+        for waiter in list(islice(waiting, min(count, WAKE_BATCH))):
+            del waiting[waiter]
+            waiter.callback(None)
+        self._wake(key, count - WAKE_BATCH if count > WAKE_BATCH else 0)
 
-    def _forget_expired(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock.seconds()
-        while self._unnoted and self._unnoted[0][0] <= now:
-            for key in self._unnoted.popleft()[1]:
-                self._unnoted_of[key].popleft()
-                if not self._unnoted_of[key]:
-                    del self._unnoted_of[key]
+        while self._unstored and self._unstored[0][0] <= now:
+            for key in self._unstored.popleft()[1]:
+                self._unstored_by_key[key].popleft()
+                if not self._unstored_by_key[key]:
+                    del self._unstored_by_key[key]

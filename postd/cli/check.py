@@ -218,7 +218,7 @@ def _judge_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, s
         for key in fetched.keys.keys
         if (algorithms := key.algorithms & set(settings.algorithms))
     ]
-    left_out = f"; left out: {fetched.keys.tell_left_out()}" if fetched.keys.left_out else ""
+    left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
     keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
     found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
     return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"

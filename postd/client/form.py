@@ -11,7 +11,7 @@ from twisted.web.client import CookieAgent
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from postd.caching import UnderWay
+from postd.caching import SingleFlight
 from postd.client.errors import SignInError
 from postd.client.signing import Signer
 from postd.net.fetching import drop
@@ -44,11 +44,11 @@ class FormSigner(Signer):
         self._jar: CookieJar | None = None
         self._worked: CookieJar | None = None
         self._refused: CookieJar | None = None
-        self._signing_in = UnderWay[str, None]()
+        self._sign_in_flight = SingleFlight[str, None]()
 
     async def sign(self, method: bytes, uri: bytes, headers: Headers) -> CookieJar | None:  # noqa: ARG002
         if self._jar is None:
-            await self._signing_in.join("", self._sign_in)
+            await self._sign_in_flight.run("", self._sign_in)
         jar = self._jar
         if jar is not None:
             request = Request(uri.decode("ascii"))  # noqa: S310 - what a cookie jar knows a request by

@@ -11,7 +11,7 @@ from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.http_headers import Headers
 
-from postd.caching import UnderWay
+from postd.caching import SingleFlight
 from postd.client.errors import SignInError
 from postd.client.signing import Signer
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
@@ -135,20 +135,20 @@ class CredentialsSigner(Signer):
         self._token: _Token | None = None
         self._worked: _Token | None = None
         self._again_at = -math.inf
-        self._under_way = UnderWay[str, None]()
+        self._renewal = SingleFlight[str, None]()
         self._running: Deferred[None] | None = None
 
     async def sign(self, method: bytes, uri: bytes, headers: Headers) -> _Token:  # noqa: ARG002
         now = self._now()
         token = self._token
         if token is None or now >= token.ends:
-            await self._under_way.join("", self._renew)
+            await self._renewal.run("", self._renew)
             token = self._token
             if token is None:
                 raise SignInError(f"{self._issuer}: the token was refused while others waited for it")
-        elif now >= max(token.ahead_at, self._again_at) and not self._under_way:
+        elif now >= max(token.ahead_at, self._again_at) and not self._renewal:
             # What goes wrong is told when it matters: when the token has expired.
-            Deferred.fromCoroutine(self._under_way.join("", self._renew)).addErrback(lambda _: None)
+            Deferred.fromCoroutine(self._renewal.run("", self._renew)).addErrback(lambda _: None)
         headers.setRawHeaders(b"Authorization", [b"Bearer " + token.text])
         return token
 

@@ -145,7 +145,7 @@ class Authentication:
 
     def _replace(self, previous: "Authentication") -> None:
         previous.retire()
-        self.kept.throttle.limit(**_throttle_limits(self.settings))
+        self.kept.throttle.set_limits(**_throttle_limits(self.settings))
         known = {
             (table.issuer, table.jwks_uri): issuer
             for table, issuer in zip(previous.settings.bearer, previous.issuers, strict=True)
@@ -153,7 +153,7 @@ class Authentication:
         for table, issuer in zip(self.settings.bearer, self.issuers, strict=True):
             same = known.get((table.issuer, table.jwks_uri))
             if same is not None:
-                issuer.keys.take_over(same.keys)
+                issuer.keys.copy_keys(same.keys)
         self._watch_users()
 
     def stop(self) -> None:
@@ -169,13 +169,13 @@ class Authentication:
             if loop.running:
                 loop.stop()
         for issuer in self.issuers:
-            issuer.rest()
+            issuer.stop_refreshing()
 
     @property
     def states(self) -> dict[str, str]:
         """The states of the issuers (`postd.monitoring.health.Health`)."""
         return {
-            f"bearer {issuer.url}": OK if issuer.keys.held is not None else "no keys yet" for issuer in self.issuers
+            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet" for issuer in self.issuers
         }
 
     @property
@@ -183,7 +183,7 @@ class Authentication:
         """The number and the age of the keys that are held of each issuer."""
         metrics = Metrics()
         for issuer in self.issuers:
-            held = issuer.keys.held
+            held = issuer.keys.current
             metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
             metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
         return metrics

@@ -1,4 +1,4 @@
-"""The keys of an issuer (JWK Set: RFC 7517), and signatures verified with them (RFC 7515, 7518, 8037; joserfc)."""
+"""Decodes the keys of an issuer (JWK Set: RFC 7517), and verifies signatures (RFC 7515, 7518, 8037; with joserfc)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,12 +17,12 @@ RSA_MIN_BITS = 2048
 """The shortest RSA key (RFC 7518 §3.3)."""
 
 RSA_MAX_BITS = 16384
-"""The longest; each token that names it costs its time."""
+"""The longest RSA key: verifying takes longer with each bit."""
 
 KEYS_MAX = 100
-"""Keys of a set that are looked at; issuers have two or three."""
+"""How many keys of a set are decoded; issuers have two or three."""
 
-_TOLD_MAX = 5
+_DESCRIBED_MAX = 5
 
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _BY_CURVE: Mapping[tuple[str, object], frozenset[str]] = MappingProxyType(
@@ -36,11 +36,11 @@ _BY_CURVE: Mapping[tuple[str, object], frozenset[str]] = MappingProxyType(
 _MEMBERS: Mapping[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] = MappingProxyType(
     {"RSA": (RSAKey, ("n", "e")), "EC": (ECKey, ("crv", "x", "y")), "OKP": (OKPKey, ("crv", "x"))}
 )
-"""By `kty`: the key's class, and what a public key has. Nothing else of a JWK is looked at, no certificate, no URL."""
+"""By `kty`: the key's class, and the members of a public key. Other members, as certificates and URLs, are ignored."""
 
 
 class KeySetError(ValueError):
-    """What is no key set; `str()` of it says why."""
+    """The document is not a key set; `str()` gives the reason."""
 
 
 class SigningKey(Struct, frozen=True):
@@ -51,7 +51,7 @@ class SigningKey(Struct, frozen=True):
     key: Any
 
     def verify(self, jwt: Jwt) -> bool:
-        """Tell whether a token was signed with this key."""
+        """Return whether a token was signed with this key."""
         if jwt.algorithm not in self.algorithms:
             return False
         try:
@@ -61,21 +61,21 @@ class SigningKey(Struct, frozen=True):
 
 
 class KeySet(Struct, frozen=True):
-    """The keys that can be used, and why others cannot."""
+    """The usable keys of an issuer, and the reasons why others were left out."""
 
     keys: tuple[SigningKey, ...]
     left_out: tuple[str, ...] = ()
 
-    def tell_left_out(self) -> str:
-        """Return in a line why keys cannot be used, of the first ones."""
-        more = len(self.left_out) - _TOLD_MAX
-        return "; ".join(self.left_out[:_TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
+    def describe_left_out(self) -> str:
+        """Return one line with the reasons why the first keys were left out."""
+        more = len(self.left_out) - _DESCRIBED_MAX
+        return "; ".join(self.left_out[:_DESCRIBED_MAX]) + (f"; and {more} more" if more > 0 else "")
 
     def find(self, jwt: Jwt) -> list[SigningKey]:
         """Return the keys that a token may be signed with.
 
-        A `kid` is only a name to be compared with (RFC 8725 §3.10). Several keys may have the same, if they are of
-        different kinds (RFC 7517 §4.5). Without one there must be no choice: exactly one key that fits.
+        A `kid` is only compared (RFC 8725 §3.10); keys of different types may share one (RFC 7517 §4.5). A token
+        without one is accepted only if exactly one key fits its algorithm.
         """
         fitting = [key for key in self.keys if jwt.algorithm in key.algorithms]
         if jwt.key_id is not None:
@@ -84,11 +84,10 @@ class KeySet(Struct, frozen=True):
 
 
 def decode_key_set(content: bytes) -> KeySet:
-    """Decode a JWK Set. Each key is imported on its own: one that is broken, or of a kind that we don't know, costs
-    only itself (RFC 7517 §5).
+    """Decode a JWK Set. A key that is malformed or of an unknown type is left out (RFC 7517 §5).
 
     Raises:
-        KeySetError: it is none.
+        KeySetError: the document is not a JWK Set.
     """
     try:
         document = orjson.loads(content)
@@ -108,28 +107,28 @@ def decode_key_set(content: bytes) -> KeySet:
     return KeySet(tuple(keys), tuple(left_out))
 
 
-class _Unusable(Exception):  # noqa: N818 - it never leaves this module
+class _Unusable(Exception):  # noqa: N818 - private to this module
     """Why a key is left out."""
 
 
 def _decode_key(entry: object) -> SigningKey:
     if not isinstance(entry, dict):
-        raise _Unusable("it is no object")
+        raise _Unusable("it is not an object")
     kind, key_id = entry.get("kty"), entry.get("kid")
     if not isinstance(kind, str) or kind not in _MEMBERS:
-        raise _Unusable("it is symmetric" if kind == "oct" else "its kty is none that signs")
+        raise _Unusable("it is symmetric" if kind == "oct" else "its kty is not one for signatures")
     if key_id is not None and not isinstance(key_id, str):
-        raise _Unusable("its kid is no string")
+        raise _Unusable("its kid is not a string")
     if entry.get("use", "sig") != "sig":
         raise _Unusable("it is not for signatures (use)")
     operations = entry.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
-        raise _Unusable("it is not to verify with (key_ops)")
+        raise _Unusable("it is not for verifying (key_ops)")
     algorithms = _RSA if kind == "RSA" else _BY_CURVE.get((kind, str(entry.get("crv"))), frozenset())
     if "alg" in entry:
         algorithms = algorithms & {str(entry["alg"])}
     if not algorithms:
-        raise _Unusable("its crv or alg is none that signs")
+        raise _Unusable("its crv or alg is not one for signatures")
     return SigningKey(key_id, algorithms, _import(kind, entry))
 
 
@@ -141,7 +140,7 @@ def _import(kind: str, entry: Mapping[str, Any]) -> Any:
             _check_modulus(public["n"])
         return key_class.import_key({"kty": kind, **public})
     except (JoseError, ValueError, KeyError, TypeError, AttributeError):
-        raise _Unusable("it is broken") from None
+        raise _Unusable("it is malformed") from None
 
 
 def _check_modulus(number: Any) -> None:

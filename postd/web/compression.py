@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from postd.caching import UnderWay
+from postd.caching import SingleFlight
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
 from postd.web.preconditions import current_tag, has_preconditions
@@ -85,7 +85,7 @@ class Text:
         self._plain = make_response(HTTPStatus.OK, content_type, body, headers)
         # None until it is known what becomes of it; the plain form, if that is no shorter.
         self._compressed = self._plain if len(body) < LEAST_BYTES else None
-        self._compressing: UnderWay[None, Response] = UnderWay()
+        self._compressing: SingleFlight[None, Response] = SingleFlight()
         self._not_modified: dict[bytes, Response] = {}
 
     async def answer(self, request: Any) -> Response:
@@ -100,7 +100,7 @@ class Text:
             if tag is not None:
                 return self._not_modified.get(tag) or self._make_not_modified(tag)
         if gzipped:
-            return self._compressed or await self._compressing.join(None, self._compress)
+            return self._compressed or await self._compressing.run(None, self._compress)
         return self._plain
 
     def _make_not_modified(self, tag: bytes) -> Response:

@@ -31,6 +31,7 @@ from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceEr
 from postd.auth.identity import Authentication, Identity, IIdentity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
+from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
@@ -119,8 +120,7 @@ def _log_out() -> None:
 FORBIDDEN = error_page(Problem(403, "You are known, but this is not for you."))
 
 
-@implementer(IResource)
-class Guard:
+class Guard(AuthSessionWrapper):
     """Protects a resource and all below it.
 
     Args:
@@ -144,7 +144,7 @@ class Guard:
     ) -> None:
         super().__init__(portal, factories)
         self._factories = factories
-        self._portal = portal
+        self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
         self._ambient = any(reader.ambient for reader in readers)
@@ -153,7 +153,7 @@ class Guard:
         # A sign-in goes on when its client has gone: else its failure would not be counted.
         self._entrance = ViewResource(self._enter, shielded=True)
 
-    def _authorizedResource(self, request: Any) -> IResource:  # noqa: ARG002 - Twisted's signature
+    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
         return self._entrance
 
     async def _enter(self, request: Request) -> Response | IResource:
@@ -177,7 +177,7 @@ class Guard:
                         break
                 else:
                     return await self._challenge(None, request)
-            identity, avatar = await self._portal.sign_in(credentials, self._protected, IResource)
+            identity, avatar = await self._sign_in(credentials, self._protected, IResource)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = Authentication(scheme, outcome_of(error), account)

@@ -10,7 +10,7 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
-from postd.auth.throttle import bucket
+from postd.auth.throttle import client_network
 from postd.web.errors import Problem
 from postd.web.responses import encode_header
 
@@ -72,7 +72,7 @@ class Clients:
         return self._group(peer.host)
 
     def _group_of(self, address: str) -> str | None:
-        return None if self._is_trusted(address) else bucket(address)
+        return None if self._is_trusted(address) else client_network(address)
 
     def trusts(self, peer: IAddress) -> bool:
         """Tell whether the other end of a connection is a trusted proxy."""

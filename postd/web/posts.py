@@ -12,7 +12,7 @@ from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
 from postd.auth.identity import always_valid
-from postd.caching import UnderWay
+from postd.caching import SingleFlight
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
@@ -105,7 +105,7 @@ class PostApi:
         self._caching = _KEEP_NOTHING if private else _REVALIDATE
         self._list_caching = {**self._caching, **VARY}
         self._list: _List | None = None
-        self._listing: UnderWay[Version, _List] = UnderWay()
+        self._listing: SingleFlight[Version, _List] = SingleFlight()
         self._idempotency = IdempotencyKeys(time.time)
         self._long_list = LongList(store, self._headers_at)
         # What a post looks like hangs on nothing but what it says: no change can make this wrong.
@@ -137,7 +137,7 @@ class PostApi:
             if not_modified is not None:
                 return not_modified
             # What others have asked for since the posts are at this version is new enough for us.
-            listed = await self._listing.join(version, self._list_all)
+            listed = await self._listing.run(version, self._list_all)
         if listed.text is None:
             return self._long_list.answer(request, version)
         return await listed.text.answer(request)

@@ -32,7 +32,7 @@ from postd.auth.credentials import (
 )
 from postd.auth.identity import Identity, IIdentity
 from postd.auth.portal import CoroutinePortal
-from postd.auth.throttle import Throttle, attempt_from
+from postd.auth.throttle import Throttle, address_keys
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
@@ -378,10 +378,10 @@ class OpaqueTests:
             del issuer.active[OPAQUE]
             introspector = issuers.trusted[0].introspector
             assert introspector is not None
-            introspector._accepted.forget_all()  # noqa: SLF001 - as a minute later
+            introspector._accepted.clear()  # noqa: SLF001 - as a minute later
         for _ in range(5):
             assert await revalidate() is not revoked
-        counted = await store.count_failures(attempt_from(HERE), now=cast(Any, global_reactor).seconds())
+        counted = await store.count_failures(address_keys(HERE), now=cast(Any, global_reactor).seconds())
         assert [found.count for found in counted.values()] == [3]
         await store.stop()
 
@@ -465,7 +465,7 @@ class RememberedTests:
 
     @ensureDeferred
     async def test_not_all_of_them(self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bearer, "REMEMBERED_MAX", 2)
+        monkeypatch.setattr(bearer, "CACHE_MAX", 2)
         issuer = issuers.add()
         checker = issuers.checker()
         tokens = [issuer.token(sub=f"user-{number}") for number in range(5)]

@@ -10,12 +10,12 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from postd.auth.introspection import (
-    ACCEPTED_S,
-    ASKING_MAX,
-    REFUSED_S,
-    REMEMBERED_MAX,
+    ACCEPTED_TTL_S,
+    CACHE_MAX,
+    PENDING_MAX,
+    REFUSED_TTL_S,
+    REQUESTS_MAX,
     WAIT_MAX_S,
-    WAITING_MAX,
     Introspector,
 )
 from postd.errors import IssuerUnavailableError, LoginsBusyError
@@ -52,7 +52,7 @@ class World:
         self.introspector = Introspector(ENDPOINT, policy, fetcher, reactor=reactor, **who)
 
     def begin(self, token: str, address: str = ADDRESS) -> Deferred[AccessToken]:
-        return Deferred.fromCoroutine(self.introspector.ask(token, address))
+        return Deferred.fromCoroutine(self.introspector.introspect(token, address))
 
     def question(self) -> Question:
         """Return the one that waits for its answer."""
@@ -155,7 +155,7 @@ class AskingTests:
 class RememberingTests:
     def test_what_was_accepted(self, world: World) -> None:
         world.ask("opaque")
-        world.clock.advance(ACCEPTED_S - 0.001)
+        world.clock.advance(ACCEPTED_TTL_S - 0.001)
         assert world.known("opaque") == ALICE
         world.clock.advance(0.001)
         with pytest.raises(TokenError):
@@ -165,7 +165,7 @@ class RememberingTests:
         world.ask("opaque")
         for _ in range(60):
             world.known("opaque")
-            world.clock.advance(ACCEPTED_S / 60)
+            world.clock.advance(ACCEPTED_TTL_S / 60)
         world.ask("opaque")
 
     def test_what_was_accepted_until_its_end(self, world: World) -> None:
@@ -180,7 +180,7 @@ class RememberingTests:
     def test_what_was_refused(self, world: World) -> None:
         with pytest.raises(TokenError):
             world.ask("opaque", BAD)
-        world.clock.advance(REFUSED_S - 0.001)
+        world.clock.advance(REFUSED_TTL_S - 0.001)
         with pytest.raises(TokenError):
             world.known("opaque")
         world.clock.advance(0.001)
@@ -204,22 +204,22 @@ class RememberingTests:
 
     def test_good_ones_are_not_forgotten_because_of_made_up_ones(self, world: World) -> None:
         world.ask("good")
-        for number in range(REMEMBERED_MAX * 2):
+        for number in range(CACHE_MAX * 2):
             with pytest.raises(TokenError):
                 world.ask(f"made-up-{number}", BAD)
         assert world.known("good") == ALICE
         self.check_bounded(world)
 
     def test_not_all_good_ones_are_remembered(self, world: World) -> None:
-        for number in range(REMEMBERED_MAX * 2):
+        for number in range(CACHE_MAX * 2):
             world.ask(f"good-{number}")
-        assert world.known(f"good-{REMEMBERED_MAX * 2 - 1}") == ALICE
+        assert world.known(f"good-{CACHE_MAX * 2 - 1}") == ALICE
         self.check_bounded(world)
         world.ask("good-0")
 
     def check_bounded(self, world: World) -> None:
         world.network.asked.clear()
-        assert sum(1 for _ in all_in(world.introspector, set())) < 10 * REMEMBERED_MAX
+        assert sum(1 for _ in all_in(world.introspector, set())) < 10 * CACHE_MAX
 
 
 class AtTheSameTimeTests:
@@ -269,30 +269,30 @@ class AtTheSameTimeTests:
     def test_an_issuer_is_not_asked_too_much(self, world: World) -> None:
         """Those who come later wait for their turn."""
         world.ask("known")
-        asking = [world.begin(f"opaque-{number}") for number in range(ASKING_MAX + 1)]
-        assert len(world.network.open) == ASKING_MAX
+        asking = [world.begin(f"opaque-{number}") for number in range(REQUESTS_MAX + 1)]
+        assert len(world.network.open) == REQUESTS_MAX
         assert world.known("known") == ALICE
         world.network.open[0].answer(GOOD)
         assert [one.called for one in (asking[0], asking[-1])] == [True, False]
         for question in world.network.open:
             question.answer(GOOD)
-        assert [result_of(one) for one in asking] == [ALICE] * (ASKING_MAX + 1)
+        assert [result_of(one) for one in asking] == [ALICE] * (REQUESTS_MAX + 1)
 
     def test_nobody_waits_for_long(self, world: World) -> None:
-        asking = [world.begin(f"opaque-{number}") for number in range(ASKING_MAX + 1)]
+        asking = [world.begin(f"opaque-{number}") for number in range(REQUESTS_MAX + 1)]
         with capturedLogs() as events:
             world.clock.advance(WAIT_MAX_S)
             with pytest.raises(LoginsBusyError):
                 result_of(asking[-1])
-        assert [formatEvent(event) for event in events] == [f"bearer {ISSUER}: too many tokens are to be asked about"]
+        assert [formatEvent(event) for event in events] == [f"bearer {ISSUER}: too many tokens wait for introspection"]
         for question in world.network.open:
             question.answer(GOOD)
-        assert [result_of(one) for one in asking[:-1]] == [ALICE] * ASKING_MAX
-        assert world.ask(f"opaque-{ASKING_MAX}") == ALICE
+        assert [result_of(one) for one in asking[:-1]] == [ALICE] * REQUESTS_MAX
+        assert world.ask(f"opaque-{REQUESTS_MAX}") == ALICE
 
     def test_not_many_wait(self, world: World) -> None:
         """Of one address half as many: it leaves room for others. An IPv6 one is a /64."""
-        half = WAITING_MAX // 2
+        half = PENDING_MAX // 2
         asking = [world.begin(f"made-up-{number}", f"2001:db8::{number:x}") for number in range(half)]
         joined = world.begin("made-up-0")
         with capturedLogs() as events:
@@ -305,7 +305,7 @@ class AtTheSameTimeTests:
             result_of(world.begin("one-too-many", "192.0.2.2"))
         while world.network.open:
             world.network.open[0].answer(GOOD)
-        assert [result_of(one) for one in [*asking, joined]] == [ALICE] * (WAITING_MAX + 1)
+        assert [result_of(one) for one in [*asking, joined]] == [ALICE] * (PENDING_MAX + 1)
         assert world.ask("one-too-many") == ALICE
 
 

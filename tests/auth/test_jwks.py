@@ -10,12 +10,12 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from postd.auth.jwks import (
-    DISCOVERY_S,
-    OLD_S,
-    RETRY_FIRST_S,
+    DISCOVERY_TTL_S,
+    RETRY_FIRST_MAX_S,
     RETRY_MAX_S,
     RETRY_MIN_S,
-    UNKNOWN_KEY_S,
+    STALE_S,
+    UNKNOWN_KEY_INTERVAL_S,
     WAIT_MAX_S,
     KeySource,
 )
@@ -221,7 +221,7 @@ class KeysTests:
             world.source.start()
             world.network.next(JWKS).answer({"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {}]})
         (told,) = texts(events)
-        assert told.startswith(f"no keys: {JWKS}: no key in it is of use: ")
+        assert told.startswith(f"no keys: {JWKS}: it has no usable key: ")
         with pytest.raises(IssuerUnavailableError):
             world.found(ONE)
 
@@ -308,7 +308,7 @@ class UnknownKeyTests:
         world.serve(ONE)
         assert result_of(first) == []
         for number in range(500):
-            world.clock.advance((UNKNOWN_KEY_S - 1) / 500)
+            world.clock.advance((UNKNOWN_KEY_INTERVAL_S - 1) / 500)
             assert world.found(ONE, kid=f"made-up-{number}") == []
         assert world.found(ONE) == ["one"]
         assert world.fetches == 2
@@ -328,7 +328,7 @@ class UnknownKeyTests:
         world.start(ONE)
         first = world.find(TWO)
         world.serve(ONE)
-        world.clock.advance(UNKNOWN_KEY_S - 0.001)
+        world.clock.advance(UNKNOWN_KEY_INTERVAL_S - 0.001)
         assert (result_of(first), world.found(TWO)) == ([], [])
         world.clock.advance(0.001)
         second = world.find(TWO)
@@ -529,7 +529,7 @@ class FailureTests:
         world.source.start()
         for number in range(12):
             world.fail()
-            nominal = min(RETRY_MIN_S * 2**number, RETRY_FIRST_S)
+            nominal = min(RETRY_MIN_S * 2**number, RETRY_FIRST_MAX_S)
             assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
         world.serve(ONE)
         assert world.found(ONE) == ["one"]
@@ -598,7 +598,7 @@ class DiscoveryTests:
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
         began = discovering.clock.seconds()
-        while discovering.clock.seconds() + discovering.next_call_s() < began + DISCOVERY_S:
+        while discovering.clock.seconds() + discovering.next_call_s() < began + DISCOVERY_TTL_S:
             discovering.until_next()
             discovering.serve(ONE)
         discovering.until_next()
@@ -731,8 +731,8 @@ class LogTests:
         assert texts(events) == [
             f"no keys: {JWKS}: {UNREACHABLE}",
             "1 key",
-            f"keys not fetched anew: {JWKS}: {UNREACHABLE}",
-            f"keys not fetched anew: {JWKS}: {UNUSABLE}",
+            f"keys not refreshed: {JWKS}: {UNREACHABLE}",
+            f"keys not refreshed: {JWKS}: {UNUSABLE}",
             "1 key",
         ]
         assert [event["log_level"] for event in events] == [
@@ -746,7 +746,7 @@ class LogTests:
     def test_old_keys_are_told_loudly_and_used(self, world: World) -> None:
         world.start(ONE)
         with capturedLogs() as events:
-            while world.clock.seconds() < world.START_S + OLD_S + 10 * RETRY_MAX_S:
+            while world.clock.seconds() < world.START_S + STALE_S + 10 * RETRY_MAX_S:
                 world.until_next()
                 world.fail()
         assert [event["log_level"] for event in events] == [LogLevel.warn, LogLevel.error]
@@ -780,7 +780,7 @@ class StopTests:
             assert world.clock.getDelayedCalls() == []
             assert world.network.open == []
             assert len(world.network.asked) == asked
-            world.clock.advance(OLD_S)
+            world.clock.advance(STALE_S)
         assert texts(events) == []
         assert len(world.network.asked) == asked
 
@@ -840,13 +840,13 @@ class StopTests:
     def test_where_another_source_takes_its_place_who_waits_gets_the_keys(self, world: World) -> None:
         world.start(ONE)
         waiting = world.find(TWO)
-        world.source.rest()
+        world.source.stop_refreshing()
         world.serve(ONE, TWO)
         assert result_of(waiting) == ["two"]
         assert world.clock.getDelayedCalls() == []
         other = World().source
-        other.take_over(world.source)
-        assert other.held is world.source.held
+        other.copy_keys(world.source)
+        assert other.current is world.source.current
 
     def test_tokens_that_come_later_ask_nobody(self, world: World) -> None:
         world.start(ONE)

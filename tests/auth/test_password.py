@@ -27,7 +27,7 @@ from postd.auth.password import (
     PasswordChecker,
     PasswordVerifier,
 )
-from postd.auth.throttle import Throttle, attempt_of
+from postd.auth.throttle import Throttle, login_keys
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
@@ -297,7 +297,7 @@ class CheckerTests:
         return result_of(checking)
 
     def failures(self, api: InMemoryApi, name: str = "alice", address: str = HERE) -> int:
-        keys = attempt_of(name, address)
+        keys = login_keys(name, address)
         counted = result_of(api.store.count_failures(keys, now=api.clock.seconds()))
         return counted[keys[0]].count if keys[0] in counted else 0
 

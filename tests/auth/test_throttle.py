@@ -1,9 +1,11 @@
-"""Failed logins are counted, by account and address, whatever the scheme."""
+"""The limit on failed logins, by account and address, across all schemes."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -11,19 +13,20 @@ from twisted.internet.defer import Deferred
 
 from postd.auth.password import THREADS, HashThreads
 from postd.auth.throttle import (
-    LOOK_EVERY_S,
-    RESERVED_S,
+    POLL_INTERVAL_S,
+    RESERVATION_TTL_S,
     WAIT_MAX_S,
     Attempt,
     Throttle,
-    attempt_from,
-    attempt_of,
+    address_keys,
+    login_keys,
 )
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
+from postd.store.interface import LoginStore
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
 
@@ -33,19 +36,37 @@ HERE, THERE = "192.0.2.1", "192.0.2.2"
 WINDOW_S = 300
 
 
-def started(call: Any) -> Deferred[Any]:
+def start(call: Any) -> Deferred[Any]:
     return Deferred.fromCoroutine(call)
 
 
-class AttemptTests:
-    def test_it_has_three_different_keys(self) -> None:
-        assert len(set(attempt_of("alice", HERE))) == 3
-        assert not set(attempt_of("alice", HERE)) & set(attempt_of(HERE, "alice"))
+@contextmanager
+def refusing_writes(store: LoginStore) -> Iterator[list[str]]:
+    """Have a store refuse all writes of the throttle, as on a full disk; give the names of the refused ones."""
+    refused = []
 
-    def test_what_is_the_same_has_the_same_key(self) -> None:
-        pair, address, account = attempt_of("alice", HERE)
-        assert attempt_of("alice", HERE) == (pair, address, account)
-        other_user, elsewhere = attempt_of("bob", HERE), attempt_of("alice", THERE)
+    def refuse(name: str) -> Callable[..., Any]:
+        async def write(*_: Any, **__: Any) -> None:
+            refused.append(name)
+            raise StoreUnavailableError("disk full")
+
+        return write
+
+    names = ("add_failure", "reserve_attempt", "release_attempt", "forget_failures")
+    replaced: dict[str, Any] = {name: refuse(name) for name in names}
+    with patch.multiple(store, **replaced):
+        yield refused
+
+
+class FailureKeysTests:
+    def test_login_has_three_different_keys(self) -> None:
+        assert len(set(login_keys("alice", HERE))) == 3
+        assert not set(login_keys("alice", HERE)) & set(login_keys(HERE, "alice"))
+
+    def test_equal_account_or_address_has_an_equal_key(self) -> None:
+        pair, address, account = login_keys("alice", HERE)
+        assert login_keys("alice", HERE) == (pair, address, account)
+        other_user, elsewhere = login_keys("bob", HERE), login_keys("alice", THERE)
         assert (other_user[0] != pair, other_user[1] == address, other_user[2] != account) == (True, True, True)
         assert (elsewhere[0] != pair, elsewhere[1] != address, elsewhere[2] == account) == (True, True, True)
 
@@ -66,14 +87,14 @@ class AttemptTests:
             ("unix", "127.0.0.1", False),
         ],
     )
-    def test_an_ipv6_address_counts_by_its_64(self, one: str, other: str, *, same: bool) -> None:
-        assert (attempt_of("alice", one)[1] == attempt_of("alice", other)[1]) == same
-        assert (attempt_of("alice", one)[0] == attempt_of("alice", other)[0]) == same
-        assert attempt_of("alice", one)[2] == attempt_of("alice", other)[2]
+    def test_ipv6_address_counts_by_its_64(self, one: str, other: str, *, same: bool) -> None:
+        assert (login_keys("alice", one)[1] == login_keys("alice", other)[1]) == same
+        assert (login_keys("alice", one)[0] == login_keys("alice", other)[0]) == same
+        assert login_keys("alice", one)[2] == login_keys("alice", other)[2]
 
-    def test_any_name_can_be_counted(self) -> None:
+    def test_any_name_has_keys_of_its_own(self) -> None:
         names = ["", "\0", "a\0b", "a", "b", "\udcff", "ü", "x" * 10_000, "192.0.2.1"]
-        assert len({key for name in names for key in attempt_of(name, HERE)}) == 2 * len(names) + 1
+        assert len({key for name in names for key in login_keys(name, HERE)}) == 2 * len(names) + 1
 
 
 class ThrottleTests:
@@ -94,20 +115,20 @@ class ThrottleTests:
         )
 
     def run(self, api: InMemoryApi, call: Any) -> Any:
-        running = started(call)
+        running = start(call)
         api.clock.advance(0)
         return result_of(running)
 
     def admit(self, api: InMemoryApi, throttle: Throttle, name: str = "alice", address: str = HERE) -> Attempt:
-        attempt: Attempt = self.run(api, throttle.admit(attempt_of(name, address)))
+        attempt: Attempt = self.run(api, throttle.admit(login_keys(name, address)))
         return attempt
 
     def fail(self, api: InMemoryApi, throttle: Throttle, name: str, address: str, times: int = 1) -> None:
         for _ in range(times):
-            self.run(api, throttle.fail(self.admit(api, throttle, name, address)))
+            self.run(api, throttle.record_failure(self.admit(api, throttle, name, address)))
 
     def succeed(self, api: InMemoryApi, throttle: Throttle, name: str, address: str) -> None:
-        self.run(api, throttle.release(self.admit(api, throttle, name, address), forget=True))
+        self.run(api, throttle.release(self.admit(api, throttle, name, address), reset_failures=True))
 
     def wait_s(self, api: InMemoryApi, throttle: Throttle, name: str, address: str) -> int:
         """Return how long an attempt has to wait; 0 if it is admitted."""
@@ -118,24 +139,24 @@ class ThrottleTests:
             return error.retry_after_s
         return 0
 
-    def test_an_account_from_an_address_has_so_many(self, api: InMemoryApi) -> None:
+    def test_account_from_an_address_has_a_limit(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         self.fail(api, throttle, "alice", HERE, 10)
         assert self.wait_s(api, throttle, "alice", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == 0
         assert self.wait_s(api, throttle, "bob", HERE) == 0
 
-    def test_an_address_has_so_many_for_all_accounts(self, api: InMemoryApi) -> None:
+    def test_address_has_a_limit_for_all_accounts(self, api: InMemoryApi) -> None:
         throttle = self.make(api, address=6)
         for n in range(6):
             self.fail(api, throttle, f"user{n}", f"2001:db8::{n}")
-        assert self.wait_s(api, throttle, "somebody", "2001:db8::99") == WINDOW_S
+        assert self.wait_s(api, throttle, "dave", "2001:db8::99") == WINDOW_S
         assert self.wait_s(api, throttle, "user0", "2001:db8:0:1::") == 0
         self.fail(api, throttle, "alice", "::ffff:192.0.2.1", 3)
         self.fail(api, throttle, "bob", HERE, 3)
         assert self.wait_s(api, throttle, "carol", HERE) == WINDOW_S
 
-    def test_an_account_has_so_many_from_everywhere(self, api: InMemoryApi) -> None:
+    def test_account_has_a_limit_from_all_addresses(self, api: InMemoryApi) -> None:
         throttle = self.make(api, account=6)
         for n in range(6):
             assert self.wait_s(api, throttle, "alice", "198.51.100.1") == 0
@@ -143,7 +164,7 @@ class ThrottleTests:
         assert self.wait_s(api, throttle, "alice", "198.51.100.1") == WINDOW_S
         assert self.wait_s(api, throttle, "bob", "198.51.100.1") == 0
 
-    def test_a_failure_is_forgotten_when_its_window_ends(self, api: InMemoryApi) -> None:
+    def test_failure_expires_when_its_window_ends(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=3)
         for _ in range(3):
             self.fail(api, throttle, "alice", HERE)
@@ -158,7 +179,7 @@ class ThrottleTests:
         api.clock.advance(WINDOW_S)
         self.fail(api, throttle, "alice", HERE, 3)
 
-    def test_who_waits_as_long_as_told_is_let_pass(self, api: InMemoryApi) -> None:
+    def test_attempt_after_retry_after_is_admitted(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=4, address=6, account=5)
         for n in range(4):
             self.fail(api, throttle, "alice", HERE)
@@ -170,7 +191,7 @@ class ThrottleTests:
                 api.clock.advance(self.wait_s(api, throttle, name, HERE))
             assert self.wait_s(api, throttle, name, HERE) == 0
 
-    def test_being_refused_does_not_lengthen_the_wait(self, api: InMemoryApi) -> None:
+    def test_refused_attempt_does_not_extend_the_wait(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=2)
         self.fail(api, throttle, "alice", HERE, 2)
         for _ in range(WINDOW_S - 1):
@@ -179,20 +200,20 @@ class ThrottleTests:
         api.clock.advance(1)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
 
-    def test_success_forgets_the_pair_and_nothing_else(self, api: InMemoryApi) -> None:
+    def test_success_resets_only_the_account_from_its_address(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=3, address=5, account=5)
         self.fail(api, throttle, "alice", HERE, 2)
         self.succeed(api, throttle, "alice", HERE)
         self.fail(api, throttle, "alice", HERE, 2)
         admitted = self.admit(api, throttle)
         self.fail(api, throttle, "alice", HERE)  # the fifth of the address, and of the account
-        self.run(api, throttle.release(admitted, forget=True))
+        self.run(api, throttle.release(admitted, reset_failures=True))
         counted = result_of(api.store.count_failures(admitted.keys, now=api.clock.seconds()))
         assert {key: found.count for key, found in counted.items()} == dict.fromkeys(admitted.keys[1:], 5)
         assert self.wait_s(api, throttle, "bob", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == WINDOW_S
 
-    def test_attempt_knows_of_failures_to_forget(self, api: InMemoryApi) -> None:
+    def test_attempt_has_failures_of_its_account_from_its_address(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         assert not self.admit(api, throttle).had_failures
         self.fail(api, throttle, "alice", HERE)
@@ -200,60 +221,60 @@ class ThrottleTests:
         assert not self.admit(api, throttle, address=THERE).had_failures
         assert not self.admit(api, throttle, "bob").had_failures
 
-    def test_of_many_at_once_no_more_fail_than_allowed(self, api: InMemoryApi) -> None:
+    def test_concurrent_failures_stay_within_the_limit(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         failed, refused = self.fail_together(api, [throttle], 100)
         assert (failed, refused) == (10, 90)
 
     def fail_together(self, api: InMemoryApi, throttles: Sequence[Throttle], count: int) -> tuple[int, int]:
-        """Make wrong attempts at the same moment; return how many were compared, and how many were refused."""
+        """Make concurrent wrong attempts; return how many were compared, and how many were refused."""
         outcomes: list[Any] = []
 
         async def compare(throttle: Throttle) -> str:
-            await throttle.fail(await throttle.admit(attempt_of("alice", HERE)))
+            await throttle.record_failure(await throttle.admit(login_keys("alice", HERE)))
             return "compared"
 
         for n in range(count):
-            started(compare(throttles[n % len(throttles)])).addBoth(outcomes.append)
+            start(compare(throttles[n % len(throttles)])).addBoth(outcomes.append)
         for _ in range(20):
             api.clock.advance(0)
-        api.clock.advance(LOOK_EVERY_S)  # what other workers have come to
+        api.clock.advance(POLL_INTERVAL_S)  # so that waiting attempts read what other workers wrote
         for _ in range(20):
             api.clock.advance(0)
         refused = [outcome for outcome in outcomes if outcome != "compared"]
         assert all(outcome.check(TooManyFailuresError) for outcome in refused)
         return len(outcomes) - len(refused), len(refused)
 
-    def test_failure_that_is_being_noted_makes_others_reserve(self, api: InMemoryApi) -> None:
+    def test_pending_failure_makes_other_attempts_reserve(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=2)
-        noting = started(throttle.fail(result_of(throttle.admit(attempt_of("alice", HERE)))))
-        assert not noting.called
-        second, third = (started(throttle.admit(attempt_of("alice", HERE))) for _ in range(2))
-        unrelated = result_of(throttle.admit(attempt_of("bob", THERE)))
+        adding = start(throttle.record_failure(result_of(throttle.admit(login_keys("alice", HERE)))))
+        assert not adding.called
+        second, third = (start(throttle.admit(login_keys("alice", HERE))) for _ in range(2))
+        unrelated = result_of(throttle.admit(login_keys("bob", THERE)))
         assert unrelated.reservation is None
         api.clock.advance(0)
-        assert result_of(noting) is None
+        assert result_of(adding) is None
         assert result_of(second).reservation is not None
         assert not third.called  # it waits for the second
 
-    def test_reserved_attempt_counts_until_it_ends(self, api: InMemoryApi) -> None:
+    def test_reservation_counts_until_its_release(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
-        behind = started(throttle.admit(attempt_of("alice", HERE)))
+        behind = start(throttle.admit(login_keys("alice", HERE)))
         api.clock.advance(0)
         assert not behind.called
-        releasing = started(throttle.release(attempt))
+        releasing = start(throttle.release(attempt))
         for _ in range(3):
             api.clock.advance(0)
         assert result_of(releasing) is None
-        assert result_of(behind).keys == attempt_of("alice", HERE)
+        assert result_of(behind).keys == login_keys("alice", HERE)
 
-    def test_attempt_behind_a_failure_is_refused_at_once(self, api: InMemoryApi) -> None:
+    def test_attempt_waiting_for_a_failure_is_refused_at_once(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
-        behind = [started(throttle.admit(attempt_of("alice", HERE))) for _ in range(200)]
+        behind = [start(throttle.admit(login_keys("alice", HERE))) for _ in range(200)]
         api.clock.advance(0)
-        failing = started(throttle.fail(attempt))
+        failing = start(throttle.record_failure(attempt))
         for _ in range(9):
             api.clock.advance(0)
         assert result_of(failing) is None
@@ -262,10 +283,10 @@ class ThrottleTests:
                 result_of(one)
             assert caught.value.retry_after_s == WINDOW_S
 
-    def test_attempt_does_not_wait_for_ever(self, api: InMemoryApi) -> None:
+    def test_waiting_attempt_is_refused_after_its_maximum(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         self.run(api, throttle.reserve(self.admit(api, throttle)))
-        behind = started(throttle.admit(attempt_of("alice", HERE)))
+        behind = start(throttle.admit(login_keys("alice", HERE)))
         for _ in range(20):
             assert not behind.called
             api.clock.advance(WAIT_MAX_S / 20)
@@ -273,20 +294,20 @@ class ThrottleTests:
             result_of(behind)
         assert caught.value.retry_after_s == 1
 
-    def test_reservation_of_another_worker_that_ends_is_noticed(self, api: InMemoryApi) -> None:
+    def test_reservation_released_by_another_worker_is_noticed(self, api: InMemoryApi) -> None:
         one, other = self.make(api, failures=1), self.make(api, failures=1)
         attempt = self.run(api, one.reserve(self.admit(api, one)))
-        behind = started(other.admit(attempt_of("alice", HERE)))
+        behind = start(other.admit(login_keys("alice", HERE)))
         api.clock.advance(0)
         self.run(api, one.release(attempt))
         assert not behind.called
-        api.clock.advance(LOOK_EVERY_S)
+        api.clock.advance(POLL_INTERVAL_S)
         assert result_of(behind).reservation is None
 
     def test_reservation_of_a_worker_that_died_expires(self, api: InMemoryApi) -> None:
         died, throttle = self.make(api, failures=1), self.make(api, failures=1)
         self.run(api, died.reserve(self.admit(api, died)))
-        api.clock.advance(RESERVED_S)
+        api.clock.advance(RESERVATION_TTL_S)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
 
     def test_thousand_waiting_attempts_of_the_owner_all_succeed(self, api: InMemoryApi) -> None:
@@ -295,64 +316,61 @@ class ThrottleTests:
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
 
         async def log_in() -> str:
-            await throttle.release(await throttle.admit(attempt_of("alice", HERE)))
+            await throttle.release(await throttle.admit(login_keys("alice", HERE)))
             return "logged in"
 
-        behind = [started(log_in()) for _ in range(1000)]
+        behind = [start(log_in()) for _ in range(1000)]
         api.clock.advance(0)
-        started(throttle.release(attempt))
+        start(throttle.release(attempt))
         for _ in range(2000):
             api.clock.advance(0)
         assert [result_of(one) for one in behind] == ["logged in"] * 1000
 
-    def test_failure_that_could_not_be_noted_counts_here_until_its_window_ends(self, api: InMemoryApi) -> None:
+    def test_unstored_failure_counts_in_this_process_until_it_expires(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.admit(api, throttle)
-        writes = api.store.database.write_queue  # as when the disk is full
-        writes._closed = True  # noqa: SLF001
-        with pytest.raises(StoreUnavailableError):
-            result_of(throttle.fail(attempt))
-        writes._closed = False  # noqa: SLF001
+        with refusing_writes(api.store), pytest.raises(StoreUnavailableError):
+            result_of(throttle.record_failure(attempt))
         assert self.wait_s(api, throttle, "alice", HERE) == 300
         api.clock.advance(300)
         assert self.wait_s(api, throttle, "alice", HERE) == 0
-        assert not throttle._unnoted_of  # noqa: SLF001
+        assert not throttle._unstored_by_key  # noqa: SLF001
 
     @pytest.mark.parametrize("workers", [2, 4])
-    def test_each_further_worker_is_ahead_by_one_failure_at_the_most(self, api: InMemoryApi, workers: int) -> None:
+    def test_each_further_worker_adds_one_failure_at_most(self, api: InMemoryApi, workers: int) -> None:
         throttles = [self.make(api, failures=4) for _ in range(workers)]
         failed, refused = self.fail_together(api, throttles, 100)
         assert 4 <= failed <= 4 + workers - 1
         assert failed + refused == 100
         assert all(self.wait_s(api, throttle, "alice", HERE) == WINDOW_S for throttle in throttles)
 
-    def test_token_counts_for_its_address_alone(self, api: InMemoryApi) -> None:
+    def test_opaque_token_counts_for_its_address_only(self, api: InMemoryApi) -> None:
         throttle = self.make(api, address=3)
         for _ in range(3):
-            self.run(api, throttle.fail(self.run(api, throttle.admit(attempt_from(HERE)))))
+            self.run(api, throttle.record_failure(self.run(api, throttle.admit(address_keys(HERE)))))
         with pytest.raises(TooManyFailuresError):
-            self.run(api, throttle.admit(attempt_from(HERE)))
-        self.run(api, throttle.admit(attempt_from(THERE)))
+            self.run(api, throttle.admit(address_keys(HERE)))
+        self.run(api, throttle.admit(address_keys(THERE)))
         assert self.wait_s(api, throttle, "alice", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == 0
 
     def test_admission_without_failures_writes_nothing(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
-        writer = api.store.database.writer
-        assert writer is not None
-        before = writer.total_changes
-        for _ in range(5):
-            self.run(api, throttle.release(self.admit(api, throttle), forget=True))
-        assert writer.total_changes == before
+        with refusing_writes(api.store) as refused:
+            for _ in range(5):
+                self.run(api, throttle.release(self.admit(api, throttle), reset_failures=True))
+        assert refused == []
 
-    def test_nothing_is_kept_of_attempts_that_have_ended(self, api: InMemoryApi) -> None:
+    def test_ended_attempts_leave_no_state(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         self.fail_together(api, [throttle], 100)
-        assert not throttle._being_written  # noqa: SLF001
-        assert not throttle._waiting  # noqa: SLF001
+        api.clock.advance(WINDOW_S)
+        attempt = self.admit(api, throttle)
+        assert attempt == Attempt(login_keys("alice", HERE), had_failures=False)
+        assert not throttle.needs_release(attempt)
 
-    def test_reservation_of_unknown_outcome_is_taken_back(self, api: InMemoryApi) -> None:
-        """Such as that of a Redis which has made it, and whose replica has not confirmed it."""
+    def test_reservation_of_unknown_outcome_is_released(self, api: InMemoryApi) -> None:
+        """As when Redis has executed the write, and no replica has confirmed it."""
         throttle = self.make(api, failures=1)
         made = api.store.reserve_attempt
 
@@ -365,56 +383,51 @@ class ThrottleTests:
         with pytest.raises(StoreUnavailableError):
             self.run(api, throttle.reserve(attempt))
         api.store.reserve_attempt = made
-        again = started(throttle.admit(attempt.keys))
+        again = start(throttle.admit(attempt.keys))
         for _ in range(4):
-            api.clock.advance(LOOK_EVERY_S)
+            api.clock.advance(POLL_INTERVAL_S)
         assert result_of(again).keys == attempt.keys
 
-    def test_release_that_the_store_refuses_is_made_up_for(self, api: InMemoryApi) -> None:
+    def test_failed_release_is_retried(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
-        writes = api.store.database.write_queue  # as when the disk is full
-        writes._closed = True  # noqa: SLF001
-        result_of(throttle.release(attempt))
-        writes._closed = False  # noqa: SLF001
-        again = started(throttle.admit(attempt.keys))
+        with refusing_writes(api.store):
+            result_of(throttle.release(attempt))
+        again = start(throttle.admit(attempt.keys))
         for _ in range(4):
-            api.clock.advance(LOOK_EVERY_S)
+            api.clock.advance(POLL_INTERVAL_S)
         assert result_of(again).keys == attempt.keys
 
-    def test_nothing_is_compared_without_a_reservation_while_the_store_refuses_writes(self, api: InMemoryApi) -> None:
+    def test_read_only_store_admits_no_attempt(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         attempt = self.admit(api, throttle)
-        writes = api.store.database.write_queue  # as when the disk is full
-        writes._closed = True  # noqa: SLF001
-        with pytest.raises(StoreUnavailableError):
-            result_of(throttle.fail(attempt))
-        for _ in range(3):
-            with pytest.raises(StoreUnavailableError):
-                result_of(throttle.admit(attempt_of("bob", THERE)))
-        writes._closed = False  # noqa: SLF001
+        with refusing_writes(api.store):
+            other_attempts = [throttle.admit(login_keys("bob", THERE)) for _ in range(3)]
+            for call in (throttle.record_failure(attempt), *other_attempts):
+                with pytest.raises(StoreUnavailableError):
+                    result_of(call)
         assert self.admit(api, throttle, "bob", THERE).reservation is not None
         assert self.admit(api, throttle, "bob", THERE).reservation is None
 
-    def test_reservation_that_comes_too_late_is_not_used(self, api: InMemoryApi) -> None:
+    def test_reservation_expired_on_arrival_is_refused(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
-        reserving = started(throttle.reserve(self.admit(api, throttle)))
-        api.clock.advance(RESERVED_S)
+        reserving = start(throttle.reserve(self.admit(api, throttle)))
+        api.clock.advance(RESERVATION_TTL_S)
         with pytest.raises(StoreUnavailableError):
             result_of(reserving)
 
-    def test_without_the_store_nothing_is_admitted(self, api: InMemoryApi) -> None:
+    def test_stopped_store_admits_no_attempt(self, api: InMemoryApi) -> None:
         throttle = self.make(api)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
         result_of(api.store.stop())
-        for call in (throttle.admit(attempt.keys), throttle.fail(attempt)):
+        for call in (throttle.admit(attempt.keys), throttle.record_failure(attempt)):
             with pytest.raises(StoreUnavailableError):
                 result_of(call)
-        result_of(throttle.release(attempt, forget=True))  # that it cannot keeps nobody out
+        result_of(throttle.release(attempt, reset_failures=True))  # raises nothing
 
 
 class SlowThreads(HashThreads):
-    """Threads in which nothing is done before a test says so; they count what is."""
+    """Threads that verify only when a test calls `run_waiting`, and count what they have verified."""
 
     def __init__(self, reactor: IReactor) -> None:
         super().__init__(reactor)
@@ -437,8 +450,8 @@ class SlowThreads(HashThreads):
         self.waiting.append(verify)
         return result
 
-    def go_on(self) -> None:
-        """Verify what waits now, and what comes up behind it."""
+    def run_waiting(self) -> None:
+        """Verify all waiting passwords, and those queued meanwhile."""
         while self.waiting:
             self.waiting.pop(0)()
 
@@ -471,7 +484,7 @@ class Site:
 
     def ask(self, *arguments: Any, **keywords: Any) -> Response:
         asked = self.begin(*arguments, **keywords)
-        self.threads.go_on()
+        self.threads.run_waiting()
         return asked.answer()
 
     def basic(self, name: str = "alice", password: str = "wrong", path: str = "/basic", **keywords: Any) -> Response:
@@ -492,7 +505,7 @@ def basic(name: str, password: str) -> dict[str, Any]:
 
 
 class SchemesTests:
-    """What the schemes make of it."""
+    """The throttle as seen by clients of each scheme."""
 
     @pytest.fixture
     def site(self, tmp_path: Path) -> Iterator[Site]:
@@ -514,10 +527,10 @@ class SchemesTests:
                 self.check_429(answer)
                 assert answer.body == b"Too Many Requests\n"
                 assert answer.header("Content-Type") == "text/plain; charset=utf-8"
-        assert site.threads.done == done  # nothing was verified, and so nothing can be learned
+        assert site.threads.done == done  # so the answers reveal nothing
 
-    @pytest.mark.parametrize("name", ["alice", "nobody"])
-    def test_they_count_together(self, site: Site, name: str) -> None:
+    @pytest.mark.parametrize("name", ["alice", "unknown"])
+    def test_schemes_share_one_limit(self, site: Site, name: str) -> None:
         for try_it, times in ((site.basic, 4), (site.digest, 3), (site.form, 3)):
             for _ in range(times):
                 assert try_it(name).status == 401
@@ -526,7 +539,7 @@ class SchemesTests:
         assert site.basic("alice", "secret", peer=THERE).status == 200
 
     @pytest.mark.parametrize("scheme", ["basic", "digest", "form"])
-    def test_each_alone_counts_for_all(self, site: Site, scheme: str) -> None:
+    def test_failures_of_one_scheme_block_all(self, site: Site, scheme: str) -> None:
         for _ in range(10):
             assert getattr(site, scheme)().status == 401
         self.check_all_refused(site, "alice")
@@ -534,18 +547,18 @@ class SchemesTests:
         for try_it, status in ((site.basic, 200), (site.digest, 200), (site.form, 302)):
             assert try_it("alice", "secret").status == status
 
-    def test_a_name_counts_once_however_it_is_written(self, site: Site) -> None:
+    def test_name_counts_in_its_normalized_form(self, site: Site) -> None:
         for n in range(10):
             assert site.form("j\u00fcrgen" if n % 2 else "ju\u0308rgen").status == 401
         self.check_429(site.form("j%C3%BCrgen"))
 
-    def test_success_forgets_what_went_before(self, site: Site) -> None:
+    def test_success_resets_earlier_failures(self, site: Site) -> None:
         for try_it, status in ((site.basic, 200), (site.digest, 200), (site.form, 302)):
             for _ in range(9):
                 assert try_it().status == 401
             assert try_it("alice", "secret").status == status
 
-    def test_with_the_api_it_is_a_problem(self, site: Site) -> None:
+    def test_api_answers_429_with_a_problem(self, site: Site) -> None:
         for _ in range(10):
             assert site.basic().status == 401
         answer = site.ask(
@@ -561,13 +574,13 @@ class SchemesTests:
             *("Digest", "Digest x", 'Digest username="alice"', 'Digest username="alice", realm="postd", nonce="x"'),
         ],
     )
-    def test_what_is_malformed_does_not_count(self, site: Site, value: str) -> None:
+    def test_malformed_credentials_do_not_count(self, site: Site, value: str) -> None:
         for path in ("/basic", "/digest"):
             for _ in range(11):
                 assert site.ask("GET", path, None, {"Authorization": value}).status == 401
         assert site.basic("alice", "secret").status == 200
 
-    def test_a_stale_nonce_does_not_count(self, site: Site) -> None:
+    def test_stale_nonce_does_not_count(self, site: Site) -> None:
         challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         right = {"Authorization": digest_value(challenge, "alice", "secret")}
         assert site.ask("GET", "/digest", None, right).status == 200
@@ -580,66 +593,66 @@ class SchemesTests:
             assert site.ask("GET", "/digest", None, right).status == 401
         assert site.digest("alice", "secret").status == 200
 
-    def test_the_address_is_the_clients_not_the_proxys(self, site: Site) -> None:
+    def test_address_is_that_of_the_client_behind_the_proxy(self, site: Site) -> None:
         def via(hops: str, password: str = "wrong", peer: str = "10.0.0.1") -> Response:
             headers = basic("alice", password) | {"X-Forwarded-For": hops}
             return site.ask("GET", "/basic", None, headers, peer=peer)
 
         for _ in range(10):
             assert via("6.6.6.6, 192.0.2.1").status == 401
-        self.check_429(via("7.7.7.7, 192.0.2.1"))  # what a client says of itself does not help it
+        self.check_429(via("7.7.7.7, 192.0.2.1"))  # the hops that a client claims are ignored
         assert via("192.0.2.2", "secret").status == 200
         for n in range(10):
             assert via(f"6.6.6.{n}", peer="198.51.100.9").status == 401
         self.check_429(via("6.6.6.99", "secret", peer="198.51.100.9"))
 
-    def test_a_hundred_wrong_ones_at_once(self, site: Site) -> None:
+    def test_concurrent_wrong_passwords_stay_within_the_limit(self, site: Site) -> None:
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(60)]
-        site.threads.go_on()
+        site.threads.run_waiting()
         statuses = [one.answer().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 50)
-        assert site.threads.done <= 10 + THREADS  # those in hand when the last that may fail has failed
+        assert site.threads.done <= 10 + THREADS  # those being verified when the limit was reached
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(40)]
         assert [one.answer().status for one in asked] == [429] * 40
 
-    def test_a_right_one_among_them_is_not_told(self, site: Site) -> None:
+    def test_right_password_beyond_the_limit_is_refused(self, site: Site) -> None:
         passwords = [f"wrong{n}" for n in range(20)] + ["secret"] + [f"wrong{n}" for n in range(20, 40)]
         asked = [site.begin("GET", "/basic", None, basic("alice", password)) for password in passwords]
-        site.threads.go_on()
+        site.threads.run_waiting()
         statuses = [one.answer().status for one in asked]
         assert statuses[20] == 429
         assert statuses.count(401) == 10
 
-    def test_a_hundred_equal_ones_at_once(self, site: Site) -> None:
+    def test_concurrent_equal_passwords_are_verified_once_and_counted_each(self, site: Site) -> None:
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong")) for _ in range(100)]
         assert len(site.threads.waiting) == 1
-        site.threads.go_on()
+        site.threads.run_waiting()
         statuses = [one.answer().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
-    def test_one_stranger_does_not_shut_the_owner_out(self, site: Site) -> None:
-        """Not even with many at once: the account has room for the strangers of ten addresses."""
+    def test_failures_of_another_address_do_not_lock_the_account(self, site: Site) -> None:
+        """The limit of the account has room for the failures of ten addresses."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(150)]
-        site.threads.go_on()
+        site.threads.run_waiting()
         assert {one.answer().status for one in asked} == {401, 429}
         assert site.basic("alice", "secret", peer=THERE).status == 200
         assert site.form("alice", "secret", peer=THERE).status == 302
 
-    def test_nor_others_at_the_same_address(self, site: Site) -> None:
-        """A household, an office: one who types a wrong password often has 10 of their 50."""
+    def test_failures_of_another_account_do_not_lock_the_address(self, site: Site) -> None:
+        """In a household or an office, one account can use 10 of the 50 failures of the address."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(60)]
-        site.threads.go_on()
+        site.threads.run_waiting()
         assert {one.answer().status for one in asked} == {401, 429}
         assert site.basic("bob", "p:w", peer=HERE).status == 200
 
-    def test_digest_too_has_no_more_at_once(self, site: Site) -> None:
+    def test_concurrent_digest_responses_stay_within_the_limit(self, site: Site) -> None:
         challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         headers = {"Authorization": digest_value(challenge, "alice", "wrong")}
         asked = [begin(site.worker, "GET", "/digest", None, headers) for _ in range(100)]
         statuses = [one.answer().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
-    def test_with_the_store_away_nothing_is_verified(self, site: Site) -> None:
+    def test_stopped_store_answers_503_without_verifying(self, site: Site) -> None:
         challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         result_of(site.api.store.stop())
         headers = {"Authorization": digest_value(challenge, "alice", "secret")}
@@ -653,7 +666,7 @@ class SchemesTests:
             assert answer.header("WWW-Authenticate") is None
         assert site.threads.done == 0
 
-    def test_the_limits_can_be_set(self, tmp_path: Path) -> None:
+    def test_limits_are_settings(self, tmp_path: Path) -> None:
         settings = ThrottleSettings(failures=2, address_failures=3, account_failures=4, window_s=cast(Any, 7.0))
         site = Site(tmp_path, settings)
         assert [site.form().status for _ in range(3)] == [401, 401, 429]

@@ -1058,4 +1058,4 @@ class InterfaceTests:
         assert "a.token.b" not in repr(BearerCredentials("a.token.b", writes=False, address="192.0.2.1"))
 
     def test_guard_is_a_resource(self) -> None:
-        assert verifyObject(IResource, Guard(Portal(Realm()), [], Resource()))
+        assert verifyObject(IResource, Guard(CoroutinePortal(Realm()), [], Resource()))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 from twisted.logger import Logger
 
 from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
-from postd.protocol.http1 import Head, HttpSyntaxError
+from postd.protocol.http1.head import Head
+from postd.protocol.http1.syntax import HttpSyntaxError
 from postd.web.peer import Clients
 
 if TYPE_CHECKING:

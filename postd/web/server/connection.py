@@ -41,17 +41,9 @@ from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
-from postd.protocol.http1 import (
-    END,
-    HEAD_MAX_BYTES,
-    BegunHead,
-    ChunkedBody,
-    Head,
-    HttpSyntaxError,
-    decode_head,
-    decode_start,
-    refuse_body,
-)
+from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
+from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
+from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.request import PostdRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
@@ -96,10 +88,10 @@ class Channel(Protocol):
     request: PostdRequest | None = None
     _state = _State.OPEN
     _persistent = True
-    _begun: BegunHead | None = None  # a head, of which not all is there
+    _begun: PartialHead | None = None  # a head, of which not all is there
     _passed_empty_line = False  # before this head
     _head: Head | None = None  # whose body is coming in
-    _chunks: ChunkedBody | None = None
+    _chunks: ChunkedDecoder | None = None
     _started_s = 0.0  # when the last head was there
     _body_left = 0
     _input_ended = False
@@ -349,7 +341,7 @@ class Channel(Protocol):
             self._passed_empty_line = buffer.startswith(b"\r\n")
             if self._passed_empty_line:
                 buffer = self._buffer = buffer[2:]
-        end = buffer.find(END)
+        end = buffer.find(HEAD_END)
         if end < 0:
             if buffer:
                 self._await_head(buffer)
@@ -357,7 +349,7 @@ class Channel(Protocol):
         head = decode_head(buffer[:end], canonical_header_name)
         self._started_s = self._clock.seconds()
         self._begun, self._passed_empty_line = None, False
-        self._buffer = buffer[end + len(END) :]
+        self._buffer = buffer[end + len(HEAD_END) :]
         hosts = self.site.hosts
         if hosts is not None and not hosts.allow(head, self):
             self._head = head
@@ -372,17 +364,17 @@ class Channel(Protocol):
         self.deadline_s = self._started_s + self.site.limits.body_s
         max_body_bytes = self.site.limits.max_body_bytes
         if head.length is None:
-            self._chunks = ChunkedBody(max_body_bytes, canonical_header_name)
+            self._chunks = ChunkedDecoder(max_body_bytes, canonical_header_name)
         else:
             self._body_left = head.length
             if head.length > max_body_bytes:
-                refuse_body(max_body_bytes)
+                raise body_too_large(max_body_bytes)
         if head.expects_continue and not self._buffer:
             self.transport.write(_CONTINUE)
 
     def _await_head(self, buffer: bytes) -> None:
         if self._begun is None:
-            self._begun = BegunHead(canonical_header_name)
+            self._begun = PartialHead(canonical_header_name)
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
         self._begun.check(buffer)
 
@@ -391,8 +383,8 @@ class Channel(Protocol):
         if self._head is None:
             return b""
         if self._chunks is not None:
-            self._body += self._chunks.take(self._buffer)
-            self._buffer = self._chunks.rest() if self._chunks.finished else b""
+            self._body += self._chunks.feed(self._buffer)
+            self._buffer = self._chunks.unused_data if self._chunks.finished else b""
             if not self._chunks.finished:
                 return None
         else:
@@ -410,9 +402,9 @@ class Channel(Protocol):
         self._persistent = False
         head = self._head
         if head is None:
-            method, target = decode_start(self._buffer)
+            method, target = decode_method_and_target(self._buffer)
             # Of a head that is refused nothing counts but what it is called.
-            named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(END)[0])
+            named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(HEAD_END)[0])
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []

@@ -25,7 +25,7 @@ from zope.interface import implementer
 
 from postd.auth.identity import Authentication, Identity
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
-from postd.protocol.http1 import Head
+from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import Problem, make_error_response, make_problem_response
