@@ -23,7 +23,7 @@ from postd.client import (
     PostClient,
     Reset,
 )
-from postd.client.posts import check_server
+from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
 
@@ -40,7 +40,7 @@ _NAMED: Mapping[str, Callable[[str, str], Auth]] = {"basic": Basic, "digest": Di
 
 def _check_url(_: object, __: object, url: str) -> str:
     try:
-        return check_server(url)
+        return check_server_url(url)
     except ConfigError as error:
         raise click.BadParameter(error.why) from None
 
