@@ -21,7 +21,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent
 
 from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
-from postd.client.answers import read_problem
+from postd.client.responses import decode_problem
 from postd.daemon.log import FORMATS
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.protocol.challenge import decode_challenges
@@ -357,8 +357,8 @@ def decode_events(piece: int, text: bytes) -> None:
             decoder.decode(text[start : start + piece])
 
 
-def decode_problem(text: bytes) -> None:
-    read_problem(400, {"retry-after": text.decode("latin-1"), "content-type": "application/problem+json"}, text)
+def decode_problem_fields(text: bytes) -> None:
+    decode_problem(400, {"retry-after": text.decode("latin-1"), "content-type": "application/problem+json"}, text)
 
 
 SHOWN = decode_digest_response(Proof(nonce="x").headers()["Authorization"].removeprefix(b"Digest "))
@@ -367,7 +367,7 @@ DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequen
     (quietly(lambda text: check_info(text, SHOWN, ""), ServerNotProvenError), 16 * KIB, (b'a="',), ()),
     (partial(decode_events, 64 * KIB), 64 * KIB, (b"data:",), (b"\r", b"\n", b"data\n")),
     (lambda text: freshness_s([text.decode("latin-1")]), 16 * KIB, (b"max-age=", b'a="'), ()),
-    (decode_problem, 16 * KIB, (b"Mon, ",), (b"[", b'{"a":')),
+    (decode_problem_fields, 16 * KIB, (b"Mon, ",), (b"[", b'{"a":')),
     (quietly(decode_key_set, KeySetError), 64 * KIB, (b'{"keys":[',), (b"{},", b'{"kty":"EC"},')),
     (quietly(lambda text: decode_jwt(text.decode("latin-1")), TokenError), 8 * KIB, (b"eyJhIjox",), (b"W1tb",)),
     (quietly(decode_post, ValueError), LINE_MAX_BYTES, (b'{"id":1,"post":"', b"["), (b'{"a":', b'"a":1,', b"1,")),

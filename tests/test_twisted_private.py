@@ -57,6 +57,7 @@ from postd.twisted_private import (
     systemd_sockets,
     take_adopted_socket,
 )
+from postd.web.guard import Realm
 from postd.web.server.request import PostdRequest
 from tests.helpers import make_certificate
 
@@ -307,7 +308,7 @@ def test_stock_wrapper_passes_requests_on_to_the_resource_of_the_hook() -> None:
             return shown
 
     shown = Data(b"shown", "text/plain")
-    wrapper, request = Wrapper(Portal(Any), []), DummyRequest([b"below"])
+    wrapper, request = Wrapper(Portal(Realm()), []), DummyRequest([b"below"])
     assert wrapper.render(request) == b"shown"
     request.prepath = [request.postpath.pop(0)]
     assert wrapper.getChildWithDefault(b"below", request) is shown

@@ -1,6 +1,7 @@
-"""The `postd` command: what an administrator types, and a user (contract 1).
+"""The `postd` command, for administrators and users (reference: Command line).
 
-1. A module here is a command or a group of commands, and a line in `main.py`; what several need is in `shared.py`.
-2. Commands read arguments, call what knows how, and print; what knows how is in the other layers.
-3. A command that fails raises: `main.py` makes one line on stderr and an exit status of it.
+1. `main` has the table of commands. `check`, `posts`, `session`, `transfer` and `user` are commands; the other modules
+   are shared by them: `options`, `with_store` and `run_async` (how a command runs), and input and output.
+2. A command decodes arguments, calls the other layers, and prints.
+3. A command that fails raises an error; `main` turns it into one line on stderr and an exit status.
 """

@@ -1,4 +1,4 @@
-"""`postd check`: can a server with these settings do what they ask for?"""
+"""`postd check`: test settings, user file, store and issuers before a server uses them."""
 
 import os
 import time
@@ -14,9 +14,9 @@ from postd.auth.bearer import Issuer
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import FetchedKeys
 from postd.auth.user_file import Account, decode_users, read_user_file
-from postd.cli.options import counted, with_settings
+from postd.cli.options import pluralize, with_settings
 from postd.cli.run_async import global_reactor, run
-from postd.cli.with_store import try_store
+from postd.cli.with_store import prepare_store
 from postd.daemon.issuers import make_issuer
 from postd.daemon.log import file_problem
 from postd.daemon.settings_checks import (
@@ -54,7 +54,7 @@ def check(*, loaded: LoadedSettings) -> None:
         "store": _check_store(loaded),
         "hosts": _check_hosts(loaded),
     }
-    # Issuers last: what is known without them need not wait for them.
+    # Issuers last: the other results need no network.
     for what, lines in chain(parts.items(), _check_issuers(loaded)):
         for good, words in lines:
             found += not good
@@ -63,14 +63,14 @@ def check(*, loaded: LoadedSettings) -> None:
         raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
 
 
-_ISSUERS_MAX_S = 30
-"""How long issuers may take; each answer has a limit of its own."""
+_ISSUERS_TIMEOUT_S = 30
+"""The limit for all issuers; each fetch has a limit of its own."""
 
-_UNKNOWN = "postd-check"
-"""The token that an issuer is asked about, to see whether it answers us."""
+_PROBE = "postd-check"
+"""An unknown token, to test the introspection endpoint with."""
 
 _Lines = Iterator[tuple[bool, str]]
-"""For each line: whether all is well, and the words."""
+"""The results of a check: for each line whether it is ok, and its text."""
 
 
 def _check_settings(loaded: LoadedSettings) -> _Lines:
@@ -114,7 +114,7 @@ def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
 
 
 def _check_hosts(loaded: LoadedSettings) -> _Lines:
-    """Say which hosts each listener answers requests for; what is wrong with a listener is said of the settings."""
+    """Yield the hosts that each listener answers requests for; invalid listeners are reported by `_check_settings`."""
     settings = loaded.settings
     for descriptions, admin in ((settings.listen, False), (settings.admin.listen, True)):
         for description in descriptions:
@@ -143,12 +143,12 @@ def _check_users(settings: Settings) -> _Lines:
     for problem in problems:
         yield False, problem
     if not problems:
-        yield True, counted(len(accounts), "user") if accounts else "none are set"
+        yield True, pluralize(len(accounts), "user") if accounts else "none are set"
 
 
 def _check_store(loaded: LoadedSettings) -> _Lines:
     try:
-        store = try_store(loaded)
+        store = prepare_store(loaded)
     except StoreMissingError as error:
         kind, _, path = loaded.settings.store.partition(":")
         if kind != "sqlite":
@@ -168,51 +168,51 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
 
 
 def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
-    """Ask all issuers at the same time; what each says comes in the order of the settings."""
+    """Check all issuers at the same time; yield their results in the order of the settings."""
     issuers = loaded.settings.bearer
     if not issuers:
         return
 
-    async def ask_all() -> list[list[tuple[bool, str]]]:
+    async def check_all() -> list[list[tuple[bool, str]]]:
         where = loaded.where["bearer"]
-        asking = (_ask_issuer(one, f"{where}[{number}]") for number, one in enumerate(issuers))
+        checking = (_check_issuer(one, f"{where}[{number}]") for number, one in enumerate(issuers))
         try:
-            return await gatherResults([Deferred.fromCoroutine(one) for one in asking], consumeErrors=True)
+            return await gatherResults([Deferred.fromCoroutine(one) for one in checking], consumeErrors=True)
         except FirstError as error:
             error.subFailure.raiseException()
 
-    told = run(ask_all, most_s=_ISSUERS_MAX_S)
-    for one, lines in zip(issuers, told, strict=True):
+    results = run(check_all, timeout_s=_ISSUERS_TIMEOUT_S)
+    for one, lines in zip(issuers, results, strict=True):
         yield f"bearer {one.issuer}", iter(lines)
 
 
-async def _ask_issuer(settings: BearerSettings, where: str) -> list[tuple[bool, str]]:
+async def _check_issuer(settings: BearerSettings, where: str) -> list[tuple[bool, str]]:
     try:
         issuer = make_issuer(settings, where=where, reactor=global_reactor())
     except ConfigError as error:
         return [(False, str(error))]
-    questions = [_ask_for_keys(issuer, settings)]
+    checks = [_check_keys(issuer, settings)]
     if issuer.introspector is not None:
-        questions.append(_ask_about_a_token(issuer.introspector, settings))
-    return [await question for question in questions]
+        checks.append(_check_introspection(issuer.introspector, settings))
+    return [await one for one in checks]
 
 
-async def _ask_for_keys(issuer: Issuer, settings: BearerSettings) -> tuple[bool, str]:
+async def _check_keys(issuer: Issuer, settings: BearerSettings) -> tuple[bool, str]:
     try:
-        return _judge_keys(await issuer.keys.fetch(), settings)
+        return _describe_keys(await issuer.keys.fetch(), settings)
     except FetchError as error:
         return False, str(error)
 
 
-async def _ask_about_a_token(introspector: Introspector, settings: BearerSettings) -> tuple[bool, str]:
+async def _check_introspection(introspector: Introspector, settings: BearerSettings) -> tuple[bool, str]:
     try:
-        await introspector.fetch(_UNKNOWN)
+        await introspector.fetch(_PROBE)
     except FetchError as error:
         return False, str(error)
     return True, f"{settings.introspection_endpoint} answers"
 
 
-def _judge_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, str]:
+def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, str]:
     names = [
         f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
         for key in fetched.keys.keys

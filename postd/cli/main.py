@@ -1,4 +1,4 @@
-"""`postd`: the commands, and how one that fails ends."""
+"""`postd`: the table of commands, and the exit status and message of a failure."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import PostdError, printable
 
 _INTERRUPTED = 130
-"""What a shell reports of a program that SIGINT ended."""
+"""The exit status after Ctrl-C, as a shell reports it (128 + SIGINT)."""
 
 
 _COMMANDS = {
@@ -28,13 +28,13 @@ _COMMANDS = {
     "delete": "postd.cli.posts:delete_post",
     "watch": "postd.cli.posts:watch_posts",
 }
-"""Where each command is; only one that is wanted is imported, for some bring half a second of libraries with them."""
+"""The module of each command, imported on use: some take half a second to import."""
 
 
 class _Commands(click.Group):
-    """Ends a command that fails with one line on stderr, where click has up to four.
+    """A command group that reports a failure in one line on stderr; click writes up to four.
 
-    The exit status is 2 for wrong usage and 1 for all else; 130 where somebody pressed Ctrl-C.
+    The exit status is 2 for wrong usage, 130 after Ctrl-C and 1 for any other failure.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -47,10 +47,10 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # Names are of any script, and the terminal's encoding may not be.
+            # A name may have characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
-            # A reader that went away ends this quietly: click sees to it.
+            # click handles EPIPE: a closed pipe is not an error.
             status = super().main(*args, **{**options, "standalone_mode": False})
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "postd"
@@ -62,7 +62,7 @@ class _Commands(click.Group):
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", _INTERRUPTED)
         except OSError as error:
-            # What could not be written would be tried again at the end, and told of in two lines more.
+            # Else the flush of stdout at exit would fail again, with two more lines.
             sys.stdout = io.StringIO()
             _fail(str(error))
         sys.exit(status)
@@ -76,4 +76,4 @@ def _fail(why: str, status: int = 1) -> NoReturn:
 @click.group(name="postd", cls=_Commands, no_args_is_help=False)
 @click.version_option(package_name="postd", prog_name="postd", message="%(prog)s %(version)s")
 def main() -> None:
-    """Look after a postd server, or use one."""
+    """Administer a postd server, or use one as a client."""

@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""Options of several commands, and the format of their output."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _OPTIONS = {
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command `--config` and options for some settings; it is called with the `loaded` that come of them."""
+    """Add `--config` and options for the settings `names` to a command, which gets the settings as `loaded`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @click.option("-c", "--config", metavar="FILE", help="TOML file with the settings; an option given here wins.")
@@ -33,12 +33,12 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, its columns aligned."""
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things in words: `1 user`, `2 users`."""
+def pluralize(number: int, what: str) -> str:
+    """Return a number with its noun: `1 user`, `2 users`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

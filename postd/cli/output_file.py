@@ -1,4 +1,4 @@
-"""A new file that is there whole or not at all, and never takes the place of another."""
+"""Output files that are created atomically and never replace an existing file."""
 
 import os
 import secrets
@@ -13,15 +13,15 @@ from postd.store.sqlite.upgrade_copy import sync
 
 @contextmanager
 def new_file(file: Path) -> Iterator[Path]:
-    """Yield a name in the same folder; what is made under it is called `file` at the end, if nothing goes wrong.
+    """Yield a temporary path in the same folder; the file made there becomes `file` on success.
 
-    Else it is removed, and so is what SQLite may have left beside it.
+    After an error it is removed, with SQLite's files beside it.
 
     Raises:
-        click.ClickException: there is a file of that name, the folder is not there or not writable, the disk fails.
+        click.ClickException: the file exists, its folder does not exist or is not writable, or writing fails.
     """
     if os.path.lexists(file):
-        raise _taken(file)
+        raise _file_exists(file)
     if not file.parent.is_dir():
         raise click.ClickException(f"{file}: there is no such folder")
     if not os.access(file.parent, os.W_OK | os.X_OK):
@@ -30,22 +30,22 @@ def new_file(file: Path) -> Iterator[Path]:
     try:
         yield made
         sync(made)
-        os.link(made, file)  # a rename would take the place of what has come there meanwhile
+        os.link(made, file)  # a rename would replace a file that was made meanwhile
     except FileExistsError:
-        raise _taken(file) from None
+        raise _file_exists(file) from None
     except OSError as error:
-        # Nobody knows it by the name that it has for now.
+        # Not str(error): it names the temporary file.
         raise click.ClickException(f"{file}: it cannot be written: {error.strerror}") from None
     finally:
-        for name in (made, *beside(made)):
+        for name in (made, *journal_files(made)):
             name.unlink(missing_ok=True)
     sync(file.parent)
 
 
-def beside(database: Path) -> list[Path]:
-    """Return the names that SQLite uses beside that of a database."""
+def journal_files(database: Path) -> list[Path]:
+    """Return the paths of the files that SQLite keeps beside a database."""
     return [database.with_name(f"{database.name}{suffix}") for suffix in ("-wal", "-shm", "-journal")]
 
 
-def _taken(file: Path) -> click.ClickException:
+def _file_exists(file: Path) -> click.ClickException:
     return click.ClickException(f"{file}: there is such a file already, and nothing is overwritten; name a new one")

@@ -1,4 +1,4 @@
-"""How commands come by a password: from a terminal, or from the standard input."""
+"""Passwords from the terminal or from standard input."""
 
 import getpass
 import sys
@@ -14,16 +14,16 @@ password_option = click.option(
 )
 
 
-def checked(what: str, check: Callable[[str], str], text: str) -> str:
-    """Return what a check returns.
+def require_valid(what: str, check: Callable[[str], str], text: str) -> str:
+    """Return the result of a check of user input.
 
     Args:
-        what: names the text in a message, "the password".
-        check: raises ValueError with the rest of the sentence.
-        text: is checked.
+        what: the name of the input in a message, such as "the password".
+        check: returns the valid input; raises ValueError with the rest of the sentence.
+        text: the input.
 
     Raises:
-        click.ClickException: the text does not pass.
+        click.ClickException: the input is not valid.
     """
     try:
         return check(text)
@@ -32,29 +32,24 @@ def checked(what: str, check: Callable[[str], str], text: str) -> str:
 
 
 def read_password() -> str:
-    """Return the first line of the standard input without its end; what follows is left there."""
+    """Return the first line of standard input without its line end; the rest is not read."""
     if sys.stdin is None:
         raise click.ClickException("there is no standard input to read the password from")
     line_max_bytes = 4 * PASSWORD_MAX_CHARS
     line = sys.stdin.buffer.readline(line_max_bytes + len(b"\r\n"))
     if line.endswith(b"\n"):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
-    # Cut short, it may end within a character.
+    # A line that was cut may end within a character.
     text = line.decode(errors="replace" if len(line) > line_max_bytes else "surrogateescape")
-    return checked("the password", check_password, text)
+    return require_valid("the password", check_password, text)
 
 
 def ask_password(name: str, *, twice: bool = False) -> str:
-    """Ask for the password of a name on the terminal.
-
-    Args:
-        name: whose it is.
-        twice: ask once more, for one that is made up now.
-    """
+    """Ask on the terminal for the password of the user `name`; `twice` for a new password."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.ClickException("there is no terminal to ask for the password; give --password-stdin to read it")
     try:
-        password = checked("the password", check_password, getpass.getpass(f"Password for {printable(name)}: "))
+        password = require_valid("the password", check_password, getpass.getpass(f"Password for {printable(name)}: "))
         again = getpass.getpass("The same again: ") if twice else password
     except UnicodeDecodeError:
         raise click.ClickException("the password is not text in the encoding of this terminal") from None

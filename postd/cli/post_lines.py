@@ -1,4 +1,4 @@
-"""Posts as lines of JSON, the form in which they leave a store and come into another (contract: postd export)."""
+"""Posts as JSON lines, the format of `postd export` and `import` (reference: Command line)."""
 
 import json
 import os
@@ -8,29 +8,29 @@ from typing import Any
 
 import orjson
 
-from postd.cli.run_async import ready
+from postd.cli.run_async import wait_ready
 from postd.errors import InvalidTextError
 from postd.model import POST_ID_MAX, check_text
 from postd.protocol.nesting import is_too_deep
 
 LINE_MAX_BYTES = 64 * 1024
-"""The largest line; a post whose characters are all escaped has a fortieth of that."""
+"""The longest line; a post with all characters escaped has a fortieth of that."""
 
-_READ_AT_ONCE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 def encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
-    """Return posts as lines."""
+    """Return posts as JSON lines."""
     return b"".join(
         orjson.dumps({"id": post_id, "post": text}, option=orjson.OPT_APPEND_NEWLINE) for post_id, text in posts
     )
 
 
 def decode_post(line: bytes) -> tuple[int, str]:
-    """Return the id and the text of a post. Members beside these two are ignored, as the API ignores them.
+    """Return the id and the text of a post. Further members are ignored, as in the API.
 
     Raises:
-        ValueError: the line holds no post; why not.
+        ValueError: the line is not a post; `str()` of it is the reason.
     """
     if len(line) > LINE_MAX_BYTES:
         raise ValueError(f"it has more than {LINE_MAX_BYTES // 1024} KiB")
@@ -58,7 +58,7 @@ def decode_post(line: bytes) -> tuple[int, str]:
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of an object in the order they came; what is not one of these is an array."""
+    """The members of an object, in order; distinct from a list, which is a JSON array."""
 
 
 def _only_member(members: _Members, name: str) -> Any:
@@ -68,8 +68,8 @@ def _only_member(members: _Members, name: str) -> Any:
     return values[0]
 
 
-# The standard library's: orjson lets the last of two equal names win. Of what no id can be, only that is kept; the
-# names of constants that JSON does not have become what no member that counts may be.
+# The standard library's decoder: orjson takes the last of duplicate names. Numbers that are no id, and constants that
+# JSON does not have, become None, which no required member may be.
 _decoder = json.JSONDecoder(
     object_pairs_hook=_Members,
     parse_constant=lambda _: None,
@@ -79,26 +79,26 @@ _decoder = json.JSONDecoder(
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, Sequence[bytes]]]:
-    """Yield the lines of a file or a pipe without their ends, some together, and the number of the first of them.
+    """Yield batches of the lines of a file or a pipe, without line ends, with the number of the first line.
 
-    Memory is bounded: a line that is too long comes cut off, as the last one, and still too long.
+    Memory is bounded: a line over `LINE_MAX_BYTES` is cut, still too long, and the last one.
     """
     number, rest = 1, b""
-    await ready(descriptor, select.POLLIN)
-    while chunk := os.read(descriptor, _READ_AT_ONCE_BYTES):
+    await wait_ready(descriptor, select.POLLIN)
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         yield number, lines
         number += len(lines)
         if len(rest) > LINE_MAX_BYTES:
             break
-        await ready(descriptor, select.POLLIN)
+        await wait_ready(descriptor, select.POLLIN)
     if rest:
         yield number, [rest]
 
 
-async def write_out(descriptor: int, content: bytes) -> None:
-    """Write to a file or a pipe, at the pace of its reader."""
+async def write_all(descriptor: int, content: bytes) -> None:
+    """Write everything to a file or a pipe, at the pace of its reader."""
     left = memoryview(content)
     while left:
-        await ready(descriptor, select.POLLOUT)
+        await wait_ready(descriptor, select.POLLOUT)
         left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]

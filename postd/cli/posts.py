@@ -1,4 +1,4 @@
-"""`postd list`, `add`, `update`, `delete`, `watch`: posts of a server, over HTTP."""
+"""`postd list`, `add`, `update`, `delete`, `watch`: the client of a server's post API."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from postd.cli.passwords import ask_password, password_option, read_password
-from postd.cli.post_lines import write_out
+from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
 from postd.client import (
     Auth,
@@ -23,14 +23,14 @@ from postd.client import (
     PostClient,
     Reset,
 )
-from postd.client.posts import check_server
+from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
 
 T = TypeVar("T")
 
 _TEXT_MAX_BYTES = 64 * 1024
-"""The most that is read of a text on the standard input: the server takes less."""
+"""The longest text that is read from standard input: the server's limit is lower."""
 
 _PAGE = 1000
 
@@ -40,7 +40,7 @@ _NAMED: Mapping[str, Callable[[str, str], Auth]] = {"basic": Basic, "digest": Di
 
 def _check_url(_: object, __: object, url: str) -> str:
     try:
-        return check_server(url)
+        return check_server_url(url)
     except ConfigError as error:
         raise click.BadParameter(error.why) from None
 
@@ -70,8 +70,8 @@ _OPTIONS = (
 )
 
 
-class _Server:
-    """What a command knows of the server, and how it prints."""
+class _Client:
+    """The server, the credentials and the output format of a command."""
 
     def __init__(self, url: str, auth: Auth | None, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -79,7 +79,7 @@ class _Server:
         self._auth = auth
 
     def run(self, work: Callable[[PostClient], Coroutine[Any, Any, T]]) -> T:
-        """Return what `work` comes to with a client."""
+        """Run `work` with a client; return its result."""
 
         async def use() -> T:
             async with PostClient(global_reactor(), self._url, self._auth) as posts:
@@ -88,26 +88,26 @@ class _Server:
         return run(use)
 
     def line(self, words: str, members: dict[str, Any]) -> str:
-        """Return a line of what is printed: words that a terminal can be shown, or JSON in ASCII."""
+        """Return a line of output: text that is safe for a terminal, or JSON in ASCII."""
         return json.dumps(members) if self.as_json else printable(words)
 
     async def print(self, *lines: str) -> None:
-        """Print lines at once, at the pace of their reader."""
+        """Print lines without buffering, at the pace of their reader."""
         if sys.stdout is None:
             return
         encoding = sys.stdout.encoding or "utf-8"
         text = "".join(f"{line}\n" for line in lines)
-        await write_out(sys.stdout.fileno(), text.encode(encoding, "backslashreplace"))
+        await write_all(sys.stdout.fileno(), text.encode(encoding, "backslashreplace"))
 
 
 def _with_server(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that all clients have; it is called with the `server` that comes of them."""
+    """Add the options of all client commands to a command, which gets them as `server`."""
 
     @functools.wraps(command)
     def with_options(*, url: str, as_json: bool, **arguments: Any) -> None:
         names = [*_NAMED, "password_stdin", "bearer_file", *_CREDENTIALS]
         given = {name: value for name in names if (value := arguments.pop(name)) not in {None, False}}
-        command(server=_Server(url, _make_auth(given), as_json=as_json), **arguments)
+        command(server=_Client(url, _make_auth(given), as_json=as_json), **arguments)
 
     decorated: Callable[..., None] = with_options
     for option in reversed(_OPTIONS):
@@ -119,26 +119,26 @@ _CREDENTIALS = ("client_credentials", "client_id", "client_secret_file", "scope"
 
 
 def _make_auth(given: dict[str, Any]) -> Auth | None:
-    """Return what options ask us to show.
+    """Return the credentials that the options name.
 
     Raises:
-        click.UsageError: they do not go together.
+        click.UsageError: the options contradict each other.
     """
-    ways = [name for name in (*_NAMED, "bearer_file", "client_credentials") if name in given]
-    if len(ways) > 1:
-        raise click.UsageError(f"give one of {' and '.join(map(_option, ways))}")
-    way = ways[0] if ways else ""
-    if "password_stdin" in given and way not in _NAMED:
+    methods = [name for name in (*_NAMED, "bearer_file", "client_credentials") if name in given]
+    if len(methods) > 1:
+        raise click.UsageError(f"give one of {' and '.join(map(_option, methods))}")
+    method = methods[0] if methods else ""
+    if "password_stdin" in given and method not in _NAMED:
         raise click.UsageError("--password-stdin goes with --basic, --digest or --login")
     for name in _CREDENTIALS[1:]:
-        if name in given and way != "client_credentials":
+        if name in given and method != "client_credentials":
             raise click.UsageError(f"{_option(name)} goes with --client-credentials")
-    if way in _NAMED:
-        user = given[way]
-        return _NAMED[way](user, read_password() if "password_stdin" in given else ask_password(user))
-    if way == "bearer_file":
-        return BearerFile(given[way])
-    if way == "client_credentials":
+    if method in _NAMED:
+        user = given[method]
+        return _NAMED[method](user, read_password() if "password_stdin" in given else ask_password(user))
+    if method == "bearer_file":
+        return BearerFile(given[method])
+    if method == "client_credentials":
         for name in _CREDENTIALS[1:3]:
             if name not in given:
                 raise click.UsageError(f"--client-credentials needs {_option(name)}")
@@ -153,7 +153,7 @@ def _option(name: str) -> str:
 
 @click.command("list")
 @_with_server
-def list_posts(*, server: _Server) -> None:
+def list_posts(*, server: _Client) -> None:
     """Print all posts in the order of their ids: a line each, what a terminal would obey escaped."""
 
     async def work(posts: PostClient) -> None:
@@ -168,22 +168,22 @@ def list_posts(*, server: _Server) -> None:
     server.run(work)
 
 
-def _post_line(server: _Server, post: Post) -> str:
+def _post_line(server: _Client, post: Post) -> str:
     return server.line(f"{post.id}  {post.post}", {"id": post.id, "post": post.post})
 
 
 @click.command("add")
 @click.argument("text")
 @_with_server
-def add_post(*, server: _Server, text: str) -> None:
+def add_post(*, server: _Client, text: str) -> None:
     """Add a post that says TEXT; "-" reads it from the standard input, without a line feed at its end.
 
     It is stored once, also where the connection breaks and it has to be sent again.
     """
-    said = _read_text(text)
+    content = _read_text(text)
 
     async def work(posts: PostClient) -> None:
-        post_id = await posts.add(said)
+        post_id = await posts.add(content)
         await server.print(server.line(f"added {post_id}", {"id": post_id}))
 
     server.run(work)
@@ -193,12 +193,12 @@ def add_post(*, server: _Server, text: str) -> None:
 @click.argument("post_id", metavar="ID", type=_POST_ID)
 @click.argument("text")
 @_with_server
-def update_post(*, server: _Server, post_id: int, text: str) -> None:
+def update_post(*, server: _Client, post_id: int, text: str) -> None:
     """Have the post ID say TEXT; "-" reads it from the standard input, without a line feed at its end."""
-    said = _read_text(text)
+    content = _read_text(text)
 
     async def work(posts: PostClient) -> None:
-        await posts.update(post_id, said)
+        await posts.update(post_id, content)
         await server.print(server.line(f"updated {post_id}", {"id": post_id}))
 
     server.run(work)
@@ -207,7 +207,7 @@ def update_post(*, server: _Server, post_id: int, text: str) -> None:
 @click.command("delete")
 @click.argument("post_id", metavar="ID", type=_POST_ID)
 @_with_server
-def delete_post(*, server: _Server, post_id: int) -> None:
+def delete_post(*, server: _Client, post_id: int) -> None:
     """Delete the post ID."""
 
     async def work(posts: PostClient) -> None:
@@ -219,25 +219,25 @@ def delete_post(*, server: _Server, post_id: int) -> None:
 
 @click.command("watch")
 @_with_server
-def watch_posts(*, server: _Server) -> None:
+def watch_posts(*, server: _Client) -> None:
     """Print changes as they are made, until Ctrl-C.
 
     "reset" means that some were missed which the server does not know any more: read the list again. A connection that
     breaks is made anew, and what happened meanwhile is printed then.
     """
 
-    def tell_wait(why: str, wait_s: float) -> None:
+    def report_wait(why: str, wait_s: float) -> None:
         click.echo(f"postd: {printable(' '.join(why.split()))}; trying again in {wait_s:.1f} s", err=True)
 
     async def work(posts: PostClient) -> None:
-        async with posts.watch(on_wait=tell_wait) as changes:
+        async with posts.watch(on_wait=report_wait) as changes:
             async for change in changes:
                 await server.print(_change_line(server, change))
 
     server.run(work)
 
 
-def _change_line(server: _Server, change: Change | Reset) -> str:
+def _change_line(server: _Client, change: Change | Reset) -> str:
     if isinstance(change, Reset):
         return server.line("reset", {"event": "reset", "revision": change.revision})
     members = {"event": change.kind.value, "revision": change.revision, "id": change.id}

@@ -1,4 +1,4 @@
-"""How far a command has come, for who sits at the terminal."""
+"""The progress bar of long commands."""
 
 import io
 import sys
@@ -7,13 +7,13 @@ from typing import Any, Self, TextIO
 import click
 
 
-class Bar:
-    """How far the work has come, on the standard error if that is a terminal.
+class ProgressBar:
+    """A progress bar on standard error, if that is a terminal.
 
     Args:
-        what: is done.
-        length: of it all; 0 for a pipe, of which nobody knows how many bytes will come.
-        shown: False to be silent on a terminal, too.
+        what: the label, such as "importing".
+        length: the position at the end; 0 for input of unknown length: the position is shown in KiB.
+        shown: False to show nothing on a terminal either.
     """
 
     def __init__(self, what: str, length: int, *, shown: bool = True) -> None:
@@ -34,7 +34,7 @@ class Bar:
         else:
             self._file.write("\n" if self._reached else "")
 
-    def reach(self, position: int) -> None:
+    def advance_to(self, position: int) -> None:
         if self._bar is not None:
             self._bar.update(position - self._reached)
         else:

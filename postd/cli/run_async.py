@@ -1,4 +1,4 @@
-"""How a command waits for what takes time: it runs the reactor until its work is done, once."""
+"""Run a coroutine in a command: the reactor runs until it has finished, once in a process."""
 
 import select
 import signal
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 def global_reactor() -> IReactor:
-    """Return the reactor, which is installed by the first who asks for it."""
+    """Return the global reactor; the first call installs it."""
     from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
     return cast("IReactor", reactor)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float | None = None) -> T:
-    """Return what `work` comes to. A process can do this only once.
+def run(work: Callable[[], Coroutine[Any, Any, T]], *, timeout_s: float | None = None) -> T:
+    """Run the reactor until `work` has finished; return its result. A process can call this only once.
 
     Args:
-        work: is begun when the reactor runs.
-        most_s: how long it may take, in seconds; None for as long as it needs.
+        work: called when the reactor runs.
+        timeout_s: the limit in seconds; None for no limit.
 
     Raises:
-        click.Abort: somebody pressed Ctrl-C.
-        twisted.internet.defer.TimeoutError: it took longer.
+        click.Abort: interrupted by Ctrl-C or SIGTERM.
+        twisted.internet.defer.TimeoutError: the limit was exceeded.
     """
     clock = cast("Any", global_reactor())
     results: list[T | Failure] = []
@@ -47,15 +47,15 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float | None = No
 
     def begin() -> None:
         running = Deferred.fromCoroutine(work())
-        if most_s is not None:
-            running.addTimeout(most_s, clock)
+        if timeout_s is not None:
+            running.addTimeout(timeout_s, clock)
         running.addBoth(results.append)
-        # Ctrl-C ends the reactor, and that the work; what it has opened is closed all the same.
+        # Ctrl-C stops the reactor, which cancels the work: its finally clauses still run.
         clock.addSystemEventTrigger("before", "shutdown", end, running)
         running.addBoth(lambda _: None if is_ending else clock.callLater(0, clock.stop))
 
     def interrupt() -> None:
-        with suppress(ReactorNotRunning):  # it is ending already: stock Twisted would show a traceback
+        with suppress(ReactorNotRunning):  # already stopping: stock Twisted would show a traceback
             clock.stop()
 
     clock.callWhenRunning(begin)
@@ -70,18 +70,18 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, most_s: float | None = No
     return result
 
 
-_LOOK_AGAIN_AFTER_S = 0.02
+_POLL_EVERY_S = 0.02
 
 
-async def ready(descriptor: int, event: int) -> None:
-    """Return when reading or writing a little will not block: while a call blocks, Ctrl-C is not heard.
+async def wait_ready(descriptor: int, event: int) -> None:
+    """Wait until a file descriptor can be read or written without blocking: a blocked call ignores Ctrl-C.
 
     Args:
-        descriptor: of a file of any kind; the reactor itself would not take one on a disk.
+        descriptor: of any kind of file; the reactor's epoll refuses files on a disk.
         event: `select.POLLIN`, or `select.POLLOUT`: then a pipe takes `select.PIPE_BUF` bytes.
     """
     poll = select.poll()
     poll.register(descriptor, event)
     await deferLater(global_reactor(), 0)
     while not poll.poll(0):
-        await deferLater(global_reactor(), _LOOK_AGAIN_AFTER_S)
+        await deferLater(global_reactor(), _POLL_EVERY_S)

@@ -1,4 +1,4 @@
-"""`postd session`: who is signed in by form."""
+"""`postd session`: the live sessions of the form login."""
 
 import time
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import click
 
 from postd.auth.user_file import check_name, decode_users, read_user_file
 from postd.auth.users import fingerprint_of
-from postd.cli.options import counted, table, with_settings
+from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.with_store import use_store
 from postd.errors import printable
 from postd.model import Session
@@ -18,7 +18,7 @@ from postd.store.interface import Store
 
 @click.group(no_args_is_help=False)
 def session() -> None:
-    """See and end the sessions of those who signed in by form."""
+    """List and revoke the sessions of the form login."""
 
 
 @session.command("list")
@@ -38,10 +38,16 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     ]
     rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     rows += [
-        (printable(one.username), _time(one.created), _time(one.seen), _time(one.expires), _time(one.ends))
+        (
+            printable(one.username),
+            _format_time(one.created),
+            _format_time(one.seen),
+            _format_time(one.expires),
+            _format_time(one.ends),
+        )
         for one in live
     ]
-    click.echo("\n".join(table(rows)) if live else "no sessions")
+    click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 
 @session.command("revoke")
@@ -49,7 +55,7 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
 @click.option("--all", "everybody", is_flag=True, help="End all sessions.")
 @with_settings("store")
 def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: bool) -> None:
-    """End sessions: whoever has one must sign in again."""
+    """End sessions: their users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
     try:
@@ -63,16 +69,16 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
         return await store.delete_sessions_of({name: None})
 
     ended = use_store(loaded, work)
-    click.echo(f"{counted(ended, 'session')} ended")
+    click.echo(f"{pluralize(ended, 'session')} ended")
 
 
 def _fingerprints(path: str) -> dict[str, bytes] | None:
-    """Return what the sessions of each user must carry to be live, None if that is not known."""
+    """Return the fingerprint that live sessions of each user have, None without a user file."""
     content = read_user_file(Path(path)) if path else None
     if content is None:
         return None
     return {name: fingerprint_of(account) for name, account in decode_users(content, path).items()}
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""`postd export`, `import`, `copy`, `backup`: posts on their way out of a store and into another."""
+"""`postd export`, `import`, `copy`, `backup`: posts out of a store and into another."""
 
 import os
 import stat
@@ -11,12 +11,12 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from postd.cli.options import counted, with_settings
-from postd.cli.output_file import beside, new_file
-from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_out
-from postd.cli.progress import Bar
+from postd.cli.options import pluralize, with_settings
+from postd.cli.output_file import journal_files, new_file
+from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
+from postd.cli.progress import ProgressBar
 from postd.cli.run_async import global_reactor
-from postd.cli.with_store import named_store, try_store, use_stores
+from postd.cli.with_store import configured_store, prepare_store, use_stores
 from postd.errors import (
     PostExistsError,
     StoreNotEmptyError,
@@ -28,12 +28,12 @@ from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
 
-_AT_ONCE = 500
-"""Posts that are moved together."""
+_BATCH_POSTS = 500
+"""Posts in a batch."""
 
-_REVISIONS_APART = 10**9
-"""How far the changes of a copy are from those of its source. A client that comes back from the source with the number
-of a change is to be told to read anew; and a source that was backed up goes on to count until the backup is needed."""
+_REVISION_GAP = 10**9
+"""The gap between the revisions of a copy and of its source, which may continue to count: an event stream that resumes
+at the copy with a revision of the source gets a `reset` event."""
 
 
 @click.command("export")
@@ -48,27 +48,27 @@ def export_posts(*, loaded: LoadedSettings, file: str) -> None:
     if file == "-":
         if sys.stdout is None:
             raise click.ClickException("there is no standard output to write to")
-        # What looks on a terminal as the posts do would get between them.
-        _export(try_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
+        # A progress bar would mix with the posts on a terminal.
+        _export(prepare_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
         return
     with new_file(Path(file)) as made:
-        store = try_store(loaded)
+        store = prepare_store(loaded)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             exported = _export(store, descriptor)
         finally:
             os.close(descriptor)
-    click.echo(f"{counted(exported, 'post')} exported to {printable(file)}")
+    click.echo(f"{pluralize(exported, 'post')} exported to {printable(file)}")
 
 
 def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
     async def work() -> int:
         exported = 0
-        with Bar("exporting", await store.last_id(), shown=shown) as bar:
-            async for posts in store.read_posts(at_once=_AT_ONCE):
-                await write_out(descriptor, encode_posts(posts))
+        with ProgressBar("exporting", await store.last_id(), shown=shown) as bar:
+            async for posts in store.read_posts(at_once=_BATCH_POSTS):
+                await write_all(descriptor, encode_posts(posts))
                 exported += len(posts)
-                bar.reach(posts[-1][0])
+                bar.advance_to(posts[-1][0])
         return exported
 
     return use_stores([store], work)
@@ -86,30 +86,30 @@ def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> N
     Without FILE, or for "-", they come from the standard input. All of them are stored, or none: a line that holds no
     post is refused, and so is an id that is taken. The store is made if it is not there. Servers may go on.
     """
-    with _opened(file) as source:
+    with _open_input(file) as source:
         name = "standard input" if file == "-" else printable(file)
-        store = try_store(loaded, create=True)
+        store = prepare_store(loaded, create=True)
 
         async def work() -> tuple[int, int]:
-            async with _import_into(store) as taken:
-                given = await _take_lines(taken, source, name)
+            async with _begin_import(store) as pending:
+                given = await _import_lines(pending, source, name)
                 try:
-                    return given, await taken.commit(skip_existing=skip_existing)
+                    return given, await pending.commit(skip_existing=skip_existing)
                 except PostExistsError as error:
                     why = f"there is a post with the id {error.post_id} already"
                     raise _not_imported(f"{name}: {why} (--skip-existing leaves such posts out)") from None
 
         given, stored = use_stores([store], work)
     skipped = f"; {given - stored} skipped, whose ids are taken" if skip_existing else ""
-    click.echo(f"{counted(stored, 'post')} imported{skipped}")
+    click.echo(f"{pluralize(stored, 'post')} imported{skipped}")
 
 
-async def _take_lines(taken: Import, source: BinaryIO, name: str) -> int:
-    """Hand the posts of a file to an import; return how many there are."""
+async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
+    """Add the posts of a file to a pending import; return their number."""
     status = os.fstat(source.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     given = read = 0
-    with Bar("importing", size) as bar:
+    with ProgressBar("importing", size) as bar:
         async for first, lines in read_lines(source.fileno()):
             posts, numbers = [], []
             for number, line in enumerate(lines, first):
@@ -119,20 +119,20 @@ async def _take_lines(taken: Import, source: BinaryIO, name: str) -> int:
                     except ValueError as error:
                         raise _not_imported(f"{name}: line {number}: {error}") from None
                     numbers.append(number)
-            for start in range(0, len(posts), _AT_ONCE):
+            for start in range(0, len(posts), _BATCH_POSTS):
                 try:
-                    await taken.add(posts[start : start + _AT_ONCE])
+                    await pending.add(posts[start : start + _BATCH_POSTS])
                 except PostExistsError as error:
                     again = max(n for n, (post_id, _) in zip(numbers, posts, strict=True) if post_id == error.post_id)
                     why = f"{name}: line {again}: an earlier line has the id {error.post_id} as well"
                     raise _not_imported(why) from None
             given += len(posts)
             read += sum(map(len, lines)) + len(lines)
-            bar.reach(read)
+            bar.advance_to(read)
     return given
 
 
-def _opened(file: str) -> AbstractContextManager[BinaryIO]:
+def _open_input(file: str) -> AbstractContextManager[BinaryIO]:
     if file == "-":
         if sys.stdin is None:
             raise click.ClickException("there is no standard input to read posts from")
@@ -158,7 +158,7 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
     """
     options = load_settings(None, {"store": target_url}, Path.cwd())
     target_loaded = msgspec.structs.replace(options, where={**options.where, "store": "--to"})
-    source, target = try_store(loaded), named_store(target_loaded)
+    source, target = prepare_store(loaded), configured_store(target_loaded)
     if source.description == target.description or _same_file(loaded.settings.store, target_loaded.settings.store):
         raise click.ClickException(f"--to: {target.description} is the store to copy from; name another one")
     target.prepare()
@@ -171,7 +171,7 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
                 raise click.ClickException(f"{source.description} was written to meanwhile; {words}")
 
         again = "stop its servers and copy again"
-        copied = await _move(source, target, lambda: check_unchanged(f"nothing was copied; {again}"))
+        copied = await _copy_posts(source, target, lambda: check_unchanged(f"nothing was copied; {again}"))
         await check_unchanged(f"the copy has not all of that; {again}, to a store that is empty")
         return copied
 
@@ -179,7 +179,7 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
         copied = use_stores([source, target], work)
     except StoreNotEmptyError:
         raise click.ClickException(f"{target.description}: there are posts in it; copy to an empty store") from None
-    click.echo(f"{counted(copied, 'post')} copied to {target.description}; users have to sign in again")
+    click.echo(f"{pluralize(copied, 'post')} copied to {target.description}; users have to sign in again")
 
 
 def _same_file(url: str, other: str) -> bool:
@@ -198,7 +198,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     """
     if file == "-":
         raise click.UsageError("a backup is a file: give its name")
-    source = named_store(loaded)
+    source = configured_store(loaded)
     if not isinstance(source, SqliteStore):
         why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"
         raise click.ClickException(f"{source.description}: {why}")
@@ -207,49 +207,49 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
         target = SqliteStore(str(made), reactor=global_reactor())
         try:
             target.prepare()
-            saved = use_stores([source, target], lambda: _move(source, target))
+            saved = use_stores([source, target], lambda: _copy_posts(source, target))
         except (StoreRefusedError, StoreUnavailableError) as error:
-            # Nobody knows the file by the name that it has for now.
+            # The message names the temporary file.
             raise click.ClickException(error.why.replace(str(made), file)) from None
-        if any(name.exists() for name in beside(made)):
+        if any(name.exists() for name in journal_files(made)):
             raise click.ClickException(f"{file}: it could not be written to the end; is there space left?")
-    click.echo(f"{counted(saved, 'post')} saved in {printable(file)}")
+    click.echo(f"{pluralize(saved, 'post')} saved in {printable(file)}")
 
 
-async def _nothing() -> None:
+async def _no_check() -> None:
     pass
 
 
-async def _move(source: Store, target: Store, check: Callable[[], Awaitable[None]] = _nothing) -> int:
-    """Bring all posts of a store into an empty one; return how many there are.
+async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitable[None]] = _no_check) -> int:
+    """Copy all posts of a store to an empty one; return their number.
 
     Args:
-        source: where they stay.
-        target: goes on with the next id, and with numbers of changes that the source has not used.
-        check: raises if they are not to be stored after all.
+        source: the store to read from.
+        target: the empty store; it continues with the next id, and with revisions that the source has not used.
+        check: called before the commit; raises to cancel it.
 
     Raises:
         StoreNotEmptyError: the target has posts.
     """
-    if (await target.list_posts(limit=1)).posts:  # nobody is to wait for that; what counts is the look at the end
+    if (await target.list_posts(limit=1)).posts:  # an early error; the commit checks again
         raise StoreNotEmptyError
-    async with _import_into(target) as taken:
-        with Bar("reading", await source.last_id()) as bar:
-            async for posts in source.read_posts(at_once=_AT_ONCE):
-                await taken.add(posts)
-                bar.reach(posts[-1][0])
-        # Asked for after the posts: neither is behind them.
+    async with _begin_import(target) as pending:
+        with ProgressBar("reading", await source.last_id()) as bar:
+            async for posts in source.read_posts(at_once=_BATCH_POSTS):
+                await pending.add(posts)
+                bar.advance_to(posts[-1][0])
+        # Read after the posts, so that neither is older than they are.
         last_id, version = await source.last_id(), await source.version()
         await check()
-        return await taken.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISIONS_APART)
+        return await pending.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISION_GAP)
 
 
 @asynccontextmanager
-async def _import_into(store: Store) -> AsyncIterator[Import]:
-    """Yield an import that leaves nothing behind."""
-    taken = await store.begin_import()
+async def _begin_import(store: Store) -> AsyncIterator[Import]:
+    """Yield a pending import, which is discarded at the end unless it was committed."""
+    pending = await store.begin_import()
     try:
-        yield taken
+        yield pending
     finally:
-        with suppress(StoreUnavailableError):  # what it is in the way of is told already
-            await taken.discard()
+        with suppress(StoreUnavailableError):  # the first error is reported, not this one
+            await pending.discard()

@@ -15,8 +15,8 @@ from postd.auth.user_file import (
     set_account,
 )
 from postd.auth.user_file_editing import edit_user_file, load_user_file
-from postd.cli.options import counted, table, with_settings
-from postd.cli.passwords import ask_password, checked, password_option, read_password
+from postd.cli.options import format_table, pluralize, with_settings
+from postd.cli.passwords import ask_password, password_option, read_password, require_valid
 from postd.errors import ConfigError, printable
 from postd.protocol.digest import HASHES
 from postd.protocol.password import hash_kind, weakness
@@ -26,7 +26,7 @@ from postd.settings.schema import Settings
 
 @click.group(no_args_is_help=False)
 def user() -> None:
-    """Keep the user file: who may sign in."""
+    """Manage the accounts of the user file."""
 
 
 @user.command("add")
@@ -34,7 +34,7 @@ def user() -> None:
 @password_option
 @with_settings("users")
 def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None:
-    """Add the account NAME, and make the user file if there is none."""
+    """Add the account NAME; create the user file if there is none."""
 
     def check_absent(name: str, accounts: Mapping[str, Account]) -> None:
         if name in accounts:
@@ -58,13 +58,13 @@ def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> 
 def remove_user(*, loaded: LoadedSettings, name: str) -> None:
     """Remove the account NAME."""
     file = _user_file(loaded.settings)
-    name = checked("the name", check_name, name)
+    name = require_valid("the name", check_name, name)
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
         _check_present(name, accounts)
         return remove_account(content, name)
 
-    _edit(file, remove, f"{printable(name)}: removed")
+    _edit_file(file, remove, f"{printable(name)}: removed")
 
 
 @user.command("list")
@@ -77,7 +77,7 @@ def list_users(*, loaded: LoadedSettings) -> None:
     accounts = decode_users(content or b"", str(file)).values()
     rows = [(printable(account.name), _hash_words(account), _digest_words(account, settings)) for account in accounts]
     missing = "" if content is not None else f"; {printable(str(file))} is not there yet"
-    click.echo("\n".join([f'{counted(len(rows), "user")}, realm "{settings.realm}"{missing}', *table(rows)]))
+    click.echo("\n".join([f'{pluralize(len(rows), "user")}, realm "{settings.realm}"{missing}', *format_table(rows)]))
 
 
 def _hash_words(account: Account) -> str:
@@ -108,8 +108,8 @@ def _set_password(
     done: str,
 ) -> None:
     file = _user_file(settings)
-    name = checked("the name", check_name, name)
-    # Nobody is asked for a password in vain; what counts is the look under the lock.
+    name = require_valid("the name", check_name, name)
+    # Before the password is asked for; the check under the lock decides.
     check(name, decode_users(load_user_file(file) or b"", str(file)))
     password = read_password() if password_stdin else ask_password(name, twice=True)
     try:
@@ -121,7 +121,7 @@ def _set_password(
         check(name, accounts)
         return set_account(content, account)
 
-    _edit(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
+    _edit_file(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
 
 
 def _user_file(settings: Settings) -> Path:
@@ -135,7 +135,7 @@ def _check_present(name: str, accounts: Mapping[str, Account]) -> None:
         raise click.ClickException(f"there is no user {name!r}")
 
 
-def _edit(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:
+def _edit_file(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:
     edited = edit_user_file(file, change)
     click.echo(done)
     if edited.created:

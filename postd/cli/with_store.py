@@ -1,4 +1,4 @@
-"""How a command uses stores: it opens them, does its work, and closes them."""
+"""Open stores for a command, run its work, and close them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -15,69 +15,69 @@ from postd.store.opening import open_store
 
 T = TypeVar("T")
 
-_STORE_MAX_S = 30
-"""How long a command waits for a store that answers at first and then no more."""
+_STORE_TIMEOUT_S = 30
+"""The timeout of a command for a store that stops responding."""
 
 
-def named_store(loaded: LoadedSettings) -> Store:
-    """Return the store of the settings, not yet tried. No command brings it up to date: that is for a server's start,
-    when no older one is at work on it.
+def configured_store(loaded: LoadedSettings) -> Store:
+    """Return the store of the settings, not yet prepared. Commands never upgrade its schema: only the start of a server
+    does, when no older server uses the store.
 
     Raises:
-        ConfigError: the settings name none, or one that lasts only as long as its process.
+        ConfigError: the store URL is not valid, or is `memory:`.
     """
     where = loaded.where["store"]
     if loaded.settings.store == "memory:":
-        raise ConfigError(where, "memory: is known to the process of the server alone; name the store of a server")
+        raise ConfigError(where, "memory: exists only in the process of the server; name another store")
     return open_store(loaded.settings.store, where=where, reactor=global_reactor(), upgrade=False)
 
 
-def try_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
-    """Return the store of the settings, tried but not opened.
+def prepare_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
+    """Return the store of the settings, prepared but not started.
 
     Args:
         loaded: the settings.
-        create: make it if it is not there; only what posts are put into is made.
+        create: create the store if it does not exist; only for commands that add posts.
 
     Raises:
-        ConfigError: as `named_store`.
-        StoreRefusedError: it is of no use, or not there (`StoreMissingError`), or was left by an older postd
+        ConfigError: as for `configured_store`.
+        StoreRefusedError: it cannot be used, does not exist (`StoreMissingError`), or has an older schema
             (`StoreOlderError`).
-        StoreUnavailableError: it is locked or away.
+        StoreUnavailableError: it is locked or unavailable.
     """
-    store = named_store(loaded)
+    store = configured_store(loaded)
     store.prepare(create=create)
     return store
 
 
 def use_store(loaded: LoadedSettings, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return what `work`, which is done in no time, comes to with the store of the settings open.
+    """Run `work` with the store of the settings open, within `_STORE_TIMEOUT_S`; return its result.
 
     Raises:
-        PostdError: the store is of no use, away, or fails.
-        click.ClickException: it does not answer.
-        click.Abort: somebody pressed Ctrl-C.
+        PostdError: the store cannot be used, is unavailable, or fails.
+        click.ClickException: the store does not respond.
+        click.Abort: interrupted by Ctrl-C.
     """
-    store = try_store(loaded)
+    store = prepare_store(loaded)
     try:
-        return use_stores([store], lambda: work(store), most_s=_STORE_MAX_S)
+        return use_stores([store], lambda: work(store), timeout_s=_STORE_TIMEOUT_S)
     except TimeoutError:
-        raise _no_answer(store) from None
+        raise _timed_out(store) from None
 
 
-def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]], *, most_s: float | None = None) -> T:
-    """Return what `work` comes to with stores open that were tried.
+def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]], *, timeout_s: float | None = None) -> T:
+    """Run `work` with prepared stores open; return its result.
 
     Args:
-        stores: are opened in this order, and closed in the other.
-        work: may take as long as it needs.
-        most_s: or at most so many seconds, with opening.
+        stores: opened in this order, and closed in reverse.
+        work: called when all stores are open.
+        timeout_s: the limit in seconds, for opening too; None for no limit.
 
     Raises:
-        PostdError: a store is of no use, away, or fails.
-        click.ClickException: a store does not answer when it is opened.
-        twisted.internet.defer.TimeoutError: it took longer than `most_s`.
-        click.Abort: somebody pressed Ctrl-C.
+        PostdError: a store cannot be used, is unavailable, or fails.
+        click.ClickException: a store does not respond when it is opened.
+        twisted.internet.defer.TimeoutError: the limit was exceeded.
+        click.Abort: interrupted by Ctrl-C.
     """
 
     async def use() -> T:
@@ -87,15 +87,15 @@ def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]], *, mos
                 await _start(store)
             return await work()
 
-    return run(use, most_s=most_s)
+    return run(use, timeout_s=timeout_s)
 
 
 async def _start(store: Store) -> None:
     try:
-        await Deferred.fromCoroutine(store.start()).addTimeout(_STORE_MAX_S, global_reactor())
+        await Deferred.fromCoroutine(store.start()).addTimeout(_STORE_TIMEOUT_S, global_reactor())
     except TimeoutError:
-        raise _no_answer(store) from None
+        raise _timed_out(store) from None
 
 
-def _no_answer(store: Store) -> click.ClickException:
+def _timed_out(store: Store) -> click.ClickException:
     return click.ClickException(f"{store.description}: it does not answer")

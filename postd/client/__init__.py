@@ -1,7 +1,7 @@
-"""A client for postd on treq, for programs that run Twisted; needs no server, and nothing of the server's settings.
+"""An HTTP client for programs that run Twisted, based on treq. It uses nothing of the server's settings.
 
-`PostClient` has the posts of a server. `AuthClient` is treq's client with credentials: `Basic`, `Digest`, `FormLogin`,
-`BearerFile` or `ClientCredentials`, for any server that speaks these schemes.
+`PostClient` is the client of the post API. `AuthClient` is treq's client with credentials (`Basic`, `Digest`,
+`FormLogin`, `BearerFile` or `ClientCredentials`), for any server with these schemes.
 """
 
 from postd.client.auth import Auth, AuthClient, Basic, BearerFile, ClientCredentials, Digest, FormLogin

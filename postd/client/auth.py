@@ -1,7 +1,7 @@
-"""Authentication as values: what to show to a server, and treq's client that shows it.
+"""Credentials as values, and `AuthClient`, treq's client that sends them.
 
-Departure from stock treq, whose `auth=` has Basic alone: here credentials belong to the client and to one origin.
-Passwords and tokens that could be read along are sent over TLS, or to this machine, unless one asks for less.
+Departure from stock treq, whose `auth=` supports Basic alone: credentials belong to the client and to one origin.
+Passwords and tokens are sent only over TLS or to loopback, unless the caller allows plain text.
 """
 
 from binascii import b2a_base64
@@ -14,19 +14,21 @@ from treq.client import HTTPClient
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from postd.client.connecting import Connections
-from postd.client.digest import DigestSigner
-from postd.client.form import FormSigner
-from postd.client.signing import Signer, SigningAgent
-from postd.client.tokens import CredentialsSigner, FileSigner, read_secret
+from postd.client.authenticator import AuthAgent, Authenticator
+from postd.client.connection_pool import ConnectionPool
+from postd.client.digest import DigestAuthenticator
+from postd.client.form import FormAuthenticator
+from postd.client.tokens import ClientCredentialsAuthenticator, TokenFileAuthenticator, read_secret
 from postd.errors import ConfigError
 from postd.protocol.discovery import check_issuer, is_loopback
 from postd.protocol.password import has_control
 from postd.reactor import IReactor
 
 
-class Site(Struct, frozen=True):
-    """Where credentials are to be shown, and by what means: what a value of ours makes a signer of."""
+class AuthContext(Struct, frozen=True):
+    """What an authenticator is made from: the origin of the server, the agent that sends its requests, the reactor, and
+    the PEM file of additional root certificates (empty for none).
+    """
 
     origin: str
     agent: IAgent
@@ -43,77 +45,79 @@ class _Password(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if has_control(self.user + self.password):
-            raise ConfigError(type(self).__name__, "a name and a password have no control characters in them")
+            raise ConfigError(type(self).__name__, "a user name or a password must not contain control characters")
 
 
 class Basic(_Password, frozen=True):
-    """A name and a password, sent with each request (RFC 7617).
+    """User name and password, sent with each request (RFC 7617).
 
     Raises:
-        ConfigError: one of them cannot be sent so: control characters, or a colon in the name.
+        ConfigError: control characters in one of them, or a colon in the name.
     """
 
-    shows: ClassVar[bool] = True
+    sends_secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if ":" in self.user:
-            raise ConfigError("Basic", "a name has no colon in it: the password would begin there")
+            raise ConfigError("Basic", "a user name must not contain a colon: it ends the name (RFC 7617 §2)")
 
-    def signer(self, site: Site) -> Signer:  # noqa: ARG002 - what each of them is given
-        return _BasicSigner(self)
+    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
+        return _BasicAuthenticator(self)
 
 
 class Digest(_Password, frozen=True):
-    """A name and a password that is not sent, but proven to be known, by both sides (RFC 7616, qop=auth).
+    """User name and password for Digest: client and server prove that they know the password (RFC 7616, qop=auth).
 
-    MD5 and SHA-256, the stronger one where a server offers both.
+    The password is not sent. Of MD5 and SHA-256 the stronger one that the server offers is used.
 
     Raises:
-        ConfigError: there is a control character in one of them.
+        ConfigError: control characters in one of them.
     """
 
-    shows: ClassVar[bool] = False
+    sends_secret: ClassVar[bool] = False
 
-    def signer(self, site: Site) -> Signer:  # noqa: ARG002 - what each of them is given
-        return DigestSigner(self.user, self.password)
+    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
+        return DigestAuthenticator(self.user, self.password)
 
 
 class FormLogin(_Password, frozen=True):
-    """A name and a password for the sign-in form of postd, and the session that comes of it.
+    """User name and password for postd's sign-in form; requests carry the session cookie.
 
     Raises:
-        ConfigError: there is a control character in one of them.
+        ConfigError: control characters in one of them.
     """
 
-    shows: ClassVar[bool] = True
+    sends_secret: ClassVar[bool] = True
 
-    def signer(self, site: Site) -> Signer:
-        return FormSigner(self.user, self.password, origin=site.origin, agent=site.agent, reactor=site.reactor)
+    def make_authenticator(self, context: AuthContext) -> Authenticator:
+        return FormAuthenticator(
+            self.user, self.password, origin=context.origin, agent=context.agent, reactor=context.reactor
+        )
 
 
 class BearerFile(Struct, frozen=True):
-    """An access token in the first line of a file, which something else keeps fresh."""
+    """An access token in the first line of a file, which another program renews."""
 
     path: str
-    shows: ClassVar[bool] = True
+    sends_secret: ClassVar[bool] = True
 
-    def signer(self, site: Site) -> Signer:  # noqa: ARG002 - what each of them is given
-        return FileSigner(self.path)
+    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
+        return TokenFileAuthenticator(self.path)
 
 
 class ClientCredentials(Struct, frozen=True):
-    """Access tokens from an issuer, for a program with a name of its own (RFC 6749 §4.4).
+    """Access tokens from an issuer by the client credentials grant (RFC 6749 §4.4).
 
     Args:
-        issuer: its identifier, an https URL (http for loopback only).
-        client_id: the program's name there.
-        client_secret_file: a file whose first line is the password that goes with it.
-        scope: what is asked for, words with spaces between them; empty for what the issuer thinks right.
-        resource: whom tokens are to be for (RFC 8707); empty likewise.
+        issuer: the issuer identifier, an https URL (http for loopback only).
+        client_id: the client identifier at the issuer.
+        client_secret_file: a file whose first line is the client secret.
+        scope: the requested scope, words separated by spaces; empty for the issuer's default.
+        resource: the resource that tokens are requested for (RFC 8707); empty for the issuer's default.
 
     Raises:
-        ConfigError: `issuer` is none.
+        ConfigError: `issuer` is not an issuer identifier.
     """
 
     issuer: str
@@ -121,7 +125,7 @@ class ClientCredentials(Struct, frozen=True):
     client_secret_file: str
     scope: str = ""
     resource: str = ""
-    shows: ClassVar[bool] = True
+    sends_secret: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         try:
@@ -129,51 +133,50 @@ class ClientCredentials(Struct, frozen=True):
         except ValueError as error:
             raise ConfigError("issuer", str(error)) from None
 
-    def signer(self, site: Site) -> Signer:
-        return CredentialsSigner(
+    def make_authenticator(self, context: AuthContext) -> Authenticator:
+        return ClientCredentialsAuthenticator(
             self.issuer,
             self.client_id,
             partial(read_secret, self.client_secret_file, "secret"),
             scope=self.scope,
             resource=self.resource,
-            reactor=site.reactor,
-            ca_file=site.ca_file,
+            reactor=context.reactor,
+            ca_file=context.ca_file,
         )
 
 
 Auth = Basic | Digest | FormLogin | BearerFile | ClientCredentials
 
 
-class _BasicSigner(Signer):
+class _BasicAuthenticator(Authenticator):
     def __init__(self, basic: Basic) -> None:
-        # Here rather than by treq, whose auth= would go wherever the caller asks.
+        # Not treq's auth=, which sends credentials to every origin.
         encoded = b2a_base64(f"{basic.user}:{basic.password}".encode(), newline=False)
         self._value = b"Basic " + encoded
 
-    async def sign(self, method: bytes, uri: bytes, headers: Headers) -> None:  # noqa: ARG002
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> None:  # noqa: ARG002
         headers.setRawHeaders(b"Authorization", [self._value])
 
 
 class AuthClient(HTTPClient):
-    """treq's client, whose requests to one origin carry credentials: `await client.get(url)`, and all else it has.
+    """treq's client with credentials for the requests to one origin: `await client.get(url)`.
 
-    What treq's own functions do with it, `treq.get(url, agent=client.agent)`, carries them, too. Requests to other
-    origins, by a redirect or on purpose, go without. Nothing is asked of the server before the first request. A server
-    that does not prove that it knows the password, or a token that is not to be had, fails a request with
-    `SignInError`; what is refused is an answer with status 401, as ever. How long a request may take is treq's
-    `timeout`; a connection that brings nothing for `postd.client.connecting.SILENT_MAX_S` is ended in any case.
+    Requests by treq's own functions, `treq.get(url, agent=client.agent)`, carry the credentials too. Requests to other
+    origins, also those of redirects, do not. Nothing is sent before the first request. A request fails with
+    `SignInError` if no token is available or if the server does not prove that it knows the password; refused
+    credentials are a response with status 401. treq's `timeout` limits a request; a connection that receives nothing
+    for `postd.client.connection_pool.SILENT_MAX_S` is closed in any case.
 
     Args:
-        reactor: connects, and has the clock.
+        reactor: the reactor.
         url: any URL of the origin.
-        auth: what to show; None for nothing.
-        ca_file: PEM file of roots to trust beside the platform's; none if it is empty.
-        plaintext: send passwords and tokens over plain http to other machines, too.
-        repeats: whether a request without a body that got no answer on a kept connection is sent again on another.
+        auth: the credentials; None for none.
+        ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
+        plaintext: allow passwords and tokens over plain http to other machines.
+        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
 
     Raises:
-        ConfigError: `url` is no URL of http or https, or what is to be shown could be read along; `ca_file` is of no
-            use.
+        ConfigError: `url` is no http or https URL, a secret would be sent in plain text, or `ca_file` cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -188,24 +191,24 @@ class AuthClient(HTTPClient):
     ) -> None:
         self.origin = origin_of(url)
         scheme, host = urlsplit(self.origin).scheme, urlsplit(self.origin).hostname or ""
-        if auth is not None and auth.shows and scheme != "https" and not is_loopback(host) and not plaintext:
+        if auth is not None and auth.sends_secret and scheme != "https" and not is_loopback(host) and not plaintext:
             raise ConfigError(
                 self.origin, f"{type(auth).__name__} would be sent in plain text; give an https URL, or use Digest"
             )
         reactor = cast("IReactor", reactor)
-        self._connections = Connections(reactor, ca_file=ca_file, repeats=repeats)
-        self._signer: Signer | None = None
+        self._connections = ConnectionPool(reactor, ca_file=ca_file, repeats=repeats)
+        self._authenticator: Authenticator | None = None
         self.agent: IAgent = self._connections.agent
         if auth is not None:
-            self._signer = auth.signer(Site(self.origin, self.agent, reactor, ca_file))
-            self.agent = SigningAgent(self.agent, self.origin, self._signer, reactor=reactor)
+            self._authenticator = auth.make_authenticator(AuthContext(self.origin, self.agent, reactor, ca_file))
+            self.agent = AuthAgent(self.agent, self.origin, self._authenticator, reactor=reactor)
         super().__init__(self.agent)
 
     async def close(self) -> None:
-        """Sign out where one has signed in, and end all connections."""
+        """End the session of a form login, and close all connections."""
         try:
-            if self._signer is not None:
-                await self._signer.close()
+            if self._authenticator is not None:
+                await self._authenticator.close()
         finally:
             await self._connections.close()
 
@@ -217,10 +220,10 @@ class AuthClient(HTTPClient):
 
 
 def origin_of(url: str) -> str:
-    """Return the origin of a URL: scheme, host, and port unless it is the scheme's own.
+    """Return the origin of a URL: scheme, host, and the port if the URL has one.
 
     Raises:
-        ConfigError: it has none that could be asked.
+        ConfigError: the URL is not http or https, has no host, or has an IPv6 address, which treq cannot connect to.
     """
     try:
         parts = urlsplit(url)
@@ -231,5 +234,5 @@ def origin_of(url: str) -> str:
     if not plain or not host or parts.scheme not in {"http", "https"} or "@" in parts.netloc:
         raise ConfigError(repr(url), "this is no URL such as https://posts.example or http://127.0.0.1:8080")
     if "[" in parts.netloc:
-        raise ConfigError(repr(url), "this has an IPv6 address, and treq cannot ask one: give it a name")
+        raise ConfigError(repr(url), "this has an IPv6 address, which treq cannot connect to: use a host name")
     return f"{parts.scheme}://{host}" + ("" if port is None else f":{port}")

@@ -1,4 +1,4 @@
-"""Digest access authentication as a client (RFC 7616, qop=auth), which treq has not."""
+"""Digest authentication as a client (RFC 7616, qop=auth), which treq does not support."""
 
 import secrets
 
@@ -8,8 +8,8 @@ from twisted.web.client import URI
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
+from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
-from postd.client.signing import Signer
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     DigestChallenge,
@@ -24,22 +24,24 @@ from postd.protocol.digest import (
 from postd.protocol.password import normalize
 
 
-class _Signed(Struct, frozen=True):
+class _Proof(Struct, frozen=True):
+    """The Digest response that was sent, and the challenge that it answers."""
+
     challenge: DigestChallenge
-    shown: DigestResponse
+    response: DigestResponse
 
 
-class DigestSigner(Signer):
-    """Answers challenges.
+class DigestAuthenticator(Authenticator):
+    """Answers Digest challenges.
 
-    The first request is sent without credentials, to be challenged. Its nonce is good for those that follow, each with
-    a count of its own; a nonce that is told to be stale is replaced by the one that came with the news. A password
-    that was refused is not tried a second time for the same request, unless it has been right before: then rather the
-    server has changed, one that does not know its nonces any more and cannot say so.
+    The first request is sent without credentials, to get a challenge. Its nonce is used for the requests that follow,
+    each with a count of its own, until the server declares it stale with a new challenge. A refused password is not
+    tried again for the same request, unless it was accepted before: some servers forget their nonces on a restart and
+    answer without `stale`.
 
     Args:
-        user: the name.
-        password: what goes with it; hashed in NFC (RFC 7616 §4).
+        user: the user name.
+        password: the password; hashed in NFC (RFC 7616 §4).
     """
 
     def __init__(self, user: str, password: str) -> None:
@@ -47,67 +49,73 @@ class DigestSigner(Signer):
         self._password = normalize(password)
         self._challenge: DigestChallenge | None = None
         self._count = 0
-        self._right: DigestChallenge | None = None
-        self._ha1: dict[tuple[str, str], str] = {}
+        self._accepted: DigestChallenge | None = None
+        self._ha1_cache: dict[tuple[str, str], str] = {}
 
-    async def sign(self, method: bytes, uri: bytes, headers: Headers) -> _Signed | None:
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> _Proof | None:
         challenge = self._challenge
         if challenge is None:
             return None
         self._count += 1
-        shown = answer_challenge(
+        response = answer_challenge(
             challenge,
             self._user,
-            self._h_a1(challenge),
+            self._ha1_for(challenge),
             method=method.decode("ascii"),
             uri=URI.fromBytes(uri).originForm.decode("ascii"),
             count=self._count,
             cnonce=secrets.token_urlsafe(16),
         )
-        headers.setRawHeaders(b"Authorization", [encode_digest_response(shown, challenge.opaque)])
-        return _Signed(challenge, shown)
+        headers.setRawHeaders(b"Authorization", [encode_digest_response(response, challenge.opaque)])
+        return _Proof(challenge, response)
 
-    def is_wanted_again(self, signed: _Signed | None, uri: bytes, answer: IResponse) -> bool:  # noqa: ARG002
-        if answer.code != 401:
-            if signed is not None:
-                self._check(signed, answer)
+    def should_retry(self, credentials: _Proof | None, uri: bytes, response: IResponse) -> bool:  # noqa: ARG002
+        if response.code != 401:
+            if credentials is not None:
+                self._check_server_proof(credentials, response)
             return False
-        told = choose_challenge(decode_challenges(answer.headers.getRawHeaders(b"WWW-Authenticate", [])))
-        if told is None:
+        offered = choose_challenge(decode_challenges(response.headers.getRawHeaders(b"WWW-Authenticate", [])))
+        if offered is None:
             return False
-        if signed is None:
-            # Many may have been asked at once: one nonce is enough for all of them.
-            self._take(self._challenge or told)
+        if credentials is None:
+            # Requests that were challenged at the same time share one nonce.
+            self._replace_challenge(self._challenge or offered)
             return True
-        is_latest = signed.challenge is self._challenge
-        may_be_right = told.stale or told.realm != signed.shown.realm or self._right is signed.challenge
+        is_latest = credentials.challenge is self._challenge
+        was_accepted = self._accepted is credentials.challenge
+        may_be_accepted = offered.stale or offered.realm != credentials.response.realm or was_accepted
         if is_latest:
-            self._take(told if may_be_right else None)
-        return may_be_right
+            self._replace_challenge(offered if may_be_accepted else None)
+        return may_be_accepted
 
-    def _check(self, signed: _Signed, answer: IResponse) -> None:
-        """Take note of whether the server knows the password, and of whether it says that we do."""
-        lines = answer.headers.getRawHeaders(b"Authentication-Info", [])
+    def _check_server_proof(self, credentials: _Proof, response: IResponse) -> None:
+        """Check the server's proof in `Authentication-Info`; record an accepted challenge and the next nonce.
+
+        Raises:
+            SignInError: the proof is wrong.
+        """
+        lines = response.headers.getRawHeaders(b"Authentication-Info", [])
+        ha1 = self._ha1_for(credentials.challenge)
         try:
-            next_nonce = check_info(b", ".join(lines), signed.shown, self._h_a1(signed.challenge)) if lines else None
+            next_nonce = check_info(b", ".join(lines), credentials.response, ha1) if lines else None
         except ServerNotProvenError as error:
             raise SignInError(f"the server does not prove that it knows the password: {error}") from None
-        if signed.challenge is not self._challenge:
+        if credentials.challenge is not self._challenge:
             return
-        if lines or answer.code < 400:
-            self._right = signed.challenge
-        # One that we have already is not a new one: its count goes on.
-        if next_nonce and next_nonce != signed.challenge.nonce:
-            self._take(replace(signed.challenge, nonce=next_nonce))
-            self._right = self._challenge
+        if lines or response.code < 400:
+            self._accepted = credentials.challenge
+        # A nextnonce that repeats the current nonce must not reset its count.
+        if next_nonce and next_nonce != credentials.challenge.nonce:
+            self._replace_challenge(replace(credentials.challenge, nonce=next_nonce))
+            self._accepted = self._challenge
 
-    def _take(self, challenge: DigestChallenge | None) -> None:
+    def _replace_challenge(self, challenge: DigestChallenge | None) -> None:
         if challenge is not self._challenge:
             self._challenge, self._count = challenge, 0
 
-    def _h_a1(self, challenge: DigestChallenge) -> str:
+    def _ha1_for(self, challenge: DigestChallenge) -> str:
         key = challenge.algorithm, challenge.realm
-        if key not in self._ha1:
-            # A server has few realms; one that makes them up gets no memory for it.
-            self._ha1 = {key: h_a1(challenge.algorithm, self._user, challenge.realm, self._password)}
-        return self._ha1[key]
+        if key not in self._ha1_cache:
+            # One entry only: a server that invents realms must not fill the memory.
+            self._ha1_cache = {key: h_a1(challenge.algorithm, self._user, challenge.realm, self._password)}
+        return self._ha1_cache[key]

@@ -1,18 +1,18 @@
-"""What can go wrong for a client; `str()` of each is one line for whoever uses it."""
+"""Errors of the client; `str()` of each is one line for its user."""
 
 from postd.errors import PostdError
 
 
 class ClientError(PostdError):
-    """The root of them; never raised itself."""
+    """Base class of the client's errors."""
 
 
 class NoAnswerError(ClientError):
-    """There is no answer: no connection, or one that broke or took too long.
+    """No response: the connection failed, broke, or timed out.
 
     Args:
-        why: in a line.
-        sent: whether the server may have had the request, and have done what it asks.
+        why: the reason, in one line.
+        sent: whether the server may have received and executed the request.
     """
 
     def __init__(self, why: str, *, sent: bool = True) -> None:
@@ -21,15 +21,15 @@ class NoAnswerError(ClientError):
 
 
 class UnusableAnswerError(ClientError):
-    """There is an answer, and it is not what was asked for: no postd, or something between that is broken."""
+    """A response that is not one of postd: another server, or a broken proxy."""
 
 
 class SignInError(ClientError):
-    """We have nothing to show: a password was refused, a token is not to be had, or the server is not who it says.
+    """Authentication failed: password refused, no token available, or the server did not prove its identity.
 
     Args:
-        why: in a line.
-        passing: whether it may be another time: who has to be asked does not answer.
+        why: the reason, in one line.
+        passing: whether a retry may succeed: the server or the issuer is temporarily unavailable.
     """
 
     def __init__(self, why: str, *, passing: bool = False) -> None:
@@ -38,14 +38,14 @@ class SignInError(ClientError):
 
 
 class ProblemError(ClientError):
-    """The server says no (RFC 9457).
+    """A response that reports an error (RFC 9457).
 
     Args:
-        status: of HTTP.
-        title: what kind of problem it is.
-        detail: what is wrong this time; empty where the server does not say.
-        pointer: where in the body, empty likewise.
-        retry_after_s: when to come back, None likewise.
+        status: the HTTP status.
+        title: the kind of problem.
+        detail: what is wrong with this request; empty if the server does not report it.
+        pointer: JSON Pointer to the offending part of the body; empty if there is none.
+        retry_after_s: seconds to wait before a retry; None if the server does not report it.
     """
 
     def __init__(
@@ -59,5 +59,5 @@ class ProblemError(ClientError):
         self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
-        later = "" if self.retry_after_s is None else f" (come back in {self.retry_after_s:.0f} s)"
+        later = "" if self.retry_after_s is None else f" (retry after {self.retry_after_s:.0f} s)"
         return f"{self.status} {self.title}{': ' if self.detail else ''}{self.detail}{later}"

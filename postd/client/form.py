@@ -1,4 +1,4 @@
-"""Sign-in by form, and the cookies that come of it."""
+"""Form login as a client: one session for all requests."""
 
 from http.cookiejar import CookieJar
 from typing import Any, NoReturn, cast
@@ -12,27 +12,27 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
 from postd.caching import SingleFlight
+from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
-from postd.client.signing import Signer
 from postd.net.fetching import drop
 from postd.reactor import IReactor
 
-SIGN_IN_MAX_S = 30.0
-SIGN_OUT_MAX_S = 3.0
+SIGN_IN_TIMEOUT_S = 30.0
+SIGN_OUT_TIMEOUT_S = 3.0
 
-_LOGIN, _LOGOUT, _START = "/login", "/logout", "/"
+_LOGIN, _LOGOUT, _FORM_PAGE = "/login", "/logout", "/"
 
 
-class FormSigner(Signer):
-    """Signs in when a session is needed, once for all who wait for it, and signs out at the end.
+class FormAuthenticator(Authenticator):
+    """Signs in when the first request needs a session (single flight), and signs out on `close`.
 
-    A session that worked and does so no more has ended: a new one is begun, and the request sent again.
+    A session that was accepted before and is refused has ended: the request is sent again with a new one.
 
     Args:
-        user: the name.
-        password: what goes with it.
-        origin: of the server.
-        agent: sends requests.
+        user: the user name.
+        password: the password.
+        origin: the origin of the server.
+        agent: sends the requests.
         reactor: the clock.
     """
 
@@ -42,41 +42,41 @@ class FormSigner(Signer):
         self._agent = agent
         self._reactor = reactor
         self._jar: CookieJar | None = None
-        self._worked: CookieJar | None = None
+        self._accepted: CookieJar | None = None
         self._refused: CookieJar | None = None
         self._sign_in_flight = SingleFlight[str, None]()
 
-    async def sign(self, method: bytes, uri: bytes, headers: Headers) -> CookieJar | None:  # noqa: ARG002
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> CookieJar | None:  # noqa: ARG002
         if self._jar is None:
             await self._sign_in_flight.run("", self._sign_in)
         jar = self._jar
         if jar is not None:
-            request = Request(uri.decode("ascii"))  # noqa: S310 - what a cookie jar knows a request by
+            request = Request(uri.decode("ascii"))  # noqa: S310 - the argument type of a cookie jar
             jar.add_cookie_header(request)
             cookies = [*headers.getRawHeaders(b"Cookie", []), (request.get_header("Cookie") or "").encode()]
             headers.setRawHeaders(b"Cookie", [b"; ".join(filter(None, cookies))])
         return jar
 
-    def is_wanted_again(self, signed: CookieJar | None, uri: bytes, answer: Any) -> bool:
-        if not self._is_signed_out(uri, answer):
-            if answer.code < 400:
-                self._worked = signed
+    def should_retry(self, credentials: CookieJar | None, uri: bytes, response: Any) -> bool:
+        if not self._is_unauthenticated(uri, response):
+            if response.code < 400:
+                self._accepted = credentials
             return False
-        if signed is not self._jar:
+        if credentials is not self._jar:
             return True
-        self._jar, self._refused = None, signed
-        return self._worked is signed
+        self._jar, self._refused = None, credentials
+        return self._accepted is credentials
 
-    def _is_signed_out(self, uri: bytes, answer: Any) -> bool:
-        """Tell whether an answer is one to strangers: the API's, or a page's, which leads to the form."""
-        location = answer.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1")
-        leads_to_form = urljoin(uri.decode("ascii"), location) == urljoin(self._origin, _START)
-        return answer.code == 401 or (answer.code in {302, 303} and leads_to_form)
+    def _is_unauthenticated(self, uri: bytes, response: Any) -> bool:
+        """Return whether a response reports a missing session: 401 by the API, a redirect to the form by a page."""
+        location = response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1")
+        leads_to_form = urljoin(uri.decode("ascii"), location) == urljoin(self._origin, _FORM_PAGE)
+        return response.code == 401 or (response.code in {302, 303} and leads_to_form)
 
     async def _sign_in(self) -> None:
         jar = CookieJar()
-        answer = await self._post(_LOGIN, jar, self._form, SIGN_IN_MAX_S)
-        match answer.code:
+        response = await self._post(_LOGIN, jar, self._form, SIGN_IN_TIMEOUT_S)
+        match response.code:
             case 302 | 303 if len(jar):
                 self._jar = jar
             case 401:
@@ -87,29 +87,29 @@ class FormSigner(Signer):
                 raise SignInError(f"the sign-in form answers {code}", passing=code in {502, 503, 504})
 
     async def close(self) -> None:
-        # A session that is not good for what was asked may be one all the same.
+        # A refused session may still be live: it may lack the right for one resource only.
         jars, self._jar, self._refused = (self._jar, self._refused), None, None
         for jar in filter(None, jars):
             try:
-                await self._post(_LOGOUT, jar, {}, SIGN_OUT_MAX_S)
+                await self._post(_LOGOUT, jar, {}, SIGN_OUT_TIMEOUT_S)
             except CancelledError:
                 raise
-            except Exception:  # noqa: BLE001, S110 - it ends by itself, too; that it did not end now harms nobody
+            except Exception:  # noqa: BLE001, S110 - the session expires on the server anyway
                 pass
 
-    async def _post(self, path: str, jar: CookieJar, form: dict[str, str], most_s: float) -> Any:
+    async def _post(self, path: str, jar: CookieJar, form: dict[str, str], timeout_s: float) -> Any:
         client = HTTPClient(CookieAgent(self._agent, jar))
-        asking: Deferred[Any] = client.post(
+        posting: Deferred[Any] = client.post(
             urljoin(self._origin, path),
             data=form,
             allow_redirects=False,
             unbuffered=True,
             reactor=cast("Any", self._reactor),
         )
-        answer = await asking.addTimeout(most_s, self._reactor, _say_late)
-        drop(answer)
-        return answer
+        response = await posting.addTimeout(timeout_s, self._reactor, _raise_timeout)
+        drop(response)
+        return response
 
 
-def _say_late(_: object, seconds: float) -> NoReturn:
+def _raise_timeout(_: object, seconds: float) -> NoReturn:
     raise SignInError(f"the sign-in form has not answered within {seconds:.0f} s", passing=True)

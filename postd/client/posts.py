@@ -1,4 +1,4 @@
-"""Posts of a server, for a program."""
+"""`PostClient`: the post API of a server, for programs that run Twisted."""
 
 import random
 import re
@@ -14,35 +14,35 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.web.http_headers import Headers
 
-from postd.client.answers import fields_of, no_answer, read_problem, say_late
 from postd.client.auth import Auth, AuthClient, origin_of
 from postd.client.errors import ClientError, NoAnswerError, SignInError, UnusableAnswerError
+from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
 from postd.client.watching import Watch
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
 
 T = TypeVar("T")
 
-ANSWER_MAX_S = 30.0
-"""How long a request may take, with its body and its answer's."""
+RESPONSE_MAX_S = 30.0
+"""How long a request may take, with the body of its response."""
 
-ANSWER_MAX_BYTES = 8 * 1024 * 1024
-"""The largest answer: a page of posts has a tenth of that at most."""
+RESPONSE_MAX_BYTES = 8 * 1024 * 1024
+"""The largest body of a response: a page of posts has at most a tenth of that."""
 
-TRIES_MAX = 6
-PATIENCE_S = 60.0
-"""How late a request may be tried again, counted from its first try."""
+ATTEMPTS_MAX = 6
+RETRY_WINDOW_S = 60.0
+"""How long after its first attempt a request may be retried."""
 
-_PASSING = frozenset({409, 429, 502, 503, 504})
-"""Statuses of what may be otherwise in a while. 409: the same request is still under way (contract 2)."""
+_RETRYABLE = frozenset({409, 429, 502, 503, 504})
+"""Statuses that a retry may change. 409: the same request is in progress (reference: Idempotency keys)."""
 
-_FIRST_WAIT_S = 0.2
+_FIRST_DELAY_S = 0.2
 _LOCATION = re.compile(r"/post/([1-9][0-9]{0,15})")
 _NEXT = re.compile(r'<([^<>]*)>[ \t]*;(?:[^<>]*;)?[ \t]*rel="?next"?(?=[ \t]*(?:[;,]|$))')
 
 
 class SeenPost(Struct, frozen=True):
-    """A post as it was when it was read; `etag` is what `if_match` takes."""
+    """A post as it was read; `etag` is a value for `if_match`."""
 
     id: int
     post: str
@@ -50,7 +50,7 @@ class SeenPost(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """What a server answered; names of fields are in lower case, lines of the same name are joined."""
+    """A response; the names of `fields` are in lower case, and field lines of the same name are joined."""
 
     status: int
     fields: Mapping[str, str]
@@ -58,39 +58,41 @@ class Response(Struct, frozen=True):
 
 
 class PostClient:
-    """The posts of a server. Close it in the end, or use it by `async with`.
+    """The posts of a server. Use it by `async with`, or call `close`.
 
-    What does no harm when it is done twice is sent again when the connection breaks, or when the server says that it
-    cannot just now: `TRIES_MAX` times at most, none of them begun later than `PATIENCE_S` after the first. A server
-    that is not there at the first try is not waited for. All methods raise:
+    A request that is safe to repeat is retried when the connection breaks or the server is temporarily unavailable: at
+    most `ATTEMPTS_MAX` attempts, each begun within `RETRY_WINDOW_S` of the first. A server that cannot be connected to
+    at the first attempt is not retried. All methods raise:
 
-    - `ProblemError`: the server says no.
-    - `NoAnswerError`: there is no answer.
-    - `UnusableAnswerError`: what answers is no postd.
-    - `SignInError`: there is nothing to show.
+    - `ProblemError`: the server answers with an error.
+    - `NoAnswerError`: there is no response.
+    - `UnusableAnswerError`: the response is not one of postd.
+    - `SignInError`: no credentials are available.
 
     Args:
-        reactor: connects, and has the clock.
-        url: the server's, `https://posts.example`.
-        auth: what to show; None for nothing.
-        ca_file: as for `AuthClient`, as is `plaintext`.
+        reactor: the reactor.
+        url: the URL of the server, such as `https://posts.example`.
+        auth: the credentials; None for none.
+        ca_file, plaintext: as for `AuthClient`.
 
     Raises:
-        ConfigError: as `AuthClient`; or `url` has a path.
+        ConfigError: as for `AuthClient`, or `url` has a path.
     """
 
     def __init__(
         self, reactor: Any, url: str, auth: Auth | None = None, *, ca_file: str = "", plaintext: bool = False
     ) -> None:
         self._reactor = reactor
-        # A DELETE that Twisted repeats by itself would be told that there is nothing to delete.
-        self.http = AuthClient(reactor, check_server(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False)
+        # Twisted's own retry of a DELETE would hide a 404 that the first attempt has caused.
+        self.http = AuthClient(
+            reactor, check_server_url(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False
+        )
         self._list_url = f"{self.http.origin}/post"
         self._watches: set[Watch] = set()
         self._closed = False
 
     async def close(self) -> None:
-        """End all that goes on: watches, the session of a sign-in, and the connections."""
+        """Close all watches, the session of a form login, and the connections."""
         self._closed = True
         for watch in list(self._watches):
             watch.close()
@@ -103,68 +105,68 @@ class PostClient:
         await self.close()
 
     async def list(self, *, after: int = 0, page: int = 500) -> AsyncIterator[Post]:
-        """Yield all posts in the order of their ids, reading so many at a time (at most 1,000).
+        """Yield all posts in the order of their ids.
 
-        What changes meanwhile may be among them or not; none comes twice.
+        Concurrent changes may or may not be included; no post is yielded twice.
 
         Args:
-            after: begin behind this id.
-            page: how many are asked for together.
+            after: yield only posts with larger ids.
+            page: posts in a request, at most 1,000.
         """
         url: str | None = f"{self._list_url}?limit={page}" + (f"&after={after}" if after else "")
         while url is not None:
-            answer = await self._ask("GET", url)
-            posts = _decode(answer, list[Post])
+            response = await self._request("GET", url)
+            posts = _decode(response, list[Post])
             for post in posts:
                 if post.id <= after:
                     raise UnusableAnswerError("the server sends posts out of order, or twice")
                 after = post.id
                 yield post
-            found = _NEXT.search(answer.fields.get("link", "")) if posts else None
+            found = _NEXT.search(response.fields.get("link", "")) if posts else None
             url = urljoin(url, found[1]) if found else None
             if url is not None and origin_of(url) != self.http.origin:
-                raise UnusableAnswerError("the next page is said to be on another server")
+                raise UnusableAnswerError("the link to the next page leads to another server")
 
     async def get(self, post_id: int) -> SeenPost:
         """Return a post."""
-        answer = await self._ask("GET", self._url(post_id))
-        post = _decode(answer, Post)
-        return SeenPost(post.id, post.post, answer.fields.get("etag", ""))
+        response = await self._request("GET", self._url(post_id))
+        post = _decode(response, Post)
+        return SeenPost(post.id, post.post, response.fields.get("etag", ""))
 
     async def add(self, text: str, *, key: str | None = None) -> int:
-        """Add a post; return its id. It is stored once, however often it had to be sent.
+        """Add a post; return its id. It is stored once, however often the request is sent.
 
         Args:
-            text: what it says.
-            key: 1 to 255 visible ASCII characters that name this addition for 24 hours: whoever is not sure whether
-                they added it gives the same again. Made up if there is none.
+            text: the text of the post.
+            key: the idempotency key, 1 to 255 visible ASCII characters: a call with the same key within 24 hours adds
+                nothing. Random if None.
         """
         key = key or secrets.token_urlsafe(24)
-        answer = await self._ask("POST", self._list_url, _encode(text), {"Idempotency-Key": key})
-        found = _LOCATION.fullmatch(answer.fields.get("location", "").removeprefix(self.http.origin))
-        if answer.status != 201 or found is None:
-            raise UnusableAnswerError("the server does not say which post it added")
+        response = await self._request("POST", self._list_url, _encode(text), {"Idempotency-Key": key})
+        found = _LOCATION.fullmatch(response.fields.get("location", "").removeprefix(self.http.origin))
+        if response.status != 201 or found is None:
+            raise UnusableAnswerError("the response has no Location of the added post")
         return int(found[1])
 
     async def update(self, post_id: int, text: str, *, if_match: str | None = None) -> None:
-        """Give a post another text.
+        """Replace the text of a post.
 
         Args:
-            post_id: which one.
-            text: what it is to say.
-            if_match: the `etag` of it as it was seen: it must not have changed since. Such a request is not sent again
-                when its connection broke: the second one would be told of the change that the first one made.
+            post_id: the id of the post.
+            text: the new text.
+            if_match: an `etag`; the post must not have changed since. Such a request is not retried after a broken
+                connection: the retry could fail because of the first attempt's own change.
         """
         fields = {"If-Match": if_match} if if_match is not None else {}
-        await self._ask("PUT", self._url(post_id), _encode(text), fields, repeats=if_match is None)
+        await self._request("PUT", self._url(post_id), _encode(text), fields, repeats=if_match is None)
 
     async def delete(self, post_id: int, *, if_match: str | None = None) -> None:
         """Delete a post; `if_match` as for `update`."""
         fields = {"If-Match": if_match} if if_match is not None else {}
-        await self._ask("DELETE", self._url(post_id), None, fields, gone_is_done=True)
+        await self._request("DELETE", self._url(post_id), None, fields, missing_is_success=True)
 
     def watch(self, *, after: int | None = None, **options: Any) -> Watch:
-        """Return the changes from now on, or from the one after a number: see `Watch`, which has the other options."""
+        """Return the changes from now on, or after a revision; `options` are those of `Watch`."""
         watch = Watch(
             self._reactor,
             self.http.agent,
@@ -181,7 +183,7 @@ class PostClient:
             raise ValueError(f"an id is a whole number from 1 to {POST_ID_MAX}")
         return f"{self._list_url}/{post_id}"
 
-    async def _ask(  # noqa: PLR0913 - what a request is
+    async def _request(  # noqa: PLR0913 - what a request is
         self,
         method: str,
         url: str,
@@ -189,50 +191,50 @@ class PostClient:
         fields: Mapping[str, str] | None = None,
         *,
         repeats: bool = True,
-        gone_is_done: bool = False,
+        missing_is_success: bool = False,
     ) -> Response:
-        """Return the answer to a request, which is one of success.
+        """Return the successful response to a request, after retries.
 
         Args:
-            method: that of the request.
-            url: likewise.
-            body: likewise, JSON.
-            fields: likewise, beside those that all have.
-            repeats: whether it does no harm if the server does it twice.
-            gone_is_done: whether 404 is what one wanted, if an earlier try may have done it.
+            method: the HTTP method.
+            url: the URL.
+            body: the body, JSON.
+            fields: additional header fields.
+            repeats: whether the server may safely execute the request twice.
+            missing_is_success: whether 404 is a success if an earlier attempt may have been executed.
         """
-        ends = self._reactor.seconds() + PATIENCE_S
-        was_there = may_be_done = False
-        for tries in range(1, TRIES_MAX + 1):
-            wait_s = _FIRST_WAIT_S * 2 ** (tries - 1) * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+        ends = self._reactor.seconds() + RETRY_WINDOW_S
+        was_reachable = may_have_run = False
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            wait_s = _FIRST_DELAY_S * 2 ** (attempt - 1) * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
             error: ClientError
             try:
-                answer = await self._ask_once(method, url, body, fields or {})
-                if 200 <= answer.status < 300 or (answer.status == 404 and gone_is_done and may_be_done):
-                    return answer
-                error = problem = read_problem(answer.status, answer.fields, answer.content)
+                response = await self._send(method, url, body, fields or {})
+                if 200 <= response.status < 300 or (response.status == 404 and missing_is_success and may_have_run):
+                    return response
+                error = problem = decode_problem(response.status, response.fields, response.content)
                 wait_s = max(problem.retry_after_s or 0.0, wait_s)
-                # 429: nothing was done, whatever it was.
-                worth_it = problem.status in _PASSING and (repeats or problem.status == 429)
-                was_there, may_be_done = True, may_be_done or problem.status != 429
+                # 429: the request was not executed.
+                is_retryable = problem.status in _RETRYABLE and (repeats or problem.status == 429)
+                was_reachable, may_have_run = True, may_have_run or problem.status != 429
             except NoAnswerError as failed:
-                was_there, may_be_done = was_there or failed.sent, may_be_done or failed.sent
-                # Who was never there is not waited for.
-                error, worth_it = failed, repeats and was_there
+                was_reachable, may_have_run = was_reachable or failed.sent, may_have_run or failed.sent
+                # A server that was never reachable is not retried.
+                error, is_retryable = failed, repeats and was_reachable
             except SignInError as failed:
-                error, worth_it = failed, failed.passing
-            if not worth_it or self._closed or tries == TRIES_MAX or self._reactor.seconds() + wait_s > ends:
+                error, is_retryable = failed, failed.passing
+            if not is_retryable or self._closed or attempt == ATTEMPTS_MAX or self._reactor.seconds() + wait_s > ends:
                 raise error
             await deferLater(self._reactor, wait_s)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _ask_once(self, method: str, url: str, body: bytes | None, fields: Mapping[str, str]) -> Response:
+    async def _send(self, method: str, url: str, body: bytes | None, fields: Mapping[str, str]) -> Response:
         given_up = False
 
-        def take(piece: bytes) -> None:
+        def collect(piece: bytes) -> None:
             content.extend(piece)
-            if given_up or len(content) > ANSWER_MAX_BYTES:
-                raise UnusableAnswerError(f"the answer has more than {ANSWER_MAX_BYTES // 1024**2} MiB")
+            if given_up or len(content) > RESPONSE_MAX_BYTES:
+                raise UnusableAnswerError(f"the answer has more than {RESPONSE_MAX_BYTES // 1024**2} MiB")
 
         async def exchange() -> Response:
             headers = Headers({name: [value] for name, value in {"User-Agent": "postd", **fields}.items()})
@@ -241,29 +243,29 @@ class PostClient:
             response = await self.http.request(
                 method, url, data=body, headers=headers, allow_redirects=False, unbuffered=True, reactor=self._reactor
             )
-            await treq.collect(response, take)
-            return Response(response.code, fields_of(response), bytes(content))
+            await treq.collect(response, collect)
+            return Response(response.code, header_fields(response), bytes(content))
 
         content = bytearray()
         try:
-            return await Deferred.fromCoroutine(exchange()).addTimeout(ANSWER_MAX_S, self._reactor, say_late)
+            return await Deferred.fromCoroutine(exchange()).addTimeout(RESPONSE_MAX_S, self._reactor, raise_timeout)
         except (ClientError, CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 - what a connection can fail with is not told in one place
-            raise no_answer(error, self.http.origin) from None
+        except Exception as error:  # noqa: BLE001 - errors of connections have no common base
+            raise connection_error(error, self.http.origin) from None
         finally:
-            given_up = True  # what still comes in ends the connection
+            given_up = True  # further data aborts the connection
 
 
-def check_server(url: str) -> str:
-    """Return the URL of a server if it is one.
+def check_server_url(url: str) -> str:
+    """Return the origin of a server's URL.
 
     Raises:
-        ConfigError: it is none, or has more in it than an origin.
+        ConfigError: it is no URL of http or https, or has a path.
     """
     origin = origin_of(url)
     if url.removesuffix("/").lower() != origin:
-        raise ConfigError(repr(url), f"a server's URL has no path; {origin} has none")
+        raise ConfigError(repr(url), f"a server's URL has no path, such as {origin}")
     return origin
 
 
@@ -274,8 +276,8 @@ def _encode(text: str) -> bytes:
         raise InvalidTextError("The text of a post must be Unicode text, and this one is not.") from None
 
 
-def _decode(answer: Response, kind: type[T]) -> T:
+def _decode(response: Response, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(answer.content, type=kind)
+        return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise UnusableAnswerError("the answer is not what a postd sends: is the URL right?") from None
+        raise UnusableAnswerError("the answer is not one of postd: is the URL right?") from None

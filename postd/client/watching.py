@@ -1,4 +1,4 @@
-"""Changes of posts as they are made: an event stream that is read on and on."""
+"""`Watch`: the changes of posts, from an event stream that reconnects by itself."""
 
 import random
 from collections import deque
@@ -15,57 +15,56 @@ from twisted.web.client import ResponseDone
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
-from postd.client.answers import fields_of, no_answer, read_problem, say_late
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
+from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
 from postd.model import Change, ChangeKind
 from postd.protocol.event_stream import Event, EventDecoder, EventStreamError
 
-ANSWER_MAX_S = 30.0
-"""How long the head of the answer may take."""
+RESPONSE_MAX_S = 30.0
+"""How long the head of the response may take."""
 
 SILENT_MAX_S = 45.0
-"""How long a stream may be silent: a server sends a comment each 15 s."""
+"""How long a stream may be silent: the server sends a comment each 15 s (reference: Event stream)."""
 
-WAITING_MAX = 1000
-"""How many changes are read ahead of whoever takes them."""
+QUEUE_MAX = 1000
+"""How many events are queued before reading is paused (back-pressure)."""
 
 _WAIT_MIN_S, _WAIT_S, _WAIT_MAX_S = 0.1, 1.0, 30.0
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 _PROBLEM_MAX_BYTES = 64 * 1024
 
 
 class Reset(Struct, frozen=True):
-    """Changes were missed that the server does not have any more: read the list again.
+    """Changes were missed that the server no longer keeps: read the list again.
 
-    `revision` is the number of the last change that the list has to have in it.
+    The list includes all changes up to `revision`.
     """
 
     revision: int
 
 
-class _ToldPost(Struct):
+class _EventPost(Struct):
     id: int
     post: str | None = None
 
 
 class Watch:
-    """The changes of posts: `async for change in watch`, each a `Change`, or `Reset` where some were missed.
+    """The changes of posts: `async for change in watch` yields a `Change`, or `Reset` where some were missed.
 
-    The first request is made when the first change is waited for. If it fails, that is raised; later on, a connection
-    that breaks, ends or falls silent is made anew, as often as it takes, and goes on where the last one ended: nothing
-    is missed and nothing comes twice. What the server refuses for good, for instance since a password was changed, is
-    raised then, too.
+    The first request is sent when the first change is awaited; its failure is raised. Later a connection that breaks,
+    ends or is silent is replaced, without limit, and resumes after the last change: none is missed or repeated.
+    A permanent refusal, for instance after a change of the password, is raised.
 
-    A program that does not keep up makes the server wait, and is dropped by it in the end, and then goes on.
+    A program that reads too slowly pauses the stream. The server may then disconnect it, and the watch resumes.
 
     Args:
         reactor: the clock.
-        agent: asks.
-        url: of the stream.
-        after: begin behind the change with this number; None for now.
-        on_wait: called with why the last connection ended, and in how many seconds the next one is tried.
-        on_open: called when a stream is there.
-        silent_max_s: how long it may be silent.
+        agent: sends the requests.
+        url: the URL of the event stream.
+        after: the revision after which to begin; None for now.
+        on_wait: called with the reason of a disconnection and the seconds until the next attempt.
+        on_open: called when a stream begins.
+        silent_max_s: how long a stream may be silent.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -86,10 +85,10 @@ class Watch:
         self._on_open = on_open
         self._silent_max_s = silent_max_s
         self._last_id = "" if after is None else str(after)
-        self._told = -1 if after is None else after
+        self._last_revision = -1 if after is None else after
         self._retry_s = _WAIT_S
         self._failures = 0
-        self._stream: _Stream | None = None
+        self._stream: _EventStream | None = None
         self._was_open = False
         self._closed = False
         self._waiting: Deferred[Any] | None = None
@@ -107,20 +106,20 @@ class Watch:
                     self._on_open()
                 event = await self._wait_for(stream.next_event())
                 self._failures = 0
-                change = self._take(event, stream)
+                change = self._decode_new(event, stream)
                 if change is not None:
                     return change
             except ClientError as error:
                 if not self._closed:
-                    await self._wait_after(error)
+                    await self._back_off(error)
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """End it: whoever waits for a change gets none any more."""
+        """End the iteration, also for a caller that awaits a change."""
         if not self._closed:
             self._closed = True
             if self._stream is not None:
-                self._stream.give_up()
+                self._stream.abort()
             if self._waiting is not None:
                 self._waiting.cancel()
             self.on_close(self)
@@ -132,7 +131,7 @@ class Watch:
         self.close()
 
     async def _wait_for(self, waiting: Any) -> Any:
-        """Wait for something that ends when the watch is closed."""
+        """Await something that `close` cancels."""
         self._waiting = waiting if isinstance(waiting, Deferred) else Deferred.fromCoroutine(waiting)
         try:
             return await self._waiting
@@ -143,12 +142,12 @@ class Watch:
         finally:
             self._waiting = None
 
-    async def _wait_after(self, error: ClientError) -> None:
-        """Wait until it is time to try again after an error; raise it if there is no use in that."""
+    async def _back_off(self, error: ClientError) -> None:
+        """Wait for the next attempt after an error; raise the error if it is permanent."""
         if self._stream is not None:
-            self._stream.give_up()
+            self._stream.abort()
             self._stream = None
-        if not self._was_open or not _is_passing(error):
+        if not self._was_open or not _is_retryable(error):
             self.close()
             raise error
         wait_s = min(self._retry_s * 2**self._failures, _WAIT_MAX_S) * random.uniform(0.75, 1.25)  # noqa: S311
@@ -158,8 +157,8 @@ class Watch:
         self._on_wait(str(error), wait_s)
         await self._wait_for(deferLater(self._reactor, wait_s))
 
-    def _take(self, event: Event | None, stream: "_Stream") -> Change | Reset | None:
-        """Return what an event says; None for what says nothing to us."""
+    def _decode_new(self, event: Event | None, stream: "_EventStream") -> Change | Reset | None:
+        """Return the change of an event; None for an event that has none, or that was returned before."""
         if stream.retry_s is not None:
             self._retry_s = min(max(stream.retry_s, _WAIT_MIN_S), _WAIT_MAX_S)
         if event is None:
@@ -167,49 +166,49 @@ class Watch:
             return None
         change = _decode(event)
         self._last_id = event.last_id
-        if change is None or (isinstance(change, Change) and change.revision <= self._told):
-            return None  # it was told before
-        self._told = change.revision
+        if change is None or (isinstance(change, Change) and change.revision <= self._last_revision):
+            return None  # sent again after a reconnection
+        self._last_revision = change.revision
         return change
 
-    async def _open(self) -> "_Stream":
+    async def _open(self) -> "_EventStream":
         headers = Headers({"Accept": ["text/event-stream"], "Cache-Control": ["no-store"], "User-Agent": ["postd"]})
         if self._last_id:
             headers.setRawHeaders("Last-Event-ID", [self._last_id])
         try:
             asking = self._agent.request(b"GET", self._url.encode("ascii"), headers, None)
-            answer = await asking.addTimeout(ANSWER_MAX_S, self._reactor, say_late)
+            response = await asking.addTimeout(RESPONSE_MAX_S, self._reactor, raise_timeout)
         except (ClientError, CancelledError):
             raise
-        except Exception as error:  # noqa: BLE001 - what a connection can fail with is not told in one place
-            raise no_answer(error, self._url) from None
-        fields = fields_of(answer)
-        if answer.code != 200:
-            raise read_problem(answer.code, fields, await self._read_body(answer))
-        stream = _Stream(self._reactor, self._last_id, self._silent_max_s)
-        answer.deliverBody(stream)
+        except Exception as error:  # noqa: BLE001 - errors of connections have no common base
+            raise connection_error(error, self._url) from None
+        fields = header_fields(response)
+        if response.code != 200:
+            raise decode_problem(response.code, fields, await self._read_body(response))
+        stream = _EventStream(self._reactor, self._last_id, self._silent_max_s)
+        response.deliverBody(stream)
         if fields.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
-            stream.give_up()
+            stream.abort()
             raise UnusableAnswerError("the answer is no event stream: is the URL right?")
         self._was_open = True
         return stream
 
-    async def _read_body(self, answer: Any) -> bytes:
-        body = _Body()
-        answer.deliverBody(body)
+    async def _read_body(self, response: Any) -> bytes:
+        body = _ProblemBody()
+        response.deliverBody(body)
         try:
-            await body.done.addTimeout(ANSWER_MAX_S, self._reactor)
+            await body.done.addTimeout(RESPONSE_MAX_S, self._reactor)
         except TimeoutError:
-            body.give_up()
+            body.abort()
         return bytes(body.content)
 
 
-def _is_passing(error: ClientError) -> bool:
+def _is_retryable(error: ClientError) -> bool:
     match error:
         case NoAnswerError():
             return True
         case ProblemError():
-            return error.status in _PASSING
+            return error.status in _RETRYABLE
         case SignInError():
             return error.passing
     return False
@@ -218,21 +217,21 @@ def _is_passing(error: ClientError) -> bool:
 def _decode(event: Event) -> Change | Reset | None:
     known = event.kind in {*ChangeKind, "reset"}
     if not known:
-        return None  # of a newer server
+        return None  # an event of a newer server
     try:
         revision = int(event.last_id) if event.last_id.isascii() and event.last_id.isdecimal() else -1
-        told = None if event.kind == "reset" else msgspec.json.decode(event.data, type=_ToldPost)
+        data = None if event.kind == "reset" else msgspec.json.decode(event.data, type=_EventPost)
     except (msgspec.DecodeError, ValueError, RecursionError):
         revision = -1
-    if revision < 0 or (told is not None and (told.post is None) != (event.kind == ChangeKind.DELETED)):
-        raise UnusableAnswerError(f"the server sends an event {event.kind!r} that cannot be understood")
-    if told is None:
+    if revision < 0 or (data is not None and (data.post is None) != (event.kind == ChangeKind.DELETED)):
+        raise UnusableAnswerError(f"the server sends a malformed event {event.kind!r}")
+    if data is None:
         return Reset(revision)
-    return Change(revision, ChangeKind(event.kind), told.id, told.post)
+    return Change(revision, ChangeKind(event.kind), data.id, data.post)
 
 
-class _Body(Protocol):
-    """Takes the body of an answer, as far as it is of a reasonable size."""
+class _ProblemBody(Protocol):
+    """Collects the body of an error response, up to `_PROBLEM_MAX_BYTES`."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -241,23 +240,23 @@ class _Body(Protocol):
     def dataReceived(self, data: bytes) -> None:
         self.content += data
         if len(self.content) > _PROBLEM_MAX_BYTES:
-            self.give_up()
+            self.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
         if not self.done.called:
             self.done.callback(None)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         cast("Any", self.transport).loseConnection()
 
 
-class _Stream(Protocol):
-    """An event stream that comes in. It is held up when nobody takes what is in it.
+class _EventStream(Protocol):
+    """Decodes a response into a queue of events; pauses reading while the queue is full.
 
     Args:
         reactor: the clock.
-        last_id: of the last event before.
-        silent_max_s: how long it may be silent.
+        last_id: the id of the last event of the stream before.
+        silent_max_s: how long the stream may be silent.
     """
 
     transport: Any
@@ -267,91 +266,91 @@ class _Stream(Protocol):
         self._decoder = EventDecoder(last_id)
         self._silent_max_s = silent_max_s
         self._events: deque[Event] = deque()
-        self._news = False
+        self._has_comment = False
         self._error: ClientError | None = None
         self._waiter: Deferred[None] | None = None
-        self._held_up = False
-        self._silence: Any = None
+        self._paused = False
+        self._silence_timeout: Any = None
         self.last_id = last_id
 
     @property
     def retry_s(self) -> float | None:
-        """How long the server wants us to wait before we come again, in seconds."""
+        """The delay before a reconnection that the server has asked for, in seconds."""
         return None if self._decoder.retry_ms is None else self._decoder.retry_ms / 1000
 
     async def next_event(self) -> Event | None:
-        """Return the next event; None when something came that is none, such as a comment.
+        """Return the next event, None for other data, such as a comment.
 
         Raises:
             NoAnswerError: the stream has ended.
-            UnusableAnswerError: it is none.
+            UnusableAnswerError: the response is not an event stream.
         """
-        if not self._events and not self._news and self._error is None:
+        if not self._events and not self._has_comment and self._error is None:
             self._waiter = Deferred()
             await self._waiter
         if self._events:
             event = self._events.popleft()
-            if self._held_up and len(self._events) <= WAITING_MAX // 2:
-                self._held_up = False
+            if self._paused and len(self._events) <= QUEUE_MAX // 2:
+                self._paused = False
                 self.transport.resumeProducing()
-                self._watch_silence()
+                self._restart_timeout()
             return event
-        if self._news:
-            self._news = False
+        if self._has_comment:
+            self._has_comment = False
             return None
         assert self._error is not None
         raise self._error
 
     def connectionMade(self) -> None:
-        self._watch_silence()
+        self._restart_timeout()
 
     def dataReceived(self, data: bytes) -> None:
         if self._error is not None:
             return
-        self._watch_silence()
+        self._restart_timeout()
         try:
             self._events += self._decoder.decode(data)
         except EventStreamError as error:
-            self._end(UnusableAnswerError(f"this is no event stream: {error}"))
+            self._fail(UnusableAnswerError(f"this is no event stream: {error}"))
             self.transport.loseConnection()
             return
-        self._news = True
+        self._has_comment = True
         self.last_id = self._decoder.last_id
-        if len(self._events) >= WAITING_MAX:
-            # Nothing comes, and so nothing can be missed, until we let it.
-            self._held_up = True
-            self._silence.cancel()
+        if len(self._events) >= QUEUE_MAX:
+            # No timeout while paused: nothing is read.
+            self._paused = True
+            self._silence_timeout.cancel()
             self.transport.pauseProducing()
-        self._tell()
+        self._wake()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         ended = reason.check(ResponseDone)
-        self._end(NoAnswerError("the server has ended the stream" if ended else "the connection was lost"))
+        self._fail(NoAnswerError("the server has ended the stream" if ended else "the connection was lost"))
 
-    def give_up(self) -> None:
-        """End it, and take nothing of it any more."""
-        self._end(NoAnswerError("it was given up"))
+    def abort(self) -> None:
+        """Close the connection, and fail `next_event`."""
+        self._fail(NoAnswerError("the stream was aborted"))
         if self.transport is not None:
             self.transport.loseConnection()
 
-    def _end(self, error: ClientError) -> None:
-        if self._silence is not None and self._silence.active():
-            self._silence.cancel()
+    def _fail(self, error: ClientError) -> None:
+        if self._silence_timeout is not None and self._silence_timeout.active():
+            self._silence_timeout.cancel()
         if self._error is None:
             self._error = error
-            self._tell()
+            self._wake()
 
-    def _watch_silence(self) -> None:
-        if self._silence is not None and self._silence.active():
-            self._silence.reset(self._silent_max_s)
+    def _restart_timeout(self) -> None:
+        if self._silence_timeout is not None and self._silence_timeout.active():
+            self._silence_timeout.reset(self._silent_max_s)
         elif self._error is None:
-            self._silence = self._reactor.callLater(self._silent_max_s, self._fall_silent)
+            self._silence_timeout = self._reactor.callLater(self._silent_max_s, self._time_out)
 
-    def _fall_silent(self) -> None:
-        self._end(NoAnswerError(f"nothing was heard for {self._silent_max_s:.0f} s"))
+    def _time_out(self) -> None:
+        self._fail(NoAnswerError(f"nothing was heard for {self._silent_max_s:.0f} s"))
         self.transport.loseConnection()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.called:
             waiter.callback(None)

@@ -189,7 +189,7 @@ def test_hosts_of_each_listener_are_shown(folder: Path) -> None:
 
 def test_a_store_that_cannot_be_used(folder: Path) -> None:
     for url, words in (
-        ("memory:", "memory: is known to the process of the server alone"),
+        ("memory:", "memory: exists only in the process of the server"),
         ("sqlite:missing/postd.db", "its folder is not writable"),
         (f"sqlite:{folder}", "it is not a file"),
         ("mysql:x", "is no store"),

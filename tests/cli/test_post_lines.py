@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from pytest_twisted import ensureDeferred
 
-from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read_lines, write_out
+from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read_lines, write_all
 from tests.store.contract import started, texts
 
 
@@ -110,7 +110,7 @@ async def test_a_slow_reader_and_a_slow_writer_hold_nothing_up() -> None:
     reading, writing = os.pipe()
     content = b"".join(b"line %d\n" % number for number in range(30_000))  # more than a pipe holds
     reader = started(lines_of(reading))
-    await write_out(writing, content)
+    await write_all(writing, content)
     os.close(writing)
     assert [line for _, line in await reader] == content.splitlines()
     os.close(reading)

@@ -83,7 +83,7 @@ def test_who_is_to_be_signed_out_must_be_said(store: Path) -> None:
     ("url", "why"),
     [
         ("sqlite:missing.db", "missing.db: there is no such file"),
-        ("memory:", "memory: is known to the process of the server alone"),
+        ("memory:", "memory: exists only in the process of the server"),
         ("mysql:x", "'mysql:x' is no store"),
         ("sqlite:text", "it is not an SQLite database"),
     ],

@@ -100,7 +100,7 @@ def test_a_store_that_is_none_is_told_in_one_line_and_nothing_is_made(tmp_path: 
     (tmp_path / "text").write_text("not a database, but a text that is long enough to be one" * 20)
     for url, why in (
         ("sqlite:missing.db", "missing.db: there is no such file"),
-        ("memory:", "memory: is known to the process of the server alone"),
+        ("memory:", "memory: exists only in the process of the server"),
         ("mysql:x", "'mysql:x' is no store"),
         ("sqlite:text", "it is not an SQLite database"),
     ):
@@ -215,7 +215,7 @@ def test_a_copy_needs_another_place(store: Path) -> None:
         status, shown, error = postd(store.parent, "copy", "--to", f"sqlite:{name}")
         assert (status, shown, error.count("\n")) == (1, "", 1)
         assert "is the store to copy from" in error
-    assert "--to: memory: is known" in postd(store.parent, "copy", "--to", "memory:")[2]
+    assert "--to: memory: exists only" in postd(store.parent, "copy", "--to", "memory:")[2]
     status, _, error = postd(store.parent, "copy")
     assert (status, error.count("\n")) == (2, 1)
     assert "--to" in error

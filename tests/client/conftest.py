@@ -16,4 +16,4 @@ def clean() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posts, "_FIRST_WAIT_S", 0.005)
+    monkeypatch.setattr(posts, "_FIRST_DELAY_S", 0.005)

@@ -12,7 +12,17 @@ from pytest_twisted import ensureDeferred
 from twisted.internet.defer import gatherResults
 from twisted.web.http_headers import Headers
 
-from postd.client import Auth, AuthClient, Basic, BearerFile, ClientCredentials, Digest, FormLogin, SignInError, signing
+from postd.client import (
+    Auth,
+    AuthClient,
+    Basic,
+    BearerFile,
+    ClientCredentials,
+    Digest,
+    FormLogin,
+    SignInError,
+    authenticator,
+)
 from postd.errors import ConfigError
 from tests.client.server import REACTOR, Asked, answer, error_of, get, in_background, serving, wait_until
 
@@ -255,7 +265,7 @@ async def test_other_cookies_go_along() -> None:
 
 @ensureDeferred
 async def test_a_body_that_is_too_long_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signing, "BODY_MAX_BYTES", 10)
+    monkeypatch.setattr(authenticator, "BODY_MAX_BYTES", 10)
     challenge = 'Digest realm="r", qop="auth", nonce="n"'
 
     def handler(asked: Asked) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import gatherResults
 
-from postd.client import AuthClient, Digest, SignInError, signing
+from postd.client import AuthClient, Digest, SignInError, authenticator
 from tests.client.server import REACTOR, Asked, Cut, Server, answer, error_of, get, in_background, serving
 from tests.integration.logins import compute, decode_parameters
 
@@ -244,7 +244,7 @@ async def test_another_realm_is_not_a_wrong_password() -> None:
 @ensureDeferred
 @pytest.mark.parametrize("body", [b"x" * 100_000, b"never all of it"], ids=["long", "late"])
 async def test_a_refusal_that_is_too_much_to_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signing, "LEFT_OVER_MAX_S", 0.1)
+    monkeypatch.setattr(authenticator, "DRAIN_MAX_S", 0.1)
     digesting = Digesting()
 
     def handler(asked: Asked) -> bytes | Cut:

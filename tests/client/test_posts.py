@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, gatherResults
 
 from postd.client import Basic, BearerFile, Digest, NoAnswerError, Post, PostClient, ProblemError, UnusableAnswerError
 from postd.client import posts as module
-from postd.client.posts import TRIES_MAX
+from postd.client.posts import ATTEMPTS_MAX
 from postd.errors import ConfigError, InvalidTextError
 from tests.client.server import REACTOR, Asked, Cut, answer, error_of, in_background, problem, serving, wait_until
 
@@ -39,9 +39,9 @@ class Keyed:
         return self._bad.pop(0) if self._bad else ADDED
 
 
-def in_turn(*answers: bytes | Cut) -> Callable[[Asked], bytes | Cut]:
+def in_turn(*responses: bytes | Cut) -> Callable[[Asked], bytes | Cut]:
     """Answer one after the other, and with the last one ever after."""
-    left = list(answers)
+    left = list(responses)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
@@ -199,13 +199,13 @@ async def test_too_long_is_not_waited_for() -> None:
 async def test_tries_are_bounded(bad: bytes | Cut) -> None:
     async with serving(lambda _: bad) as server, PostClient(REACTOR, server.url) as posts:
         assert await error_of(posts.add("x"))
-        assert len(server.asked) == TRIES_MAX
+        assert len(server.asked) == ATTEMPTS_MAX
         assert len({asked.fields["idempotency-key"] for asked in server.asked}) == 1
 
 
 @ensureDeferred
 async def test_who_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_WAIT_S", 30.0)
+    monkeypatch.setattr(module, "_FIRST_DELAY_S", 30.0)
     began = REACTOR.seconds()
     async with serving(lambda _: b"") as server:
         pass
@@ -242,8 +242,8 @@ async def test_what_an_earlier_try_has_deleted_is_deleted() -> None:
 @ensureDeferred
 @pytest.mark.parametrize("sent", [b"", ADDED[:-3], ADDED[:20]], ids=["nothing", "half a body", "half a head"])
 async def test_who_never_answers_is_given_up(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
-    monkeypatch.setattr(module, "TRIES_MAX", 2)
+    monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
+    monkeypatch.setattr(module, "ATTEMPTS_MAX", 2)
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert "no answer within" in str(await error_of(posts.add("x"), NoAnswerError))
         assert len(server.asked) == 2
@@ -251,7 +251,7 @@ async def test_who_never_answers_is_given_up(sent: bytes, monkeypatch: pytest.Mo
 
 @ensureDeferred
 async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_MAX_BYTES", 1000)
+    monkeypatch.setattr(module, "RESPONSE_MAX_BYTES", 1000)
     async with serving(lambda _: answer(200, b" " * 5000)) as server, PostClient(REACTOR, server.url) as posts:
         assert "more than" in str(await error_of(posts.get(1), UnusableAnswerError))
 

@@ -49,7 +49,7 @@ class Issuing:
 
 
 class Guarding:
-    """A server of posts that lets in who shows a token which is not among the refused ones."""
+    """A resource server: accepts each token that is not among `refused`."""
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
@@ -101,8 +101,8 @@ async def test_the_next_token_is_there_before_the_last_one_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuing, guarding = Issuing(), Guarding()
-    monkeypatch.setattr(tokens, "AHEAD", 1.0)
-    monkeypatch.setattr(tokens, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(tokens, "RENEWAL_FRACTION", 1.0)
+    monkeypatch.setattr(tokens, "RENEWAL_RETRY_S", 0.0)
     async with both(tmp_path, issuing, guarding) as (client, _):
         assert await get(client) == 200
         issuing.silent = True
@@ -115,11 +115,11 @@ async def test_the_next_token_is_there_before_the_last_one_ends(
 @ensureDeferred
 async def test_a_token_serves_while_there_is_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     issuing, guarding = Issuing(), Guarding()
-    monkeypatch.setattr(tokens, "AHEAD", 1.0)
+    monkeypatch.setattr(tokens, "RENEWAL_FRACTION", 1.0)
     async with both(tmp_path, issuing, guarding) as (client, _):
         assert await get(client) == 200
         issuing.status = 500
-        monkeypatch.setattr(tokens, "AGAIN_AFTER_S", 0.0)
+        monkeypatch.setattr(tokens, "RENEWAL_RETRY_S", 0.0)
         for _ in range(3):
             assert await get(client) == 200
         assert set(guarding.seen) == {"t1"}
@@ -156,8 +156,8 @@ async def test_a_token_that_is_refused_is_replaced_once(expires_in: object, tmp_
 @pytest.mark.parametrize(
     ("told", "status", "why"),
     [
-        ({"error": "invalid_scope"}, 400, "it gives no token: invalid_scope"),
-        ({"error": "\x1b[31m"}, 400, "it gives no token: no reason"),
+        ({"error": "invalid_scope"}, 400, "no token granted: invalid_scope"),
+        ({"error": "\x1b[31m"}, 400, "no token granted: no error code"),
         ({}, 401, "it answers 401"),
         ({"token_type": "DPoP"}, 200, "no bearer token"),
         ({"access_token": None}, 200, "no bearer token"),

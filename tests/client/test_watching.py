@@ -121,8 +121,8 @@ async def test_from_a_change_on() -> None:
 
 @ensureDeferred
 async def test_a_server_that_is_away_for_a_while() -> None:
-    answers: list[bytes | Cut] = [Cut(EVENT_STREAM + START), Cut(), problem(503), Cut(), EVENT_STREAM + added(5)]
-    async with serving(lambda _: answers.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
+    responses: list[bytes | Cut] = [Cut(EVENT_STREAM + START), Cut(), problem(503), Cut(), EVENT_STREAM + added(5)]
+    async with serving(lambda _: responses.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
         assert await take(posts.watch(), 1) == [change(5)]
 
 
@@ -165,8 +165,8 @@ async def test_the_first_failure_is_told() -> None:
 
 @ensureDeferred
 async def test_who_is_not_let_in_any_more_is_told() -> None:
-    answers: list[bytes | Cut] = [Cut(EVENT_STREAM + START + added(5)), problem(401)]
-    async with serving(lambda _: answers.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
+    responses: list[bytes | Cut] = [Cut(EVENT_STREAM + START + added(5)), problem(401)]
+    async with serving(lambda _: responses.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
         watch = posts.watch()
         assert await take(watch, 1) == [change(5)]
         assert (await error_of(anext(watch), ProblemError)).status == 401
@@ -212,7 +212,7 @@ async def test_closing_ends_the_waiting() -> None:
 
 @ensureDeferred
 async def test_who_does_not_keep_up_holds_the_server_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX", 10)
+    monkeypatch.setattr(module, "QUEUE_MAX", 10)
     number, text = 1500, "x" * 14_000  # more than the system keeps of a connection
 
     def handler(asked: Asked) -> bytes:

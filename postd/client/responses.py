@@ -1,4 +1,4 @@
-"""What comes back to a request, in our words: problems, fields, and why there is nothing."""
+"""Responses decoded into values and errors of the client: header fields, problem details, connection errors."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,50 +14,51 @@ from postd.client.errors import NoAnswerError, ProblemError
 from postd.net.fetching import explain, first_cause, is_untrusted
 
 
-def no_answer(error: Exception, origin: str) -> Exception:
-    """Return in our words why there was no answer; what was cancelled stays that, which Twisted's client wraps, too."""
+def connection_error(error: Exception, origin: str) -> Exception:
+    """Return the client's error for a failed request, or the `CancelledError` that Twisted has wrapped."""
     if isinstance(first_cause(error), CancelledError):
         return CancelledError()
     never_sent = isinstance(error, ConnectError | DNSLookupError) or is_untrusted(error)
     return NoAnswerError(f"{origin}: {explain(error)}", sent=not never_sent)
 
 
-def fields_of(response: Any) -> dict[str, str]:
-    """Return the fields of treq's answer as `Response` has them."""
+def header_fields(response: Any) -> dict[str, str]:
+    """Return the header fields of a treq response, as `postd.client.posts.Response` has them."""
     raw = response.headers.getAllRawHeaders()
     joined = {name.decode("latin-1").lower(): b", ".join(values) for name, values in raw}
     return {name: value.decode("latin-1") for name, value in joined.items()}
 
 
-def say_late(_: object, seconds: float) -> NoReturn:
-    """Say that it took too long: for `Deferred.addTimeout`."""
+def raise_timeout(_: object, seconds: float) -> NoReturn:
+    """Raise the error of a timeout; for `Deferred.addTimeout`."""
     raise NoAnswerError(f"there was no answer within {seconds:.0f} s")
 
 
-def read_problem(status: int, fields: Mapping[str, str], content: bytes) -> ProblemError:
-    """Return what an answer says that is not one of success, problem details or not."""
-    told: Any = None
+def decode_problem(status: int, fields: Mapping[str, str], content: bytes) -> ProblemError:
+    """Return the error in a response without success, from its problem details if it has any."""
+    document: Any = None
     if fields.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json":
         try:
-            told = orjson.loads(content)
+            document = orjson.loads(content)
         except orjson.JSONDecodeError:
-            told = None
-    words = {name: value for name, value in told.items() if isinstance(value, str)} if isinstance(told, dict) else {}
+            document = None
+    members = document.items() if isinstance(document, dict) else ()
+    words = {name: value for name, value in members if isinstance(value, str)}
     location = fields.get("location", "")
     return ProblemError(
         status,
         words.get("title") or _PHRASES.get(status, "Unknown Status"),
         words.get("detail") or (f"it leads to {location}" if location and 300 <= status < 400 else ""),
         pointer=words.get("pointer", ""),
-        retry_after_s=_read_retry_after(fields.get("retry-after", "")),
+        retry_after_s=_decode_retry_after(fields.get("retry-after", "")),
     )
 
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
-def _read_retry_after(value: str) -> float | None:
-    """Return what `Retry-After` says, in seconds (RFC 9110 §10.2.3)."""
+def _decode_retry_after(value: str) -> float | None:
+    """Return the seconds of a `Retry-After` value (RFC 9110 §10.2.3), None if it is malformed."""
     if value.isascii() and value.isdecimal():
         return float(value[:9])
     try:

@@ -1,4 +1,4 @@
-"""Connections of a client: kept for the next request, bounded in time, and all gone when it is closed."""
+"""The connections of a client: reused, limited in time, and closed with the client."""
 
 from typing import Any
 
@@ -12,20 +12,20 @@ from postd.net.fetching import Endpoints
 from postd.reactor import IReactor
 
 CONNECT_MAX_S = 10.0
-KEPT_S = 20
-"""How long a connection is kept without a request: less than servers do, which would end it under the next one."""
+KEEP_ALIVE_S = 20
+"""How long an idle connection is kept: shorter than servers do, which would close it during the next request."""
 
 SILENT_MAX_S = 75.0
-"""How long a connection may bring nothing. Longer than any answer takes, or an event stream is silent."""
+"""How long a connection may receive nothing: longer than a response takes, or an event stream is silent."""
 
 
-class Connections:
+class ConnectionPool:
     """The connections of a client.
 
     Args:
-        reactor: connects.
-        ca_file: PEM file of further roots to trust; none if it is empty.
-        repeats: whether a request without a body that got no answer on a kept connection is sent again on another.
+        reactor: the reactor.
+        ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
+        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
@@ -37,28 +37,28 @@ class Connections:
         self._waiting: list[Deferred[None]] = []
         self._closed = False
         self._pool = HTTPConnectionPool(reactor)
-        self._pool.cachedConnectionTimeout = KEPT_S
+        self._pool.cachedConnectionTimeout = KEEP_ALIVE_S
         self._pool.retryAutomatically = repeats
         endpoints = Endpoints(reactor, self._wrap, CONNECT_MAX_S, ca_file=ca_file)
         self.agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
 
     async def close(self) -> None:
-        """End all connections. What was asked and not answered fails."""
+        """Close all connections. Requests in progress fail."""
         self._closed = True
         for connection in list(self._open):
             connection.abort()
         if self._open:
-            await self._gone()
+            await self._all_closed()
         await self._pool.closeCachedConnections()
 
-    def _gone(self) -> Deferred[None]:
-        """Return what fires when no connection is there any more, for each who waits for it."""
+    def _all_closed(self) -> Deferred[None]:
+        """Return a Deferred that fires when no connection is open."""
         waiting: Deferred[None] = Deferred()
         self._waiting.append(waiting)
         return waiting
 
-    def note(self, connection: "_Connection", *, is_open: bool) -> None:
-        """Take note of a connection that was made or lost. One that was made too late is ended."""
+    def record(self, connection: "_Connection", *, is_open: bool) -> None:
+        """Record that a connection was made or lost. One that was made after `close` is aborted."""
         if is_open and self._closed:
             connection.abort()
         (self._open.add if is_open else self._open.discard)(connection)
@@ -72,25 +72,25 @@ class Connections:
 
 
 class _Connection(ProtocolWrapper):
-    """A connection below TLS, where it can be ended whatever the other side does."""
+    """A connection below TLS, where it can be aborted whatever the peer does."""
 
     transport: Any
 
     def connectionMade(self) -> None:
-        self._silence = self.factory.reactor.callLater(SILENT_MAX_S, self.abort)
-        self.factory.connections.note(self, is_open=True)
+        self._silence_timeout = self.factory.reactor.callLater(SILENT_MAX_S, self.abort)
+        self.factory.connections.record(self, is_open=True)
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
-        if self._silence.active():
-            self._silence.reset(SILENT_MAX_S)
+        if self._silence_timeout.active():
+            self._silence_timeout.reset(SILENT_MAX_S)
         super().dataReceived(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self._silence.active():
-            self._silence.cancel()
+        if self._silence_timeout.active():
+            self._silence_timeout.cancel()
         super().connectionLost(reason)
-        self.factory.connections.note(self, is_open=False)
+        self.factory.connections.record(self, is_open=False)
 
     def abort(self) -> None:
         self.transport.abortConnection()
@@ -100,7 +100,7 @@ class _Factory(WrappingFactory):
     protocol = _Connection
     noisy = False
 
-    def __init__(self, wrappedFactory: Any, connections: Connections, reactor: IReactor) -> None:
+    def __init__(self, wrappedFactory: Any, connections: ConnectionPool, reactor: IReactor) -> None:
         super().__init__(wrappedFactory)
         self.connections = connections
         self.reactor = reactor

@@ -1,0 +1,179 @@
+"""`AuthAgent`: a Twisted `IAgent` that adds credentials to requests, for treq or any other user of an agent.
+
+Credentials are sent to one origin (scheme, host and port). A redirect to another origin goes without them: treq handles
+redirects above the agent, so that each step is a request of its own here.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IConsumer, IReactorTime
+from twisted.internet.protocol import Protocol
+from twisted.web.client import URI
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent, IBodyProducer
+from zope.interface import implementer
+
+from postd.client.errors import SignInError
+from postd.net.fetching import drop
+
+BODY_MAX_BYTES = 1024 * 1024
+"""The largest body that is buffered for a retry; one of unknown length is not buffered either."""
+
+ATTEMPTS_MAX = 4
+"""How often a request is sent at most: challenged, stale nonce, new session, and one more."""
+
+_DRAIN_MAX_BYTES = 64 * 1024
+DRAIN_MAX_S = 3.0
+"""How long the rest of a discarded response is read, so that its connection can be reused."""
+
+
+class Authenticator(ABC):
+    """Adds credentials to the requests to one origin."""
+
+    @abstractmethod
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> Any:
+        """Add credentials to a request; return what `should_retry` needs to know of them.
+
+        Raises:
+            SignInError: no credentials are available.
+        """
+
+    def should_retry(self, credentials: Any, uri: bytes, response: Any) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a request should be sent again, because better credentials are available.
+
+        Args:
+            credentials: what `authenticate` returned for the request.
+            uri: the URI of the request.
+            response: the response to it.
+
+        Raises:
+            SignInError: the server did not prove that it knows the password.
+        """
+        return False
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """End the session or the request in progress, if any."""
+
+
+@implementer(IAgent)
+class AuthAgent:
+    """Adds credentials to requests to one origin; passes on all others, and those with an `Authorization`, unchanged.
+
+    Args:
+        agent: sends the requests.
+        origin: any URL of the origin.
+        authenticator: adds the credentials.
+        reactor: the clock.
+    """
+
+    def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
+        self._reactor = reactor
+        self._agent = agent
+        self._origin = _origin(origin.encode())
+        self._authenticator = authenticator
+
+    def request(
+        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
+    ) -> Deferred[Any]:
+        headers = headers or Headers()
+        if _origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
+            return self._agent.request(method, uri, headers, bodyProducer)
+        return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
+
+    async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> Any:
+        body = await _Body.buffer(producer)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            sent = headers.copy()
+            credentials = await self._authenticator.authenticate(method, uri, sent)
+            response = await self._agent.request(method, uri, sent, body.make_producer())
+            try:
+                retries = self._authenticator.should_retry(credentials, uri, response)
+            except SignInError:
+                drop(response)
+                raise
+            if not retries or attempt == ATTEMPTS_MAX:
+                break
+            drain = _Drain()
+            response.deliverBody(drain)
+            await drain.done.addTimeout(DRAIN_MAX_S, self._reactor, drain.abort)
+            if not body.is_replayable:
+                raise SignInError("the server asks for other credentials, and the body is too long to be sent again")
+        return response
+
+
+def _origin(uri: bytes) -> tuple[bytes, bytes, int]:
+    parts = URI.fromBytes(uri)
+    return parts.scheme.lower(), parts.host.lower(), parts.port
+
+
+class _Body:
+    """The body of a request, buffered for a retry if it is short enough."""
+
+    def __init__(self, producer: IBodyProducer | None, content: bytes | None) -> None:
+        self._producer = producer
+        self._content = content
+        self.is_replayable = producer is None or content is not None
+
+    @classmethod
+    async def buffer(cls, producer: Any) -> "_Body":
+        if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
+            return cls(producer, None)
+        sink = _Sink()
+        await producer.startProducing(sink)
+        return cls(producer, bytes(sink.content))
+
+    def make_producer(self) -> IBodyProducer | None:
+        return self._producer if self._content is None else _Bytes(self._content)
+
+
+@implementer(IConsumer)
+class _Sink:
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - the interface's
+        raise NotImplementedError("treq's producers write without registering")
+
+    def unregisterProducer(self) -> None:
+        raise NotImplementedError("treq's producers write without registering")
+
+    def write(self, data: bytes) -> None:
+        self.content += data
+
+
+@implementer(IBodyProducer)
+class _Bytes:
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.length = len(content)
+
+    def startProducing(self, consumer: Any) -> Deferred[None]:
+        consumer.write(self._content)
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """The content was written at once: there is nothing to pause."""
+
+    resumeProducing = stopProducing = pauseProducing
+
+
+class _Drain(Protocol):
+    """Discards the rest of a response, so that its connection can be reused; closes it if that is too much."""
+
+    def __init__(self) -> None:
+        self._left = _DRAIN_MAX_BYTES
+        self.done: Deferred[None] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            self.abort()
+
+    def connectionLost(self, reason: object = None) -> None:  # noqa: ARG002
+        if not self.done.called:
+            self.done.callback(None)
+
+    def abort(self, *_: object) -> None:
+        cast("Any", self.transport).loseConnection()
