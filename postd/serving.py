@@ -15,7 +15,7 @@ from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.listeners import Listener, accept_last, keep_waiting, let_in, local_addresses, reread
 from postd.logins import Logins
 from postd.metrics.tally import Numbers, Tally
-from postd.process import TRIM_EVERY_S, fit_descriptors, settle_memory, trim_memory
+from postd.process import TRIM_EVERY_S, collect_replaced, fit_descriptors, settle_memory, trim_memory
 from postd.reactor import IReactor
 from postd.report import OK, Report
 from postd.review import exposure_problem
@@ -215,6 +215,7 @@ class PostdService(Service):
         self._parts.renew(loaded, self._listeners)()
         self._fit_connections()
         self._parts.logins.start()
+        collect_replaced()
 
     async def report(self, *, whole: bool) -> Report:
         """Return how it is (`postd.supervisor.Server`)."""

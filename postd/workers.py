@@ -36,6 +36,7 @@ from postd.config import LoadedSettings
 from postd.listeners import Inherited, Listener, close, hold
 from postd.log import ACCESS_NAMESPACE
 from postd.metrics.tally import Numbers, Tally, decode
+from postd.process import collect_replaced
 from postd.reactor import IReactor
 from postd.report import OK, Report
 
@@ -153,6 +154,7 @@ class WorkerPool(Service):
         settings = {"values": dict(loaded.values), "where": dict(loaded.where)}
         for worker in self._workers.values():
             worker.say({"reload": settings})
+        collect_replaced()  # the parent makes the parts, too, to see that they can be made
 
     async def report(self, *, whole: bool) -> Report:
         """Return how all of them are together (`postd.supervisor.Server`).

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "review": {"auth", "config", "model", "protocol"},
     "issuers": {"auth", "config", "errors", "protocol", "reactor"},
     "logins": {"auth", "config", "errors", "issuers", "metrics", "reactor", "report", "review", "store", "web"},
-    "workers": {"config", "listeners", "log", "metrics", "reactor", "report"},
+    "workers": {"config", "listeners", "log", "metrics", "process", "reactor", "report"},
     "metrics": {"metrics"},
     "report": {"metrics"},
     "notify": set(),
