@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "workers": {"config", "listeners", "log", "metrics", "process", "reactor", "report"},
     "metrics": {"metrics"},
     "report": {"metrics"},
-    "notify": set(),
+    "notify": {"errors"},
     "certificates": set(),
     "serving": {
         "config",
