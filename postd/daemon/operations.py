@@ -7,6 +7,8 @@ new: all of it, or with a loud word nothing.
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
 from typing import Protocol
 
 from msgspec import Struct
@@ -113,7 +115,7 @@ class Operations(Service):
         self._started_at = time.time()
         self._reloads = {"taken": 0, "refused": 0}
         self._refused = ""
-        self._is_serving = False
+        self._is_serving = self._is_ending = False
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
 
@@ -133,14 +135,21 @@ class Operations(Service):
         """
         # A handler may run in the middle of anything.
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload))
-        signal.signal(signal.SIGTERM, self._reactor.sigTerm)
+        signal.signal(signal.SIGTERM, partial(self._end, self._reactor.sigTerm))
         # As Twisted: one that is ignored (a shell script's `&`) or a debugger's stays so.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._reactor.sigInt)
+            signal.signal(signal.SIGINT, partial(self._end, self._reactor.sigInt))
         # The process that started this one may have blocked them (daemon(7)).
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_HEARD, signal.SIGCHLD})
 
+    def _end(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
+        """Stop the reactor by the first signal. By a further one in the same turn stock Twisted logs a traceback."""
+        if not self._is_ending:
+            self._is_ending = True
+            stop(number, frame)
+
     def _watch(self) -> None:
+        self._take_signals()  # anew: the reactor has just put its own handler of SIGTERM in the place of ours
         self._notifier.start()
         self._looking.start(LOOK_EVERY_S)
 

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.daemon.authentication import Authentication
-from postd.daemon.resources import TRIM_EVERY_S, fit_descriptors, freeze_startup_objects, trim_memory
+from postd.daemon.resources import TRIM_EVERY_S, collect_replaced, fit_descriptors, freeze_startup_objects, trim_memory
 from postd.daemon.settings_checks import exposure_problem
 from postd.daemon.worker_pool import StartCallbacks
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
@@ -228,6 +228,7 @@ class Server(Service):
         self._parts.renew(loaded, self._listeners)()
         self._fit_connections()
         self._parts.logins.start()
+        collect_replaced()
 
     async def report(self, *, whole: bool) -> Report:
         """Return how it is (`postd.daemon.operations.ReloadableServer`)."""

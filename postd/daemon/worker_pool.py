@@ -33,6 +33,7 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from postd.daemon.log import ACCESS_NAMESPACE
+from postd.daemon.resources import collect_replaced
 from postd.monitoring.health import OK, Report
 from postd.monitoring.tally import Numbers, Tally, decode
 from postd.net.listening import Listener, close, hold
@@ -154,6 +155,7 @@ class WorkerPool(Service):
         settings = {"values": dict(loaded.values), "where": dict(loaded.where)}
         for worker in self._workers.values():
             worker.say({"reload": settings})
+        collect_replaced()  # the parent makes the parts, too, to see that they can be made
 
     async def report(self, *, whole: bool) -> Report:
         """Return how all of them are together (`postd.daemon.operations.ReloadableServer`).

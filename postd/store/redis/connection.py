@@ -38,6 +38,9 @@ from postd.store.redis.url import Host, RedisAddress
 CONNECT_MAX_S = 0.5
 """How long a server or a sentinel may take to be connected to, and to give each answer until we are ready."""
 
+EXTENSION_MAX_S = 1.5
+"""How much longer an answer is waited for in all, and after the last stall, where this process has stood still."""
+
 OTHERS_MAX_S = 0.1
 """How long the other sentinels may take when one has answered."""
 
@@ -137,6 +140,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         self.where = where
         self._reactor = reactor
         self.give_up_at: deque[float] = deque()
+        self._extended_below: deque[float] = deque()  # for each of them: when it has been extended enough
         self.answered = 0
         self._lost: type[StoreRefusedError | StoreUnavailableError] | None = None
         self.why_lost = ""
@@ -156,6 +160,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         if self._lost is not None:
             raise self._lost(self.why_lost)
         self.give_up_at.append(give_up_at)
+        self._extended_below.append(give_up_at + EXTENSION_MAX_S)
         answer: Deferred[Any] = self.execute_command(*command)
         return answer.addErrback(self._translate)
 
@@ -177,9 +182,17 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         """Tell whether the next answer should have come by now."""
         return bool(self.give_up_at) and self.give_up_at[0] <= now
 
-    def wait_longer(self, seconds: float) -> None:
-        """Wait that much longer for each answer that is waited for."""
-        self.give_up_at = deque(give_up_at + seconds for give_up_at in self.give_up_at)
+    def extend_deadlines(self, seconds: float, now: float) -> None:
+        """Wait that much longer for each answer that is waited for, within bounds.
+
+        None is waited for longer than `EXTENSION_MAX_S` from now. A deadline that was moved by `EXTENSION_MAX_S` or
+        more stays: else a process whose turns are all long would never give up a server that is silent.
+        """
+        latest = now + EXTENSION_MAX_S
+        self.give_up_at = deque(
+            max(give_up_at, min(give_up_at + seconds, latest)) if give_up_at < below else give_up_at
+            for give_up_at, below in zip(self.give_up_at, self._extended_below, strict=True)
+        )
 
     def give_up(self, why: str) -> None:
         """Fail all that waits, and what is asked from now on, for a reason."""
@@ -199,6 +212,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         self.answered += 1
         if self.give_up_at:
             self.give_up_at.popleft()
+            self._extended_below.popleft()
         super().replyReceived(reply)
 
     def dataReceived(self, data: bytes, unpause: bool = False) -> None:  # noqa: FBT001, FBT002 - txredisapi's

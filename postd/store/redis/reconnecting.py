@@ -266,7 +266,7 @@ class ReconnectingRedis:
             return
         if due > 1:
             for one in self._connections(protocol):
-                one.wait_longer((due - 1) * _LOOK_EVERY_S)
+                one.extend_deadlines((due - 1) * _LOOK_EVERY_S, self._reactor.seconds())
         self._looks += 1
         if not self._give_up_if_late(protocol) and self._looks % _ASK_EACH_LOOK_OF == 0:
             asking = Deferred.fromCoroutine(self._ask_who_it_is(protocol))

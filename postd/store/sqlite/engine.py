@@ -270,6 +270,11 @@ class SqliteEngine:
         self._close_reader()
         if not self._file_is_ours():
             self._leave_file(_LEAVING_TIMEOUT_MS)
+        if self._turnstile is not None:
+            # SQLite removes the write-ahead log when the last connection closes. Of two processes that close at the
+            # same time each would find the other there, and leave the log behind.
+            with suppress(OSError), self._turnstile.turn():
+                self._close_writer()
         self._close_writer()
         self._let_go()
 
