@@ -23,6 +23,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent
 
+import postd
 from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
 from postd.client.answers import read_problem
 from postd.daemon.log import FORMATS

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from postd.web.server.connection import Channel
+from postd.web.server.request import SEGMENTS_MAX
 from tests.helpers import FIELD_TEXT, Answer, InMemoryApi, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
 
