@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -42,6 +43,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # Clients in tests, and in the processes that they start, heed a proxy of the environment; it leads elsewhere.
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     os.environ["no_proxy"] = ",".join(filter(None, [others, "localhost", "127.0.0.1", "::1"]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt modules and collected tests from garbage collection: they stay, and each full collection would visit them.
+
+    With them it takes a fifth of the CPU time of the whole run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # what it adds comes after the sections of all others

@@ -7,7 +7,10 @@ pass: it is nothing that could be measured.
 """
 
 import gc
+import importlib
 import itertools
+import pkgutil
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +23,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent
 
+import postd
 from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
 from postd.client.responses import decode_problem
 from postd.daemon.log import FORMATS
@@ -407,3 +411,31 @@ def test_a_line_of_the_log_costs_in_proportion(form: Callable[[LogEvent], str | 
         form({"log_format": "{shown}", "shown": shown, "log_time": 0.0})
 
     check(work, family(units=[b"\x1b", b"\n", b"\x85", b"}"]), 8 * KIB)
+
+
+def is_group_without_backtracking(parsed: Any) -> bool:
+    """Tell whether a parsed pattern has an atomic group, or a possessive quantifier behind more than one character."""
+    for operator, argument in parsed:
+        if str(operator) == "ATOMIC_GROUP":
+            return True
+        if str(operator) == "POSSESSIVE_REPEAT" and argument[2].getwidth() != (1, 1):
+            return True
+        inner = argument if isinstance(argument, tuple) else (argument,)
+        for one in itertools.chain.from_iterable(part if isinstance(part, list) else [part] for part in inner):
+            if hasattr(one, "getwidth") and is_group_without_backtracking(one):
+                return True
+    return False
+
+
+def test_no_pattern_has_a_group_without_backtracking() -> None:
+    """Up to Python 3.11.4, which Debian 12 has, such groups match what they should not (python/cpython#106052)."""
+    parse = importlib.import_module("re._parser").parse
+    assert is_group_without_backtracking(parse("(a|b+)?+"))
+    assert is_group_without_backtracking(parse("(?:x(?>ab))"))
+    assert not is_group_without_backtracking(parse("(?:[ab]++)?"))
+    for info in pkgutil.walk_packages(postd.__path__, "postd."):
+        for name, value in vars(importlib.import_module(info.name)).items():
+            for pattern in value if isinstance(value, tuple) else (value,):
+                if isinstance(pattern, re.Pattern):
+                    parsed = parse(pattern.pattern, pattern.flags)
+                    assert not is_group_without_backtracking(parsed), f"{info.name}.{name}"

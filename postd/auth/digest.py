@@ -23,6 +23,9 @@ from postd.store.interface import LoginStore
 NONCE_KEY = "digest-nonce"
 """The name of the key that signs nonces."""
 
+_ENCODED_NAME_MAX_CHARS = NAME_MAX_BYTES * 3
+"""The longest name that is decoded if it is percent-encoded: three characters for each of its bytes."""
+
 
 class NonceBook:
     """Nonces that every worker knows for ours, each good for any count, once.
@@ -87,9 +90,12 @@ class DigestChecker(Checker):
             StoreUnavailableError: the counts cannot be had.
         """
         sent = credentials.response
-        if len(sent.username) > NAME_MAX_BYTES:
+        name = sent.username
+        if NAME_MAX_BYTES < len(name) <= _ENCODED_NAME_MAX_CHARS:
+            name = decode_encoded_username(name)
+        if len(name) > NAME_MAX_BYTES:
             raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)
-        name = normalize(sent.username)
+        name = normalize(name)
         if "%" in name and self._users.get(name) is None:
             name = normalize(decode_encoded_username(name))
         attempt = await self._throttle.admit(login_keys(name, credentials.address))

@@ -6,6 +6,8 @@ A reload applies everything that has changed, or logs an error and applies nothi
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
 
 from msgspec import Struct
 from twisted.application.service import Service
@@ -92,7 +94,7 @@ class Operations(Service):
         self._started_at = time.time()
         self._reloads = {"taken": 0, "refused": 0}
         self._reload_problem = ""
-        self._is_accepting = False
+        self._is_accepting = self._is_stopping = False
         self._status_check = LoopingCall(self._check_status)
         self._status_check.clock = reactor
 
@@ -112,14 +114,21 @@ class Operations(Service):
         """
         # Not directly: a handler may run at any bytecode.
         signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self.reload))
-        signal.signal(signal.SIGTERM, self._reactor.sigTerm)
+        signal.signal(signal.SIGTERM, partial(self._stop_once, self._reactor.sigTerm))
         # As in Twisted, a handler that ignores it (a shell's `&`) or belongs to a debugger stays.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._reactor.sigInt)
+            signal.signal(signal.SIGINT, partial(self._stop_once, self._reactor.sigInt))
         # The parent process may have blocked them (daemon(7)).
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_HANDLED_SIGNALS, signal.SIGCHLD})
 
+    def _stop_once(self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> None:
+        """Stop the reactor at the first signal. Stock Twisted logs a traceback for a second one in the same turn."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            stop(number, frame)
+
     def _start_status_checks(self) -> None:
+        self._install_signal_handlers()  # again: the reactor has just installed its own for SIGTERM
         self._notifier.start()
         self._status_check.start(STATUS_CHECK_EVERY_S)
 

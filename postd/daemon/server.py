@@ -12,7 +12,13 @@ from twisted.web.resource import IResource
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.lifecycle import StartCallbacks
-from postd.daemon.resources import TRIM_EVERY_S, freeze_startup_objects, raise_descriptor_limit, trim_memory
+from postd.daemon.resources import (
+    TRIM_EVERY_S,
+    collect_replaced,
+    freeze_startup_objects,
+    raise_descriptor_limit,
+    trim_memory,
+)
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import OK, Health
@@ -235,6 +241,7 @@ class Server(Service):
         self._parts.prepare_reload(loaded, self._listeners)()
         self._fit_connections()
         self._parts.authentication.start()
+        collect_replaced()
 
     async def health(self, *, full: bool) -> Health:
         """Return its health (`postd.daemon.lifecycle.ReloadableServer`)."""

@@ -12,9 +12,14 @@ from contextlib import suppress
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from postd.errors import check_socket_path
 
 STATUS_MAX_CHARS = 500
 """Longer status texts are cut."""
+
+_log = Logger()
 
 
 class SystemdNotifier:
@@ -80,8 +85,12 @@ def _connect(address: str) -> socket.socket | None:
         return None
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
+        if address.startswith("/"):
+            check_socket_path(address)
         connected.connect("\0" + address[1:] if address.startswith("@") else address)
-    except OSError:
+    except (OSError, ValueError) as error:
         connected.close()
+        why = getattr(error, "strerror", None) or error
+        _log.warn("NOTIFY_SOCKET: {why}: systemd is not notified", why=why)
         return None
     return connected

@@ -17,6 +17,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from postd.daemon.lifecycle import StartCallbacks
+from postd.daemon.resources import collect_replaced
 from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
@@ -118,6 +119,7 @@ class WorkerPool(Service):
         self._loaded = loaded
         for worker in self._workers.values():
             worker.send({"reload": _encode_settings(loaded)})
+        collect_replaced()  # the parent makes the parts, too, to check that they can be made
 
     async def health(self, *, full: bool) -> Health:
         """Return the health of all workers together (`postd.daemon.lifecycle.ReloadableServer`).

@@ -9,9 +9,9 @@ _KNOWN_MAX, _KNOWN_MAX_BYTES = 256, 128
 VALUE_MAX_BYTES = 1024
 """The longest value that is looked at; browsers send some twenty bytes."""
 
-_WEIGHT = rb"[ \t]*;[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
-# Possessive, all of it: white space that could be tried in two places would be tried in all pairs of them.
-_CODING = re.compile(rb"[ \t]*+(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]++)(?:%b)?+[ \t]*+)?+" % _WEIGHT)
+_WEIGHT = rb";[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
+# White space before a semicolon and that at the end are one run of it: in two places, all pairs of them would be tried.
+_CODING = re.compile(rb"[ \t]*(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*(?:%b[ \t]*)?)?" % _WEIGHT)
 
 _UNMENTIONED = 0.0001
 """The weight of no coding at all where nothing is said of it: acceptable, and less wanted than all that is."""

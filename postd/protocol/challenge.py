@@ -25,7 +25,7 @@ CHALLENGES_MAX, CHALLENGES_MAX_BYTES = 32, 16 * 1024
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _END = r"(?=[ \t]*+(?:,|$))"
 _SEPARATORS = re.compile(r"[ \t,]*+")
-_PARAMETER = re.compile(rf'({_WORD})[ \t]*+=[ \t]*+(?:"((?:[^"\\]|\\[\s\S])*+)"|({_WORD})){_END}')
+_PARAMETER = re.compile(rf'({_WORD})[ \t]*+=[ \t]*+(?:"([^"\\]*+(?:\\[\s\S][^"\\]*+)*)"|({_WORD})){_END}')
 _SCHEME = re.compile(rf"({_WORD})(?:[ \t]++|(?=,|$))")
 _TOKEN68 = re.compile(rf"[A-Za-z0-9._~+/-]++=*+{_END}")
 _QUOTED_PAIR = re.compile(r"\\([\s\S])")

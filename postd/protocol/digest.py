@@ -93,7 +93,7 @@ def response_hash(shown: DigestResponse, ha1: str, method: str) -> str:
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _PLAIN = r'[^"\\\x00-\x08\x0a-\x1f\x7f]*+'
-_WITH_PAIRS = rf"{_PLAIN}(?:\\[^\x00-\x08\x0a-\x1f\x7f]{_PLAIN})*+"
+_WITH_PAIRS = rf"{_PLAIN}(?:\\[^\x00-\x08\x0a-\x1f\x7f]{_PLAIN})*"
 # What is no parameter is taken whole: a search for the next one in a long word would try each place of it.
 _PARAMETER, _PARAMETER_WITH_PAIRS = (
     re.compile(rf'[ \t,]*+(?:({_WORD})[ \t]*+=[ \t]*+(?:"({quoted})"|({_WORD}))[ \t]*+(?:,|$)|[\s\S]+)')

@@ -10,7 +10,7 @@ DEPTH_MAX = 500
 """Levels; the decoder of each version of Python has room for as many."""
 
 # A string without an end is taken to the end of the text: a search for the next one would start at each quote in it.
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"?', re.DOTALL)
 _BRACKETS = re.compile(r"([\[{]++)|([\]}]++)")
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, eventAsText
 
 from postd.daemon.systemd import STATUS_MAX_CHARS, SystemdNotifier
+from postd.errors import SOCKET_PATH_MAX_BYTES
 
 
 class Systemd:
@@ -101,3 +103,21 @@ def test_closed_socket_is_no_error(systemd: Systemd) -> None:
     notifier = systemd.start()
     systemd.close()
     notifier.ready()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/" + "x" * SOCKET_PATH_MAX_BYTES, "a path of 108 bytes, more than the 107 of a UNIX socket"),
+        ("@" + "x" * 108, "AF_UNIX path too long"),
+        ("/nowhere/notify", "No such file or directory"),
+    ],
+)
+def test_socket_that_cannot_be_connected_to_is_logged_once(name: str, why: str) -> None:
+    with capturedLogs() as events:
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": name}, reactor=Clock())
+        notifier.ready()
+        notifier.stop()
+    assert [eventAsText(event, includeTimestamp=False, includeSystem=False) for event in events] == [
+        f"NOTIFY_SOCKET: {why}: systemd is not notified"
+    ]

@@ -15,14 +15,16 @@ from twisted.internet.base import ReactorBase
 from twisted.scripts.twistd import run
 
 def start(reactor, **options):
-    os.kill(os.getpid(), {number})
+    for number in {numbers}:
+        os.kill(os.getpid(), number)
     start_running(reactor, **options)
+    os.kill(os.getpid(), {numbers}[-1])
 
 start_running, ReactorBase.startRunning = ReactorBase.startRunning, start
 sys.argv = sys.argv[1:]
 run()
 """
-"""Runs twistd; sends a signal once the application has started and the reactor has not."""
+"""Runs twistd; sends signals once the application has started and the reactor has not, and the last one once more."""
 
 IGNORED = (
     "import os, signal, sys;"
@@ -36,13 +38,17 @@ BLOCKED = (
 """Become another program, which inherits what is done with signals."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_signal_before_the_reactor_runs_stops_the_server_in_order(tmp_path: Path, number: signal.Signals) -> None:
-    through = (sys.executable, "-c", EARLY.format(number=int(number)))
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("more", [(), (signal.SIGINT,), (signal.SIGTERM,)], ids=["once", "and SIGINT", "and SIGTERM"])
+def test_signals_before_the_reactor_runs_stop_the_server_in_order(
+    tmp_path: Path, first: signal.Signals, more: tuple[signal.Signals, ...]
+) -> None:
+    through = (sys.executable, "-c", EARLY.format(numbers=[int(number) for number in (first, *more)]))
     with Daemon(tmp_path, wait=False, through=through) as daemon:
-        assert daemon.process.wait(STOP_MAX_S) == -number
+        assert daemon.process.wait(STOP_MAX_S) == -first
     assert "postd ready" in daemon.log
     assert "Traceback" not in daemon.log
+    assert daemon.log.count(f"Received {first.name}") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"log", "postd.db"}  # the store is closed
 
 

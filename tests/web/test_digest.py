@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import ValidationError, structs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.logger import LogLevel
+from twisted.logger import LogLevel, eventAsText
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
@@ -34,6 +34,7 @@ USERS = (
     + account('al"i\\ce')
     + account("jürgen")
     + account("100%C3%BC")
+    + account("ü" * 127)
     + account("md5", algorithms=["MD5"])
     + account("sha", algorithms=["SHA-256"])
     + account("elsewhere", realm="other")
@@ -253,6 +254,16 @@ class UsernameTests:
     def test_name_that_curl_has_percent_encoded_is_decoded(self, server: Server, encoded: str) -> None:
         proof = server.proof(username="jürgen")
         check_entered(server.get(proof.headers(username=f'"{encoded}"')), proof)
+
+    def test_encoded_name_may_be_as_long_as_a_plain_one(self, server: Server) -> None:
+        proof = server.proof(username="ü" * 127)
+        check_entered(server.get(proof.headers(username=f'"{"%C3%BC" * 127}"')), proof)
+
+    @pytest.mark.parametrize("times", [128, 1000])
+    def test_encoded_name_over_the_bound_is_refused(self, md5: Server, times: int) -> None:
+        with recorded_log(md5.api) as events:
+            md5.check_refused(md5.get(md5.proof(username="x").headers(username=f'"{"%C3%BC" * times}"')))
+        assert any("longer than any name" in eventAsText(event) for event in events)
 
     def test_name_with_a_percent_sign_of_its_own_stays(self, server: Server) -> None:
         proof = server.proof(username="100%C3%BC")

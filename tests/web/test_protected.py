@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from postd.web.server.connection import Channel
+from postd.web.server.request import SEGMENTS_MAX
 from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
 
@@ -92,6 +93,17 @@ def check_not_found(answer: Response) -> None:
 
 def check_whole(answer: Response, body: bytes = DIGITS) -> None:
     assert (answer.status, answer.body, answer.header("Content-Range")) == (200, body, None)
+
+
+@pytest.mark.parametrize("first", ["/files", "/post", "/nothing", "/%66iles"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_path_of_too_many_segments_is_not_found(api: InMemoryApi, method: str, first: str) -> None:
+    """Before authentication: no resource is looked for."""
+    assert api.request(method, first + "/a" * SEGMENTS_MAX).status == 404
+
+
+def test_path_of_as_many_segments_as_are_allowed_leads_to_its_resource(api: InMemoryApi) -> None:
+    assert api.request("GET", "/files" + "/a" * (SEGMENTS_MAX - 1)).status == 401
 
 
 class TextPageTests:

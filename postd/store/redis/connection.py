@@ -28,6 +28,9 @@ from postd.reactor import IReactor
 CONNECT_MAX_S = 0.5
 """Timeout of connecting to a server or a sentinel, and of each command that `call` sends."""
 
+EXTENSION_MAX_S = 1.5
+"""How far a deadline is moved in all, and past now at most, where this process has stalled."""
+
 _ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
     # Permanent, until the settings of the server or of postd are changed.
     "NOPERM": StoreRefusedError,
@@ -129,6 +132,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         self.where = where
         self._reactor = reactor
         self.deadlines: deque[float] = deque()
+        self._extendable_until: deque[float] = deque()  # for each of them: from where on it is not moved any more
         self.replies = 0
         self._lost: type[StoreRefusedError | StoreUnavailableError] | None = None
         self.why_lost = ""
@@ -148,6 +152,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         if self._lost is not None:
             raise self._lost(self.why_lost)
         self.deadlines.append(deadline)
+        self._extendable_until.append(deadline + EXTENSION_MAX_S)
         reply: Deferred[Any] = self.execute_command(*command)
         return reply.addErrback(self._translate)
 
@@ -169,9 +174,17 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         """Return whether the next reply has missed its deadline."""
         return bool(self.deadlines) and self.deadlines[0] <= now
 
-    def extend_deadlines(self, seconds: float) -> None:
-        """Move the deadlines of all pending replies."""
-        self.deadlines = deque(deadline + seconds for deadline in self.deadlines)
+    def extend_deadlines(self, seconds: float, now: float) -> None:
+        """Move the deadlines of all pending replies, within bounds.
+
+        None moves further than `EXTENSION_MAX_S` from now, and one that has moved by `EXTENSION_MAX_S` stays: else a
+        process whose turns are all long would never give up a server that is silent.
+        """
+        latest = now + EXTENSION_MAX_S
+        self.deadlines = deque(
+            max(deadline, min(deadline + seconds, latest)) if deadline < until else deadline
+            for deadline, until in zip(self.deadlines, self._extendable_until, strict=True)
+        )
 
     def drop(self, why: str) -> None:
         """Close the connection, and fail all pending and later commands for a reason."""
@@ -187,6 +200,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         self.replies += 1
         if self.deadlines:
             self.deadlines.popleft()
+            self._extendable_until.popleft()
         super().replyReceived(reply)
 
     def dataReceived(self, data: bytes) -> None:

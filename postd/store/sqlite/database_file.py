@@ -11,6 +11,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -299,11 +300,7 @@ class DatabaseFile:
 
     def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
         """Make sure that all is there that the steps make; somebody may have been at it with the sqlite3 shell."""
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
-            for step in steps:
-                model.executescript(step)
-            wanted = set(model.execute(_SELECT_SCHEMA))
-        missing = wanted - set(connection.execute(_SELECT_SCHEMA))
+        missing = _tables_of(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA))
         if missing or connection.execute("SELECT count(*) FROM version").fetchone() != (1,):
             names = ", ".join(sorted(name for _, name, _ in missing)) or "version has no row"
             raise StoreRefusedError(f"{self.path}: its tables are not those of postd ({names})")
@@ -314,6 +311,15 @@ class DatabaseFile:
             raise StoreRefusedError(
                 f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
             )
+
+
+@cache
+def _tables_of(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL of all that the steps make."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        for step in steps:
+            model.executescript(step)
+        return frozenset(model.execute(_SELECT_SCHEMA))
 
 
 def schema_steps() -> list[str]:

@@ -21,6 +21,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
+from werkzeug.exceptions import NotFound
 from zope.interface import implementer
 
 from postd.auth.identity import Authentication, Identity
@@ -34,6 +35,9 @@ from postd.web.responses import Response, StreamedResponse, encode_header, make_
 if TYPE_CHECKING:
     from postd.web.server.connection import Channel
     from postd.web.server.factory import PostdSite
+
+SEGMENTS_MAX = 256
+"""The most segments of a path; what has more is not there (404), and no resource or file is looked for."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _HTTP_1_1 = 1
@@ -159,6 +163,9 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         path = self.path
         if path == b"*":
             self.send(_ALLOWED_SOMEWHERE)
+            return
+        if path.count(b"/") > SEGMENTS_MAX:
+            self.fail(NotFound())
             return
         self.prepath = []
         segments = path[1:].split(b"/")

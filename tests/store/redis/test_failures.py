@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.task import LoopingCall
 
 from postd.errors import (
     ChangesGoneError,
@@ -24,8 +25,9 @@ from postd.errors import (
 )
 from postd.store.interface import Reservation, Store
 from postd.store.redis.connecting import connect
-from postd.store.redis.connection import RedisReplyError
+from postd.store.redis.connection import EXTENSION_MAX_S, RedisReplyError
 from postd.store.redis.database import STEP
+from postd.store.redis.reconnecting import DEADLINE_S
 from postd.store.redis.scripts import KEYS, load_script
 from postd.store.redis.url import Host, RedisAddress
 from tests.redis_server import Proxy, RedisServer, free_port
@@ -140,6 +142,22 @@ async def test_stall_of_our_own_process_costs_no_connection(server: RedisServer,
         reactor.callLater(0.5, server.thaw)
         await asking
         assert log.lines("trying again") == []
+
+
+@ensureDeferred
+async def test_silent_server_is_given_up_in_time_where_each_turn_of_the_reactor_is_long(server: RedisServer) -> None:
+    async with connected(server.url) as store:
+        server.freeze()
+        busy = LoopingCall(time.sleep, 0.6)
+        turning = busy.start(0.61)
+        began = time.monotonic()
+        try:
+            assert isinstance(await error_of(store.list_posts(limit=9)), StoreUnavailableError)
+            assert time.monotonic() - began < DEADLINE_S + EXTENSION_MAX_S + 2.5  # some turns
+        finally:
+            busy.stop()
+            await turning
+            server.thaw()
 
 
 @ensureDeferred

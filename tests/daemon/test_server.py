@@ -1,0 +1,30 @@
+"""One server process and its reloads, on a reactor that does not run."""
+
+import gc
+import weakref
+from pathlib import Path
+from typing import cast
+
+from twisted.internet.testing import MemoryReactorClock
+
+from postd.daemon.lifecycle import StartCallbacks
+from postd.daemon.server import Server, ServerParts
+from postd.reactor import IReactor
+from postd.settings.loading import load_settings
+
+
+def test_reload_frees_the_replaced_resource_tree(tmp_path: Path) -> None:
+    reactor = cast(IReactor, MemoryReactorClock())
+    loaded = load_settings(None, {}, tmp_path)
+    parts = ServerParts(loaded, reactor=reactor)
+    started = StartCallbacks(accepting=lambda: None, ready=lambda: None, failed=lambda _: None)
+    service = Server(parts, [], callbacks=started, reactor=reactor)
+    parts.authentication.start()
+    replaced = [weakref.ref(parts.site.resource), weakref.ref(parts.authentication)]
+    gc.disable()
+    try:
+        service.reload(loaded)
+        assert [one() for one in replaced] == [None, None]
+    finally:
+        gc.enable()
+        parts.authentication.stop()
