@@ -44,8 +44,8 @@ def as_json(event: dict[str, Any]) -> dict[str, Any]:
     assert line is not None
     assert line.endswith("\n")
     assert len(line.splitlines()) == 1
-    told: dict[str, Any] = json.loads(line)
-    return told
+    members: dict[str, Any] = json.loads(line)
+    return members
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -70,8 +70,8 @@ def test_control_characters_and_line_feeds_are_escaped() -> None:
     name = 'x\n127.0.0.1 - - "GET /"\r2026 [a] b\x1b[2J\x85\u2028\x00\x9b\udcff'
     line = format_text(logged("refused: {name}", name=name))
     assert line is not None
-    told = line.partition("refused: ")[2]
-    assert told == 'x\n\t127.0.0.1 - - "GET /"\\r2026 [a] b\\x1b[2J\\x85\\u2028\\x00\\x9b\\udcff\n'
+    escaped = line.partition("refused: ")[2]
+    assert escaped == 'x\n\t127.0.0.1 - - "GET /"\\r2026 [a] b\\x1b[2J\\x85\\u2028\\x00\\x9b\\udcff\n'
 
 
 def test_traceback_is_indented() -> None:
@@ -101,23 +101,23 @@ def test_json_text_is_unchanged_except_for_surrogates() -> None:
 
 
 def test_json_text_of_a_failure_ends_with_the_traceback() -> None:
-    told = as_json(failed(ValueError("one\ntwo")))
-    assert told["level"] == "critical"
-    assert told["text"].startswith("it failed\nTraceback (most recent call last):\n")
-    assert told["text"].rstrip().endswith("ValueError: one\ntwo")
+    members = as_json(failed(ValueError("one\ntwo")))
+    assert members["level"] == "critical"
+    assert members["text"].startswith("it failed\nTraceback (most recent call last):\n")
+    assert members["text"].rstrip().endswith("ValueError: one\ntwo")
 
 
 def test_json_line_of_a_worker_has_its_number() -> None:
     event = logged("worker {worker}: {relayed}", worker=2, relayed="{it} failed\nTraceback")
-    told = as_json(event)
-    assert (told["worker"], told["text"]) == (2, "{it} failed\nTraceback")
+    members = as_json(event)
+    assert (members["worker"], members["text"]) == (2, "{it} failed\nTraceback")
     assert str(format_text(event)).endswith("worker 2: {it} failed\n\tTraceback\n")
 
 
 def test_json_line_of_a_legacy_event_has_its_system() -> None:
     with capturedLogs() as events:
         legacy.msg("(TCP Port 80 Closed)")
-        legacy.msg("told", system="HTTP")
+        legacy.msg("text", system="HTTP")
     first, second = (as_json(event) for event in events)
     assert (first["logger"], first["level"], first["text"]) == ("log_legacy", "info", "(TCP Port 80 Closed)")
     assert second["logger"] == "HTTP"
@@ -165,8 +165,8 @@ def test_long_access_line_is_cut(unit: str, before: str) -> None:
     short, long, last = str(format_json(logged("", ACCESS_NAMESPACE, lines=lines))).splitlines()
     assert (short, last) == ('{"a":"b"}', '{"c":"d"}')
     check_cut(long)
-    told = json.loads(long)
-    assert (told["user"], told["ms"]) == (before, 0.5)
+    members = json.loads(long)
+    assert (members["user"], members["ms"]) == (before, 0.5)
 
 
 def check_cut(line: str) -> None:
@@ -186,10 +186,10 @@ def test_line_within_the_bound_is_whole() -> None:
 
 
 def test_cut_json_line_keeps_the_end_of_the_traceback() -> None:
-    told = as_json(failed(ValueError("x" * LINE_MAX_BYTES + "the cause")))
-    assert told["text"].startswith("it failed\nTraceback")
-    assert " ... " in told["text"]
-    assert told["text"].rstrip().endswith("the cause")
+    members = as_json(failed(ValueError("x" * LINE_MAX_BYTES + "the cause")))
+    assert members["text"].startswith("it failed\nTraceback")
+    assert " ... " in members["text"]
+    assert members["text"].rstrip().endswith("the cause")
 
 
 def test_file_is_appended_to(tmp_path: Path) -> None:
@@ -284,14 +284,14 @@ def test_full_disk_is_reported_once_and_the_gap_is_logged(
         access(file, "two is cut")
         for _ in range(5):
             access(file, "a\nb")
-    told = stderr.getvalue()
-    assert told == f"postd: log file {path} cannot be written: File too large; log lines are lost\n"
+    warning = stderr.getvalue()
+    assert warning == f"postd: log file {path} cannot be written: File too large; log lines are lost\n"
     access(file, "three")
     access(file, "four")
     one, two, gap, three, four = path.read_text().splitlines()
     assert (one, two, three, four) == ("one", "two", "three", "four")
     assert "11 lines are missing here, or parts of them: File too large" in gap
-    assert stderr.getvalue() == told
+    assert stderr.getvalue() == warning
 
 
 def test_full_disk_causes_no_log_event(capfd: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ class Exchange(Struct):
 
 
 class DigestClient(Protocol):
-    """A session of a client that has a name and a password, and is told nothing else."""
+    """A session of a client that is given a name and a password only."""
 
     def request(self, method: str, url: str, body: Any = None) -> list[Exchange]:
         """Make a request; return all the exchanges that it took. A body is sent as JSON."""

@@ -1,4 +1,4 @@
-"""A real `twistd postd` process, forked from one that has its imports behind it where nothing else is asked for."""
+"""A real `twistd postd` process, by default forked from one that has done its imports."""
 
 import os
 import re
@@ -23,7 +23,7 @@ START_MAX_S = STOP_MAX_S = PATIENCE_S
 
 
 class Daemon:
-    """`twistd -n postd`, on a free port unless told otherwise; ends with the `with` block.
+    """`twistd -n postd`, by default on a free port; ends with the `with` block.
 
     `through` is what is to run its script, such as a shell that sets limits: words before the command. `pass_fds` are
     descriptors that it inherits.
@@ -76,7 +76,7 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        """Where it says that it listens: the first address of the last `postd ready`, without a slash at its end."""
+        """The first address of the last `postd ready` line, without its final slash."""
         ready = re.findall(r"postd ready: (\S+?)/?[,;]", self.log)
         url: str = ready[-1]
         return url
@@ -87,11 +87,11 @@ class Daemon:
 
     @property
     def workers(self) -> dict[int, int]:
-        """The process ids of its workers, by their numbers."""
+        """The process ids of its workers, by number."""
         return find_workers(self.process.pid)
 
     def wait_for(self, words: str, times: int = 1) -> None:
-        """Wait until the log says something, so often."""
+        """Wait until the log contains a text the given number of times."""
         deadline = time.monotonic() + START_MAX_S
         while self.log.count(words) < times:
             assert self.process.poll() is None, self.log
@@ -99,7 +99,7 @@ class Daemon:
             time.sleep(0.02)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C in its terminal: all its processes are told."""
+        """Press Ctrl-C in its terminal, which signals all its processes."""
         os.killpg(self.process.pid, signal.SIGINT)
 
     def kill(self) -> None:
@@ -107,7 +107,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self) -> int:
-        """End it as an operator would; return its exit status."""
+        """Stop it with SIGTERM; return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -118,7 +118,7 @@ class Daemon:
 
 
 def find_workers(pid: int) -> dict[int, int]:
-    """Return the process ids of the workers of a process, by their numbers."""
+    """Return the process ids of the workers of a process, by number."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
@@ -128,7 +128,7 @@ def find_workers(pid: int) -> dict[int, int]:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether there is such a process, and it has not ended without anybody having asked for its status."""
+    """Return whether a process exists and is no zombie."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -137,7 +137,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(*pids: int) -> None:
-    """Wait until processes have ended that need not be ours."""
+    """Wait for the end of processes, which need not be children."""
     deadline = time.monotonic() + STOP_MAX_S
     while any(map(is_running, pids)):
         assert time.monotonic() < deadline
@@ -145,7 +145,7 @@ def wait_for_end(*pids: int) -> None:
 
 
 def refuse_here(folder: Path, *options: str) -> str:
-    """Return the line that a start ends with which is refused: in this process, in a tenth of the time."""
+    """Return the line that a failing start exits with; it runs in this process, in a tenth of the time."""
     parsed = Options()
     with chdir(folder), pytest.raises(SystemExit) as ended:
         parsed.parseOptions(options)

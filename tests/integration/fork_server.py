@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 ENTRIES = {"twistd": "twisted.scripts.twistd:run", "postd": "postd.cli.main:main"}
-"""What each script calls."""
+"""The function that each script calls."""
 
 LIBRARIES = """
 twisted.scripts.twistd twisted.internet.epollreactor twisted.internet.ssl twisted.trial.itrial
@@ -32,7 +32,7 @@ _MESSAGE_MAX_BYTES = 1 << 20
 
 
 def main() -> None:
-    """Serve the client at the other end of standard input until it has gone; in a process made for it, run that."""
+    """Serve the client at the other end of standard input until it disconnects; in a forked child, run its script."""
     for name in LIBRARIES.split():
         import_module(name)
     assert "twisted.internet.reactor" not in sys.modules
@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def serve(control: socket.socket) -> str | None:
-    """Fork whenever that is asked for; return in the child which script it is, and None in the end."""
-    answering: dict[int, int] = {}  # by process ids, the descriptors of those who want to know how they end
+    """Fork at each request; return the name of the script in the child, and None at the end."""
+    answering: dict[int, int] = {}  # by process id, the descriptor that receives the exit status
 
     def reap(*_: object) -> None:
         while answering:
@@ -77,12 +77,12 @@ def serve(control: socket.socket) -> str | None:
 
 
 def _tell(descriptor: int, number: int) -> None:
-    with suppress(OSError):  # nobody wants to know
+    with suppress(OSError):  # the client has gone
         os.write(descriptor, b"%d" % number)
 
 
 def _become(wanted: dict[str, Any], streams: list[int]) -> str:
-    """Make this process the one that is wanted; return the name of its script."""
+    """Set up this process as requested; return the name of its script."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -68,7 +68,7 @@ def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 class Process:
-    """One of its processes; what is here is as with `subprocess.Popen`."""
+    """A forked process, with the interface of `subprocess.Popen`."""
 
     def __init__(self, command: Sequence[str], answers: socket.socket) -> None:
         self.args = command

@@ -18,7 +18,7 @@ from tests.integration.forking import run
 POSTD = str(Path(sys.executable).parent / "postd")
 HASHES: Mapping[str, Any] = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
 TAKEN_UP_MAX_S = 2.0
-"""How soon a changed user file is in force (contract 4.1)."""
+"""How soon a changed user file is in force (reference: User file)."""
 
 
 def run_postd_user(file: Path, command: str, name: str, password: str | None = None) -> str:
@@ -30,7 +30,7 @@ def run_postd_user(file: Path, command: str, name: str, password: str | None = N
 
 
 def sign_in(daemon: Daemon, name: str, password: str) -> httpx.Response:
-    """Send the form, as a browser does, and do not follow where it leads."""
+    """Send the form as a browser does, without following the redirect."""
     return httpx.post(f"{daemon.url}/login", data={"username": name, "password": password}, timeout=PATIENCE_S)
 
 
@@ -40,11 +40,11 @@ def see_home(daemon: Daemon, session: str) -> httpx.Response:
 
 @contextmanager
 def taken_up(daemon: Daemon, words: str) -> Iterator[None]:
-    """Change the user file in the block; this waits until the log has told of it once more, and not too long."""
-    told = daemon.log.count(words)
+    """Change the user file in the block, then wait until the log has the words once more, within the time limit."""
+    before = daemon.log.count(words)
     yield
     changed = time.monotonic()
-    while daemon.log.count(words) == told:
+    while daemon.log.count(words) == before:
         assert daemon.process.poll() is None, daemon.log
         assert time.monotonic() < changed + TAKEN_UP_MAX_S, daemon.log
         time.sleep(0.02)
@@ -73,14 +73,14 @@ def _hash(algorithm: str, text: str) -> str:
 
 
 def check_info(field: str, credentials: str, password: str) -> None:
-    """Check an `Authentication-Info` to the letter: it proves that the server knows the password, too."""
+    """Check an `Authentication-Info` exactly: it proves that the server knows the password, too."""
     sent = decode_parameters(credentials)
     rspauth = compute(sent, password, "")
     assert field == f'qop=auth, rspauth="{rspauth}", cnonce="{sent["cnonce"]}", nc={sent["nc"]}'
 
 
 class DigestUser:
-    """Somebody who counts for themselves: any count with any nonce, in any order."""
+    """A Digest client that sends any count with any nonce, in any order."""
 
     def __init__(self, name: str, password: str, *, algorithm: str = "MD5", path: str = "/digest") -> None:
         self.name = name
@@ -89,7 +89,7 @@ class DigestUser:
         self.path = path
 
     def nonce(self, daemon: Daemon) -> str:
-        """Have a new one issued."""
+        """Return a new nonce."""
         challenge = httpx.get(f"{daemon.url}{self.path}").headers.get_list("WWW-Authenticate")[0]
         return decode_parameters(challenge)["nonce"]
 
@@ -116,5 +116,5 @@ class DigestUser:
 
 
 def is_stale(answer: httpx.Response) -> bool:
-    """Whether a client is asked to come again with a new nonce, and with the password that it has."""
+    """Return whether a response asks for a retry with a new nonce (`stale=true`)."""
     return answer.status_code == 401 and "stale=true" in answer.headers["WWW-Authenticate"]

@@ -1,4 +1,4 @@
-"""Clients that send or read as they please: byte by byte, in crowds, or not at all. They note how they are treated."""
+"""Clients that send or read byte by byte, in crowds, or not at all, and record how their connections end."""
 
 import os
 import re
@@ -23,7 +23,7 @@ GIVE_UP_S = PATIENCE_S
 
 GET = b"GET /post/1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROXY = b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\n"
-"""What HAProxy tells of the connection that it passes on."""
+"""The PROXY header of a connection."""
 
 
 class Addresses(Struct):
@@ -44,7 +44,7 @@ class Addresses(Struct):
 
         Args:
             kind: tcp, ssl, haproxy or unix; "raw ssl" and "raw haproxy" leave it to the caller to make them so.
-            receive_bytes: how much the client's end takes before somebody reads it; 0 for what is usual.
+            receive_bytes: the receive buffer of the client; 0 for the default.
         """
         last = kind.rpartition(" ")[2]
         client = socket.socket(socket.AF_UNIX if last == "unix" else socket.AF_INET)
@@ -57,7 +57,7 @@ class Addresses(Struct):
                 client.sendall(PROXY)
             elif kind == "ssl":
                 context = ssl.create_default_context(cafile=self.trusted)
-                # An end that TLS was not told of is a different one.
+                # TLS without close_notify ends otherwise.
                 return context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
         except BaseException:
             client.close()
@@ -74,14 +74,14 @@ def endpoints(certificate: tuple[Path, Path]) -> str:
 
 
 def addresses_of(daemon: Daemon, trusted: Path | None = None) -> Addresses:
-    """Return where a daemon listens that has some of `endpoints`, or only the first one."""
+    """Return the addresses of a daemon that has some of `endpoints`, or only the first one."""
     (ready,) = re.findall(r"postd ready: (.*?);", daemon.log)
     ports = [int(port) for port in re.findall(r"https?://127\.0\.0\.1:([0-9]+)/", ready)]
     return Addresses(daemon.folder, dict(zip(("tcp", "ssl", "haproxy"), ports, strict=False)), trusted)
 
 
 class Ending(Struct):
-    """How a connection has ended.
+    """The end of a connection.
 
     Args:
         received: all that came.
@@ -99,7 +99,7 @@ class Ending(Struct):
 
 
 def has_more(client: socket.socket, within_s: float) -> bool:
-    """Tell whether there is something to read, the end included, or will be."""
+    """Return whether there is input to read within a time, the end included."""
     if isinstance(client, ssl.SSLSocket) and client.pending():
         return True
     poll = select.poll()  # select() has no use for the thousandth descriptor
@@ -108,7 +108,7 @@ def has_more(client: socket.socket, within_s: float) -> bool:
 
 
 def read_to_end(client: socket.socket, began: float) -> Ending:
-    """Read until the server closes the connection. `began` is what the time is counted from."""
+    """Read until the server closes the connection; the time counts from `began`."""
     received, reset = b"", False
     try:
         while data := client.recv(65536):
@@ -119,17 +119,17 @@ def read_to_end(client: socket.socket, began: float) -> Ending:
 
 
 def trickle(client: socket.socket, data: bytes, every_s: float) -> None:
-    """Send a byte, and the next one after so many seconds, until all is sent or something comes back."""
+    """Send one byte each `every_s` seconds until all is sent or a response arrives."""
     began = time.monotonic()
     for place in range(min(len(data), int(GIVE_UP_S / every_s))):
-        with suppress(OSError):  # reading tells
+        with suppress(OSError):  # reading shows how it ended
             client.sendall(data[place : place + 1])
         if has_more(client, max(0, began + (place + 1) * every_s - time.monotonic())):
             return
 
 
 def read_response(client: socket.socket) -> bytes:
-    """Read one answer whose length is told, as far as the server sends it."""
+    """Read one response with a Content-Length, as far as the server sends it."""
     received = b""
     while True:
         head, end, body = received.partition(b"\r\n\r\n")
@@ -143,7 +143,7 @@ def read_response(client: socket.socket) -> bytes:
 
 
 def get(client: socket.socket) -> bool:
-    """Ask for a post over a connection; tell whether it was given. False: the connection is none any more."""
+    """Request a post over a connection; return whether it was received, false if the connection has ended."""
     try:
         client.sendall(GET)
         return read_response(client).startswith(b"HTTP/1.1 200 ")
@@ -152,7 +152,7 @@ def get(client: socket.socket) -> bool:
 
 
 def is_let_in(addresses: Addresses, kind: str = "tcp") -> socket.socket | None:
-    """Connect, and return the connection if a request is answered on it, None if it is closed without one."""
+    """Connect; return the connection if a request is answered on it, None if it is closed without a response."""
     try:
         client = addresses.connect(kind)
     except (ConnectionError, ssl.SSLError):
@@ -164,7 +164,7 @@ def is_let_in(addresses: Addresses, kind: str = "tcp") -> socket.socket | None:
 
 
 def is_turned_away(addresses: Addresses, kind: str) -> bool:
-    """Connect, say nothing, and tell whether the connection is closed without a word."""
+    """Connect, send nothing, and return whether the connection is closed without a response."""
     try:
         with addresses.connect(f"raw {kind}") as client:
             return read_to_end(client, 0).received == b""
@@ -173,9 +173,9 @@ def is_turned_away(addresses: Addresses, kind: str) -> bool:
 
 
 def wait_for_cut(client: socket.socket, began: float) -> Ending:
-    """Wait, without reading anything, until the connection is cut off; then read what is left of it."""
+    """Wait without reading until the connection is aborted; then read what is left."""
     poll = select.poll()
-    poll.register(client, 0)  # errors and hang-ups are told all the same
+    poll.register(client, 0)  # errors and hang-ups are always reported
     if not poll.poll(GIVE_UP_S * 1000):
         raise TimeoutError("it is still there")
     after_s = time.monotonic() - began
@@ -185,12 +185,12 @@ def wait_for_cut(client: socket.socket, began: float) -> Ending:
 
 
 def flood(client: socket.socket, data: bytes, *, enough_s: float = 0.5) -> None:
-    """Send without reading, until the server has taken all, or nothing for so long."""
+    """Send without reading until the server has taken all, or nothing for `enough_s` seconds."""
     poll = select.poll()
     poll.register(client, select.POLLOUT)
     client.settimeout(0)
     left = memoryview(data)
-    with suppress(ConnectionError, ssl.SSLEOFError):  # reading tells
+    with suppress(ConnectionError, ssl.SSLEOFError):  # reading shows how it ended
         while left and poll.poll(enough_s * 1000):
             with suppress(BlockingIOError, ssl.SSLWantWriteError):
                 left = left[client.send(left) :]
@@ -198,7 +198,7 @@ def flood(client: socket.socket, data: bytes, *, enough_s: float = 0.5) -> None:
 
 
 class Crowd:
-    """Many connections, each of which sends a byte from time to time.
+    """Many connections, each of which sends a byte at intervals.
 
     Args:
         clients: the connections; they are closed at the end.
@@ -212,7 +212,7 @@ class Crowd:
         self._every_s = every_s
 
     def run(self) -> list[Ending]:
-        """Return how each of them ended, in the order in which they did; those that did not are missing."""
+        """Return the ends of the connections, in their order; those that did not end are missing."""
         began = time.monotonic()
         received = dict.fromkeys(self._clients, b"")
         endings: list[Ending] = []
@@ -224,7 +224,7 @@ class Crowd:
             while selector.get_map() and time.monotonic() < began + GIVE_UP_S:
                 if sent < len(self._data) and time.monotonic() >= began + sent * self._every_s:
                     for key in selector.get_map().values():
-                        with suppress(OSError):  # reading tells
+                        with suppress(OSError):  # reading shows how it ended
                             key.data.send(self._data[sent : sent + 1])
                     sent += 1
                 for key, _ in selector.select(0.05):
@@ -241,7 +241,7 @@ class Crowd:
 
 
 class Latencies(Struct):
-    """How long requests took that others made, in seconds."""
+    """Durations of the requests of another client, in seconds."""
 
     all_s: list[float]
 
@@ -255,7 +255,7 @@ class Latencies(Struct):
 
 
 def measure(addresses: Addresses, *, for_s: float, every_s: float = 0.005) -> Latencies:
-    """Be a client like others, one request after the other, and note how long each takes."""
+    """Make one request after another, as an ordinary client, and measure each."""
     taken: list[float] = []
     end = time.monotonic() + for_s
     with addresses.connect() as client:
@@ -268,7 +268,7 @@ def measure(addresses: Addresses, *, for_s: float, every_s: float = 0.005) -> La
 
 @contextmanager
 def room_for_descriptors(count: int) -> Iterator[None]:
-    """Let this process have so many descriptors; where its soft limit is 1,024, a crowd would not get in."""
+    """Raise the descriptor limit of this process for a crowd; its soft limit may be 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
     try:
@@ -279,7 +279,7 @@ def room_for_descriptors(count: int) -> Iterator[None]:
 
 @contextmanager
 def closing_all(clients: Collection[socket.socket]) -> Iterator[None]:
-    """Close all that are in a collection by the end."""
+    """Close all connections that are in a collection at the end."""
     try:
         yield
     finally:
@@ -288,11 +288,11 @@ def closing_all(clients: Collection[socket.socket]) -> Iterator[None]:
 
 
 def memory_kib(pid: int, what: str) -> int:
-    """Return the memory of a process: `VmRSS`, what it holds now, or `VmHWM`, what it has held at the most."""
+    """Return the memory of a process: `VmRSS`, the current one, or `VmHWM`, the peak."""
     return int(Path(f"/proc/{pid}/status").read_text().partition(f"{what}:")[2].split()[0])
 
 
 def cpu_s(pid: int) -> float:
-    """Return the seconds of a processor that a process has used."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -26,7 +26,7 @@ from tests.issuer import ABSENT, INTROSPECTION, JWKS, Issuer, Key, Reply
 AUDIENCE = "https://posts.example"
 METADATA = "/.well-known/oauth-protected-resource"
 HIDDEN = "hidden-51c0ae"
-"""Stands in a claim of good tokens; no log is to have it."""
+"""In a claim of valid tokens; must not be in a log."""
 
 JSON = ("Content-Type", "application/json")
 BODY = b'{"post": "x"}'
@@ -121,7 +121,7 @@ def basic(user: str, password: str) -> str:
 
 
 def check_log(log: str, *secrets: str) -> None:
-    """Check a log: no secret is in it, and nothing has gone wrong that nobody had foreseen."""
+    """Check that a log has no secret and no unexpected error."""
     assert [secret for secret in secrets if secret in log] == []
     assert "Traceback" not in log
     assert "Unhandled" not in log
@@ -131,7 +131,7 @@ def check_log(log: str, *secrets: str) -> None:
 
 
 def secret_parts(tokens: list[bytes]) -> list[str]:
-    """Return what of tokens is not to be in a log, in none of their parts."""
+    """Return the parts of tokens that must not be in a log."""
     parts = {part.decode("latin-1") for token in tokens for part in token.split(b".")}
     return [part for part in parts if len(part) > 16]
 
@@ -211,14 +211,14 @@ def main(served: Served) -> Issuer:
 
 
 def token_of(issuer: Issuer, **claims: Any) -> str:
-    """Return a token that lets its owner read and write at the main issuer."""
+    """Return a token of the main issuer for reading and writing."""
     return issuer.token(**{"scope": SCOPE, "hidden": HIDDEN, **claims})
 
 
 def challenge(wire: Wire, **parameters: str) -> str:
-    """Return a challenge as it should be."""
-    told = {"realm": "postd", **parameters, "resource_metadata": f"{wire.origin}{METADATA}"}
-    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in told.items())
+    """Return the expected challenge."""
+    expected = {"realm": "postd", **parameters, "resource_metadata": f"{wire.origin}{METADATA}"}
+    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in expected.items())
 
 
 def invalid(wire: Wire, *, expired: bool = False) -> str:
@@ -231,7 +231,7 @@ def insufficient(wire: Wire, scope: str) -> str:
 
 
 def check_problem(answer: Response, status: int, challenges: list[str] | None) -> None:
-    """Check an error of the API, with its challenges, to the letter."""
+    """Check an error of the API with its challenges exactly."""
     assert answer.status == status
     assert answer.headers.get("www-authenticate") == challenges
     assert answer.header("content-type") == "application/problem+json"
@@ -251,7 +251,7 @@ def check_answer_to(forgery: Forgery, answer: Response, wire: Wire) -> None:
 
 
 def test_forged_tokens_are_refused(main: Issuer, wire: Wire) -> None:
-    """Neither to read nor to write; each is answered in the same way, and none makes the server ask for a URL in it."""
+    """For reading and for writing, all with the same response; the server requests no URL that a token names."""
     forgeries = make_forgeries(main)
     assert len(forgeries) > 300
     wrong: dict[str, str] = {}
@@ -305,7 +305,7 @@ def test_unusual_valid_tokens_are_accepted(main: Issuer, wire: Wire) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "BREW"])
 def test_request_without_credentials_is_challenged(wire: Wire, method: str) -> None:
-    """The challenge says no more than whom to ask (RFC 6750 §3.1, RFC 9728 §5.1)."""
+    """The challenge has only the URL of the metadata (RFC 6750 §3.1, RFC 9728 §5.1)."""
     check_problem(wire.ask(method, "/post"), 401, [challenge(wire)])
     page = wire.ask(method, "/token")
     assert (page.status, page.headers["www-authenticate"]) == (401, [challenge(wire)])
@@ -319,7 +319,7 @@ def test_unknown_scheme_is_treated_as_no_credentials(wire: Wire, authorization: 
 
 
 def test_challenges_are_digest_bearer_basic(main: Issuer, wire: Wire) -> None:
-    """Digest, Bearer, Basic, whatever the rule's order; what is wrong with a token is told in the line of Bearer."""
+    """In any order of the rule; the error of a token is in the line of Bearer."""
     for credentials, line in (
         ((), challenge(wire)),
         ((bearer("x"),), invalid(wire)),
@@ -335,7 +335,7 @@ def test_challenges_are_digest_bearer_basic(main: Issuer, wire: Wire) -> None:
 
 
 def test_each_scheme_of_a_rule_is_accepted(main: Issuer, wire: Wire, served: Served) -> None:
-    """The page shows the name alone, whoever has given it."""
+    """The page shows the bare name in each scheme."""
     assert wire.get("/all", token_of(main)).body == b"Success: alice\n"
     assert wire.ask("GET", "/all", basic("alice", PASSWORD)).body == b"Success: alice\n"
     digest = httpx.DigestAuth("alice", PASSWORD)
@@ -426,7 +426,7 @@ def test_scope_matches_whole_words(main: Issuer, wire: Wire, scope: Any) -> None
 
 
 def test_scopes_are_read_from_other_claims(served: Served, wire: Wire) -> None:
-    """Entra's tokens of applications have `roles`; what stands in `scope` does not count then."""
+    """Entra's tokens of applications have `roles`; `scope` is ignored then."""
     entra = served.others[ENTRA]
     assert wire.get("/post", entra.token(roles=["Posts.Read", "x"])).status == 200
     check_problem(wire.post(entra.token(roles=["Posts.Read"])), 403, [insufficient(wire, "Posts.Write")])
@@ -437,7 +437,7 @@ def test_scopes_are_read_from_other_claims(served: Served, wire: Wire) -> None:
 
 
 def test_page_users_are_compared_by_issuer_and_name(served: Served, wire: Wire) -> None:
-    """An owner is known by issuer and name: whoever has the same name elsewhere is somebody else."""
+    """The same name at another issuer is another owner."""
     main, strict = served.main, served.others[STRICT]
     for path, owner, status in (
         ("/alice", main.token(scope=SCOPE), 200),
@@ -462,7 +462,7 @@ def test_account_is_not_the_owner_of_a_token(wire: Wire) -> None:
 
 @pytest.mark.parametrize("owner", ["carol", "Jürgen 世界 🙂", 'eve" 200 "-', "a#b", "%0a%22"])
 def test_page_and_access_log_show_the_owner(served: Served, wire: Wire, owner: str) -> None:
-    """The page has the name to the letter, the log in a form that cannot be mistaken for anything else."""
+    """The page has the exact name, the log an unambiguous form of it."""
     path = f"/token?after={zlib.crc32(owner.encode())}"
     assert wire.get(path, token_of(served.main, sub=owner)).body == f"Success: {owner}\n".encode()
     served.daemon.wait_for(f'"GET {path} ')
@@ -556,11 +556,11 @@ def test_required_claims_replace_an_audience(served: Served, wire: Wire, changes
     assert wire.get("/post", cognito.token(**{**whole, **changes})).status == status
 
 
-# The document that says whom to ask (RFC 9728)
+# Resource metadata (RFC 9728)
 
 
 def test_resource_metadata_lists_issuers_and_scopes(served: Served, wire: Wire) -> None:
-    """It is for everybody, whatever credentials are sent along."""
+    """It is public, and ignores credentials."""
     issuers = [served.main, *(served.others[name] for name in (STRICT, PLAIN, COGNITO, ENTRA))]
     for credentials in ((), (bearer("x"),), (basic("alice", "wrong"),)):
         answer = wire.ask("GET", METADATA, *credentials)
@@ -592,8 +592,8 @@ def test_metadata_url_has_the_scheme_of_a_trusted_proxy(wire: Wire) -> None:
     https = wire.origin.replace("http:", "https:")
     headers = (("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "192.0.2.1"))
     assert json.loads(wire.ask("GET", METADATA, headers=headers).body)["resource"] == https
-    told = wire.ask("GET", "/post", headers=headers).headers["www-authenticate"]
-    assert told == [challenge(wire).replace(wire.origin, https)]
+    challenges = wire.ask("GET", "/post", headers=headers).headers["www-authenticate"]
+    assert challenges == [challenge(wire).replace(wire.origin, https)]
 
 
 @pytest.mark.parametrize(
@@ -608,8 +608,8 @@ def test_invalid_host_is_not_reflected(wire: Wire, host: str) -> None:
 
 
 def test_valid_host_is_in_the_metadata_url(wire: Wire) -> None:
-    told = wire.ask("GET", "/post", host="Posts.Example:8443").headers["www-authenticate"]
-    assert told == [f'Bearer realm="postd", resource_metadata="http://posts.example:8443{METADATA}"']
+    challenges = wire.ask("GET", "/post", host="Posts.Example:8443").headers["www-authenticate"]
+    assert challenges == [f'Bearer realm="postd", resource_metadata="http://posts.example:8443{METADATA}"']
     document = json.loads(wire.ask("GET", METADATA, host="Posts.Example:8443").body)
     assert document["resource"] == "http://posts.example:8443"
 
@@ -619,10 +619,10 @@ def test_public_url_overrides_host(tmp_path: Path) -> None:
         settings = f'public_url = "https://posts.example"\napi.read = ["bearer"]\n{bearer_table(issuer)}'
         with serve(tmp_path, settings) as daemon, Wire(daemon) as wire:
             document = json.loads(wire.ask("GET", METADATA).body)
-            told = wire.ask("GET", "/post").headers["www-authenticate"]
+            challenges = wire.ask("GET", "/post").headers["www-authenticate"]
     assert document["resource"] == "https://posts.example"
     assert document.get("scopes_supported", []) == []
-    assert told == [f'Bearer realm="postd", resource_metadata="https://posts.example{METADATA}"']
+    assert challenges == [f'Bearer realm="postd", resource_metadata="https://posts.example{METADATA}"']
 
 
 def test_token_without_configured_issuer_is_refused(main: Issuer, tmp_path: Path) -> None:
@@ -644,7 +644,7 @@ ACTIVE = {"sub": "alice", "aud": AUDIENCE, "scope": SCOPE, "hidden": HIDDEN}
 
 @pytest.fixture(scope="module")
 def opaque(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that asks its first issuer about opaque tokens, and a second issuer that it knows only by its keys."""
+    """A server that introspects opaque tokens at its first issuer, and only has the keys of its second."""
     folder = tmp_path_factory.mktemp("opaque")
     (folder / "secret").write_text(f"{CLIENT_SECRET}\n")
     with Issuer(AUDIENCE, Key.make("ES256")) as main, Issuer(AUDIENCE, Key.make("ES256")) as plain:
@@ -661,9 +661,9 @@ def opaque(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         with serve(folder, settings + table + bearer_table(plain)) as daemon, Wire(daemon) as wire:
             yield Served(daemon, wire, main, {PLAIN: plain})
         check_log(daemon.log, HIDDEN, CLIENT_SECRET, *secret_parts(wire.sent))
-        # The secret is for the one who is asked about tokens, and for nobody else.
-        told = [asked for issuer in (main, plain) for asked in issuer.asked if "authorization" in asked.headers]
-        assert {asked.path for asked in told} == {INTROSPECTION}
+        # The client secret is sent to the introspection endpoint only.
+        requests = [asked for issuer in (main, plain) for asked in issuer.asked if "authorization" in asked.headers]
+        assert {asked.path for asked in requests} == {INTROSPECTION}
         assert plain.count(INTROSPECTION) == 0
 
 
@@ -730,7 +730,7 @@ def test_refusal_of_an_opaque_token_is_cached(opaque: Served) -> None:
 
 @contextmanager
 def answering(issuer: Issuer, reply: Reply) -> Iterator[None]:
-    """Let introspection answer something else."""
+    """Replace the response of the introspection endpoint."""
     issuer.replies[INTROSPECTION] = reply
     yield
     del issuer.replies[INTROSPECTION]
@@ -756,7 +756,7 @@ def answering(issuer: Issuer, reply: Reply) -> Iterator[None]:
     ],
 )
 def test_failed_introspection_is_503(opaque: Served, name: str, reply: Reply) -> None:
-    """503 without a challenge: a client would drop a good token. It is asked again next time."""
+    """Without a challenge, on which a client would drop a valid token; the next request tries again."""
     token = opaque_token(f"failed-{name}")
     with answering(opaque.main, reply):
         answer = opaque.wire.get("/post", token)
@@ -767,7 +767,7 @@ def test_failed_introspection_is_503(opaque: Served, name: str, reply: Reply) ->
 
 
 def test_redirect_of_the_introspection_endpoint_is_not_followed(opaque: Served) -> None:
-    """A redirect would take the token, and our secret, elsewhere (the server's end has a look at who was asked)."""
+    """A redirect would send the token and the client secret elsewhere; the fixture checks all requests at its end."""
     elsewhere = opaque.others[PLAIN]
     for status in (301, 302, 303, 307, 308):
         for url in (f"{elsewhere.origin}{INTROSPECTION}", "/elsewhere"):
@@ -783,7 +783,7 @@ def test_token_is_introspected_as_sent(opaque: Served) -> None:
 
 
 def test_slow_introspection_delays_no_other_request(opaque: Served) -> None:
-    """It is asked once, however many come with the same token meanwhile."""
+    """Concurrent requests with the same token cause one introspection."""
     release, token, known = threading.Event(), opaque_token("slow"), opaque_token("known")
     opaque.main.active[token] = opaque.main.active[known] = ACTIVE
     assert opaque.wire.get("/post", known).status == 200
@@ -806,7 +806,7 @@ def get_alone(daemon: Daemon, token: str) -> int:
 
 
 def test_jwt_is_not_introspected(opaque: Served) -> None:
-    """Whatever is wrong with it; and what is no token at all is not sent anywhere."""
+    """Even an invalid one; and malformed tokens are not introspected."""
     before = opaque.main.count(INTROSPECTION)
     plain = opaque.others[PLAIN]
     good = opaque.main.token(scope=SCOPE)
@@ -823,7 +823,7 @@ def test_jwt_is_not_introspected(opaque: Served) -> None:
 
 
 def test_forwarded_proto_of_an_untrusted_peer_is_ignored(opaque: Served) -> None:
-    """Nobody is a trusted proxy there."""
+    """The server has no trusted proxies."""
     headers = (("X-Forwarded-Proto", "https"),)
     assert json.loads(opaque.wire.ask("GET", METADATA, headers=headers).body)["resource"] == opaque.wire.origin
 

@@ -1,4 +1,4 @@
-"""Where the keys of tokens come from, on the real process: rotation, floods, and issuers that are down, slow or broken.
+"""Keys of issuers, on the real process: rotation, floods, and issuers that are down, slow or broken.
 
 One server has all the issuers, each with manners of its own, so that what one does is seen to cost the others nothing.
 """
@@ -43,7 +43,7 @@ def well_behaved(issuer: Issuer) -> None:
 
 
 def at(path: str, make: Callable[[Issuer], Reply]) -> Preparing:
-    """Let an issuer answer otherwise at a path."""
+    """Replace the response of an issuer at a path."""
 
     def prepare(issuer: Issuer) -> None:
         issuer.replies[path] = make(issuer)
@@ -52,7 +52,7 @@ def at(path: str, make: Callable[[Issuer], Reply]) -> Preparing:
 
 
 def saying(**members: Any) -> Preparing:
-    """Let an issuer say something else of itself, in both of the documents that there may be."""
+    """Change members of both metadata documents of an issuer."""
 
     def prepare(issuer: Issuer) -> None:
         del issuer.replies[issuer.rfc_8414_path]
@@ -83,7 +83,7 @@ def with_broken_keys(issuer: Issuer) -> None:
 
 
 def broken_keys(kid: str) -> list[Any]:
-    """Return keys, named like a good one, that nobody could use, or that would crash who tried."""
+    """Return unusable or malformed keys with the id of a valid one."""
     rsa, ec, ed = Key.make("RS256", kid), Key.make("ES256", kid), Key.make("EdDSA", kid)
     return [
         None,
@@ -142,7 +142,7 @@ USABLE: Mapping[str, Preparing] = {
     "with broken keys": with_broken_keys,
     "as another media type": at(JWKS, lambda issuer: Reply(headers={"Content-Type": "text/html"})),
 }
-"""Issuers whose tokens are good, by what is to happen to them; those of RFC 8414 and TLS are set up below."""
+"""Issuers whose tokens are accepted, by test case; those of RFC 8414 and TLS are set up below."""
 
 UNUSABLE: Mapping[str, Preparing] = {
     "untrusted": well_behaved,
@@ -175,7 +175,7 @@ UNUSABLE: Mapping[str, Preparing] = {
     "hanging": at(JWKS, before),
     "hanging in the middle": at(JWKS, within),
 }
-"""Issuers whose keys cannot be had, by the reason."""
+"""Issuers whose keys cannot be fetched, by reason."""
 
 
 class Served(Struct):
@@ -212,12 +212,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Pa
         issuers["of another name"] = stack.enter_context(misnamed)
         absent = stack.enter_context(Issuer(AUDIENCE, Key.make("ES256")))
         absent.stop()
-        told: dict[str, dict[str, Any]] = {
+        settings: dict[str, dict[str, Any]] = {
             "explicit": {"jwks_uri": f"{issuers['explicit'].origin}{JWKS}"},
             "trusted": {"ca_file": str(certificate[1])},
             "of another name": {"ca_file": str(certificate[1])},
         }
-        tables = [bearer_table(issuer, **told.get(name, {})) for name, issuer in issuers.items()]
+        tables = [bearer_table(issuer, **settings.get(name, {})) for name, issuer in issuers.items()]
         with serve(folder, RULES + "".join(tables) + bearer_table(absent)) as daemon:
             yield Served(daemon, issuers, absent, elsewhere)
         check_log(daemon.log, PASSWORD)
@@ -229,7 +229,7 @@ def _path_of(name: str) -> str:
 
 
 def check_unavailable(answer: httpx.Response) -> None:
-    """Check what is no refusal: a client would drop a good token (auth.md, B26)."""
+    """Check a 503 without a challenge, on which a client would drop a valid token (reference: Bearer)."""
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert "WWW-Authenticate" not in answer.headers
@@ -241,7 +241,7 @@ def check_refused(answer: httpx.Response) -> None:
 
 
 def told_of(served: Served, issuer: Issuer) -> list[str]:
-    """Return the lines of the log that tell how it goes with an issuer's keys."""
+    """Return the lines of the log about the keys of an issuer."""
     return [line for line in served.daemon.log.splitlines() if f"bearer {issuer.issuer}: " in line]
 
 
@@ -272,7 +272,7 @@ def test_broken_keys_are_skipped(served: Served) -> None:
 
 
 def test_issuer_with_unusable_keys_is_503_and_logged_once(served: Served) -> None:
-    """503 each, told once in one line, and nothing of it in the way of others."""
+    """Other issuers are not affected."""
     names = [*UNUSABLE, "redirected to another host", "of another name"]
     with ThreadPoolExecutor(len(names)) as pool:
         asked = {name: pool.submit(served.try_token, served.issuers[name].token()) for name in names}
@@ -282,12 +282,12 @@ def test_issuer_with_unusable_keys_is_503_and_logged_once(served: Served) -> Non
     for answer in answers.values():
         check_unavailable(answer)
     lines = {name: wait_until_told_of(served, served.issuers[name]) for name in names}
-    assert {name: told for name, told in lines.items() if len(told) != 1} == {}
+    assert {name: logged for name, logged in lines.items() if len(logged) != 1} == {}
     assert served.elsewhere.asked == []
 
 
 def test_unknown_key_id_fetches_keys_within_the_request(served: Served) -> None:
-    """Rotation: the first token that is signed with the new key is good, and the next made-up one is held off."""
+    """Rotation: the first token signed with the new key is accepted, the next made-up key id is rate-limited."""
     issuer = served.issuers["rotating"]
     old = issuer.keys[0]
     assert served.try_token(issuer.token()).status_code == 200
@@ -322,7 +322,7 @@ def test_flood_of_unknown_key_ids_is_rate_limited(served: Served) -> None:
 
 
 def test_hanging_issuer_delays_no_other_request(served: Served) -> None:
-    """Not even those with tokens of its own whose keys are held; who waits for it gets what was asked for, once."""
+    """Neither with tokens whose keys are held; waiting requests share one fetch."""
     issuer = served.issuers["slow"]
     held = issuer.token()
     assert served.try_token(held).status_code == 200
@@ -348,13 +348,13 @@ def test_hanging_issuer_delays_no_other_request(served: Served) -> None:
 
 
 def go_away(daemon: Daemon, token: str) -> None:
-    """Be a client that does not wait for the answer."""
+    """Send a request without waiting for the response."""
     with socket.create_connection(("127.0.0.1", daemon.port)) as client:
         client.sendall(f"GET /token HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
 
 
 def test_request_waits_3_s_for_keys_at_most(served: Served) -> None:
-    """A token is refused after 3 s (auth.md, B20): before the keys are given up, which is after 5 s and told."""
+    """Then its token is refused (reference: Bearer); the fetch itself times out after 5 s, and is logged."""
     issuer = served.issuers["stuck"]
     assert served.try_token(issuer.token()).status_code == 200
     issuer.replies[JWKS] = Reply(before=threading.Event())
@@ -373,7 +373,7 @@ def test_held_keys_are_used_while_the_issuer_is_down(served: Served) -> None:
 
 
 def test_issuer_down_at_the_start_is_retried(served: Served) -> None:
-    """The server starts without it; other schemes of the rule work, and so does the issuer as soon as it is there."""
+    """Meanwhile the other schemes of the rule work."""
     check_unavailable(served.try_token(served.absent.token()))
     posts = httpx.get(f"{served.daemon.url}/post").json()
     unavailable = served.add_post(served.absent.token())

@@ -36,7 +36,7 @@ LINES_MAX = 15
 
 
 class Echo(Resource):
-    """What is to be protected. The guard tells it whose token it was."""
+    """The protected resource, which shows the owner of the token."""
 
     def getChild(self, path: bytes, request: Any) -> IResource:
         return notFound()
@@ -98,7 +98,7 @@ async def ask(method: str, url: str, token: str | None = None, **options: Any) -
 
 
 def test_protection_takes_few_lines() -> None:
-    """They stand in the README, too."""
+    """The README has them, too."""
     assert len(inspect.getsource(protect).splitlines()) < LINES_MAX
 
 
@@ -121,7 +121,7 @@ async def test_valid_token_is_accepted(issuer: Issuer) -> None:
 @ensureDeferred
 @pytest.mark.parametrize("body", [b"a body", b"x" * 1_000_000])
 async def test_request_body_reaches_the_resource(issuer: Issuer, body: bytes) -> None:
-    """Also with the first token of all, while the keys are still on their way."""
+    """Also the first one, while the keys are being fetched."""
     async with serving(issuer) as url:
         for _ in range(2):
             status, answered, _ = await ask("POST", f"{url}/api", issuer.token(), data=body)
@@ -168,7 +168,7 @@ async def test_opaque_token_is_accepted(issuer: Issuer) -> None:
 
 @ensureDeferred
 async def test_unreachable_issuer_is_503(issuer: Issuer) -> None:
-    """It is no refusal, and nobody is to forget a good token for it; without one, all is as ever."""
+    """Without a challenge, on which a client would drop a valid token; requests without a token are unaffected."""
     issuer.stop()
     async with serving(issuer) as url:
         headers = Headers({"Authorization": [f"Bearer {issuer.token()}"]})

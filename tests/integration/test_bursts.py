@@ -1,4 +1,4 @@
-"""Wrong credentials that arrive at the same moment: the bound of the throttle holds (contract 7).
+"""The throttle bounds wrong credentials that arrive at the same moment (reference: Throttle).
 
 A burst is a thousand connections, each with a request of which the last byte is missing; then all last bytes are sent.
 With `stalled`, the server stands still meanwhile, and finds all of them in one turn of its reactor.
@@ -31,7 +31,7 @@ from tests.store.redis.test_sentinel import start_group
 FAILURES = 10
 BURST = 1000
 SIZES = (BURST, BURST // 4, BURST // 16)
-"""How many wrong passwords come together; the smaller bursts follow one that was too much for a busy machine (503)."""
+"""The number of wrong passwords at once; a smaller burst follows one that overloads a busy machine (503)."""
 
 TIMEOUT_S = PATIENCE_S
 
@@ -47,7 +47,7 @@ header_time = "60s"
 """
 
 NAMES = iter(f"user{n}" for n in range(1000))
-"""An account for each burst: what went before does not count for it."""
+"""One account for each burst, so that earlier failures do not count."""
 
 PASSWORD = "the right one"
 
@@ -85,12 +85,12 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def processes_of(servers: Sequence[Daemon]) -> list[int]:
-    """Return the processes that serve."""
+    """Return the processes that accept connections."""
     return [pid for server in servers for pid in (*server.workers.values(),) or (server.process.pid,)]
 
 
 Request = Callable[[str, str, int], bytes]
-"""Makes a request of a name, a password and a number that no other request of the burst has."""
+"""Makes a request from a name, a password and a number that is unique in the burst."""
 
 
 def basic(_: Daemon) -> Request:
@@ -143,7 +143,7 @@ def send_burst(
     stalled: bool,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> list[int]:
-    """Send requests whose last bytes go out together; return the status of each, 0 for a connection that was lost."""
+    """Send requests whose last bytes are sent together; return their statuses, 0 for a lost connection."""
     with ExitStack() as stack:
         connections = []
         for number, request in enumerate(requests):
@@ -253,7 +253,7 @@ def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon],
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme: str) -> None:
-    """Of a program with many connections that has just been started: more than may fail, and none of them does."""
+    """More than `failures`, as of a program with many connections that has just started."""
     name = next(NAMES)
     request = SCHEMES[scheme](servers[0])
     statuses = send_burst(servers, [request(name, PASSWORD, number) for number in range(60)], stalled=True)
@@ -263,7 +263,7 @@ def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme:
 
 
 def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
-    """The failures of a burst stay, and the worker that takes its place refuses what comes behind them."""
+    """The failures of a burst remain, and the replacement refuses further attempts."""
     with ExitStack() as stack:
         server = start(stack, tmp_path, workers=2)
         name = "user0"

@@ -1,4 +1,4 @@
-"""`postd check` with issuers of tokens: what it says of each, asked for real."""
+"""`postd check` with token issuers, over real connections."""
 
 import json
 import signal
@@ -22,8 +22,8 @@ def check(folder: Path, *issuers: str) -> tuple[int, list[str], str]:
     tables = "".join(f'[[bearer]]\naudience = "{AUDIENCE}"\n{issuer}\n' for issuer in issuers)
     (folder / "postd.toml").write_text(f'[api]\nread = ["bearer"]\n{tables}')
     ended = run([POSTD, "check", "-c", "postd.toml"], folder)
-    told = ended.stdout.decode().splitlines()
-    return ended.returncode, [line for line in told if line.startswith("bearer")], ended.stderr.decode()
+    lines = ended.stdout.decode().splitlines()
+    return ended.returncode, [line for line in lines if line.startswith("bearer")], ended.stderr.decode()
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def issuer() -> Iterator[Issuer]:
 def test_working_issuer_is_ok(tmp_path: Path, issuer: Issuer) -> None:
     keys = [*issuer.key_set()["keys"], Key.make("RS256", "c").jwk(use="enc")]
     issuer.replies["/jwks"] = Reply(json.dumps({"keys": keys}).encode())
-    told = "a for RS256, b for ES256; left out: key 3 of 3: it is not for signatures (use)"
+    usable = "a for RS256, b for ES256; left out: key 3 of 3: it is not for signatures (use)"
     found = f"{issuer.issuer}/.well-known/openid-configuration leads to {issuer.origin}/jwks"
-    line = f"bearer {issuer.issuer}: ok, {found}, which has {told}"
+    line = f"bearer {issuer.issuer}: ok, {found}, which has {usable}"
     assert check(tmp_path, f'issuer = "{issuer.issuer}"') == (0, [line], "")
 
 
@@ -89,16 +89,16 @@ def test_check_ends_on_ctrl_c(tmp_path: Path, issuer: Issuer) -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 1)])
 def test_introspection_endpoint_is_checked(tmp_path: Path, issuer: Issuer, status: int, code: int) -> None:
-    """A wrong secret is noticed before anybody's token is refused for it."""
+    """A wrong client secret is a problem, before it makes tokens fail."""
     (tmp_path / "secret").write_text("hush\n")
     endpoint = f"{issuer.origin}/introspect"
     issuer.replies["/introspect"] = Reply(status=status)
     issuer.replies["/jwks"] = Reply(status=status)  # whatever is wrong with the keys
     table = f'issuer = "{issuer.issuer}"\nintrospection_endpoint = "{endpoint}"\nclient_id = "postd"'
     exit_code, lines, _ = check(tmp_path, f'{table}\nclient_secret_file = "secret"')
-    told = f"{endpoint}: it answers 401" if code else f"ok, {endpoint} answers"
+    result = f"{endpoint}: it answers 401" if code else f"ok, {endpoint} answers"
     assert lines[0].endswith("/jwks: it answers 401") is bool(code)
-    assert (exit_code, lines[1]) == (code, f"bearer {issuer.issuer}: {told}")
+    assert (exit_code, lines[1]) == (code, f"bearer {issuer.issuer}: {result}")
     (asked,) = [asked for asked in issuer.asked if asked.path == "/introspect"]
     assert asked.headers["authorization"] == "Basic cG9zdGQ6aHVzaA=="
     assert asked.form == {"token": "postd-check", "token_type_hint": "access_token"}

@@ -40,7 +40,7 @@ NONCE_LIFETIME_S = 1.0
 
 
 class House(Struct):
-    """A daemon that everybody on the list may use, whichever way they come."""
+    """A daemon that accepts each scheme."""
 
     daemon: Daemon
     issuer: Issuer
@@ -64,7 +64,7 @@ class House(Struct):
 
 
 async def listen(posts: PostClient, **options: Any) -> tuple[Any, Deferred[Any]]:
-    """Return a watch that hears all from now on, and its first change."""
+    """Return a watch that receives all changes from now on, and its first change."""
     opened: list[bool] = []
     watch = posts.watch(on_open=lambda: opened.append(True), **options)
     first = in_background(anext(watch))
@@ -73,10 +73,10 @@ async def listen(posts: PostClient, **options: Any) -> tuple[Any, Deferred[Any]]
 
 
 def issue_tokens(issuer: Issuer) -> None:
-    """Have an issuer give tokens to clients, too: one that is good, whoever asks."""
+    """Give an issuer a token endpoint, which returns a valid token for any client."""
     issuer.documents["token_endpoint"] = f"{issuer.origin}/token"
-    told = {"access_token": issuer.token(), "token_type": "Bearer", "expires_in": 600}
-    issuer.replies["/token"] = Reply(json.dumps(told).encode())
+    response = {"access_token": issuer.token(), "token_type": "Bearer", "expires_in": 600}
+    issuer.replies["/token"] = Reply(json.dumps(response).encode())
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ class _Breakable(ProxyServer):
 
 
 class Breaking(ProxyFactory):
-    """A proxy that breaks the first connections when there is an answer to hand back."""
+    """A proxy that breaks the first connections when there is a response to forward."""
 
     noisy = False
     protocol = _Breakable
@@ -224,7 +224,7 @@ async def test_retried_post_is_stored_once(tmp_path: Path) -> None:
             post_id = await posts.add("once")
             assert (breaking.requests, breaking.breaks) == (3, 0)
             assert [(post.id, post.post) async for post in posts.list()] == [(post_id, "once")]
-            # And so does one who gives the same key thrice.
+            # So does the same key used three times.
             ids = {await posts.add("twice", key="a-key-of-ours") for _ in range(3)}
             assert len(ids) == 1
             assert len([post async for post in posts.list()]) == 2
@@ -247,8 +247,8 @@ async def test_watch_reconnects_to_a_restarted_daemon(tmp_path: Path) -> None:
     with again:
         await deferToThread(again.wait_for, "postd ready")
         async with PostClient(REACTOR, url) as other:
-            await other.add("while nobody listened, perhaps")
-        assert (await second).post == "while nobody listened, perhaps"
+            await other.add("while disconnected, perhaps")
+        assert (await second).post == "while disconnected, perhaps"
         await posts.close()
     assert waits
 

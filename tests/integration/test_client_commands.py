@@ -34,7 +34,7 @@ def open_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def run(*arguments: str, stdin: str = "", status: int = 0) -> str:
-    """Return what a command prints, or the one line that says why it failed."""
+    """Return the output of a command, or the one line of its error."""
     result = forking.run([POSTD, *arguments], given=stdin.encode())
     out, err = result.stdout.decode(), result.stderr.decode()
     assert result.returncode == status, err
@@ -55,7 +55,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 class Watching:
-    """`postd watch`; what it has printed is in two files."""
+    """`postd watch`, with its output in two files."""
 
     def __init__(self, folder: Path, *arguments: str, stdin: str = "") -> None:
         self._out, self._err = folder / "out", folder / "err"
@@ -162,8 +162,8 @@ def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
         run("delete", "1", "--url", daemon.url)
         watching.wait_for("deleted 1\n")
         as_json.wait_for("deleted")
-        told = [json.loads(line) for line in as_json.out.splitlines()]
-        assert told[-2:] == [
+        events = [json.loads(line) for line in as_json.out.splitlines()]
+        assert events[-2:] == [
             {"event": "updated", "revision": number + 1, "id": 1, "post": "after"},
             {"event": "deleted", "revision": number + 2, "id": 1},
         ]

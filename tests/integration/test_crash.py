@@ -15,7 +15,7 @@ WRITTEN_BEFORE_KILL = 300
 
 
 class Writer(threading.Thread):
-    """Adds posts, one after the other, until nobody answers any more."""
+    """Adds one post after another until the connection fails."""
 
     def __init__(self, url: str, name: str, enough: threading.Event, acknowledged: dict[int, str]) -> None:
         super().__init__(name=name)
@@ -66,7 +66,7 @@ def test_no_acknowledged_post_is_lost_and_no_id_is_used_twice(tmp_path: Path) ->
 
 
 def check_grown(etag: str, before: int) -> int:
-    """The revision stands first in a list's entity tag."""
+    """The entity tag of a list begins with the revision."""
     revision = int(etag.strip('"').partition("-")[0])
     assert revision > before
     return revision

@@ -193,7 +193,7 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
     ],
 )
 def test_unusable_settings_fail_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
-    # Not on port 8080: somebody may be trying the README there.
+    # Not on port 8080, which a daemon started by hand may have.
     (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
     line = refuse_here(tmp_path, "-c", "postd.toml")
     assert all(word in line for word in words), line

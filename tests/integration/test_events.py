@@ -1,4 +1,4 @@
-"""Changes as they come, from real processes: workers, nodes, restarts; and POSTs that are done once by all of them."""
+"""Event streams and idempotency keys of real processes: workers, nodes, restarts."""
 
 import json
 import re
@@ -27,11 +27,11 @@ from tests.redis_server import RedisServer
 
 WAIT_MAX_S = PATIENCE_S
 WITHIN_S = 1.0
-"""How soon a change has to be told (issue: within a second), where the machine does nothing else."""
+"""How soon an event must arrive, on an idle machine."""
 
 
 class Listener:
-    """A client of the event stream, and what it has received."""
+    """A client of the event stream, with the events that it has received."""
 
     def __init__(self, url: str, last_id: int | None = None) -> None:
         address = urlsplit(url)
@@ -54,7 +54,7 @@ class Listener:
 
     @property
     def events(self) -> list[tuple[str, int, Any]]:
-        """The events that have come whole: their names, numbers and data."""
+        """The complete events: their names, numbers and data."""
         blocks = [dict(line.partition(": ")[::2] for line in block.split("\n")) for block in self._blocks()]
         return [(one["event"], int(one["id"]), json.loads(one["data"])) for one in blocks if "data" in one]
 
@@ -62,7 +62,7 @@ class Listener:
         return self._received.decode(errors="ignore").split("\n\n")[:-1]
 
     def wait_for(self, count: int) -> float:
-        """Wait for events; return the seconds that took."""
+        """Wait for events; return the time that took, in seconds."""
         start = time.monotonic()
         while len(self.events) < count:
             assert time.monotonic() < start + WAIT_MAX_S, self._received
@@ -70,14 +70,14 @@ class Listener:
         return time.monotonic() - start
 
     def is_there(self) -> None:
-        """Return when the server has begun to answer."""
+        """Wait until the first event id has been received."""
         start = time.monotonic()
         while not re.search(rb"^id:", self._received, re.MULTILINE):
             assert time.monotonic() < start + WAIT_MAX_S
             time.sleep(0.01)
 
     def ends_whole(self) -> bool:
-        """Wait for the end; tell whether it was the end of the response rather than that of the connection."""
+        """Wait for the end; return whether the response was complete when the connection ended."""
         self._reading.join(WAIT_MAX_S)
         self.close()
         return self._is_whole
@@ -104,7 +104,7 @@ def add(client: httpx.Client, text: str, key: str = "") -> httpx.Response:
 
 
 def listen_and_write(urls: list[str], writers: list[httpx.Client]) -> None:
-    """Have listeners at all places be told what is written at all others, in one order, and soon."""
+    """Check that listeners at all addresses receive the changes made at all others, soon and in the same order."""
     with ExitStack() as closing:
         listeners = [closing.enter_context(listening(url)) for url in urls]
         took = []
@@ -116,15 +116,15 @@ def listen_and_write(urls: list[str], writers: list[httpx.Client]) -> None:
         for listener in listeners:
             listener.wait_for(13)
             assert listener.events == listeners[0].events
-        told = listeners[0].events
-    assert [event for event, _, _ in told] == ["added"] * 12 + ["deleted"]
-    assert [data["post"] for _, _, data in told[:12]] == [f"post {n}" for n in range(12)]
+        received = listeners[0].events
+    assert [event for event, _, _ in received] == ["added"] * 12 + ["deleted"]
+    assert [data["post"] for _, _, data in received[:12]] == [f"post {n}" for n in range(12)]
     assert sorted(took)[len(took) // 2] < WITHIN_S
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One with two workers, for tests that leave it as it is."""
+    """A daemon with two workers, which the tests share."""
     with Daemon(tmp_path_factory.mktemp("daemon"), *TWO) as daemon:
         yield daemon
 
@@ -150,9 +150,9 @@ def test_resumed_stream_has_each_event_once_over_restart_and_kill_9(tmp_path: Pa
     last = None
     for round_ in range(3):
         with Daemon(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client:
-            add(client, f"while nobody listens, {round_}")
+            add(client, f"while disconnected, {round_}")
             with listening(daemon.url, last if last is not None else 0) as listener:
-                add(client, f"while somebody does, {round_}")
+                add(client, f"while connected, {round_}")
                 listener.wait_for(2)
                 seen += listener.events
                 last = seen[-1][1]
@@ -193,7 +193,7 @@ def test_expired_token_ends_its_stream(tmp_path: Path) -> None:
 
 
 def same_post_through(clients: list[httpx.Client]) -> None:
-    """Send the same POST many times at once; one post is stored."""
+    """Send the same POST many times at once, and check that one post is stored."""
     before = len(clients[0].get("/post").json())
     with ThreadPoolExecutor(len(clients) * 4) as threads:
         answers = list(threads.map(lambda n: add(clients[n % len(clients)], "the same", "key-1"), range(40)))
@@ -212,7 +212,7 @@ def test_idempotency_key_is_shared_by_all_workers(daemon: Daemon) -> None:
 
 
 def test_idempotency_key_outlives_kill_9_during_a_write(tmp_path: Path) -> None:
-    """What may have happened to a request that got no answer, the same request tells."""
+    """A repeated request returns the result of the one that got no response."""
     for n in range(3):
         with Daemon(tmp_path) as daemon:
             with locked(tmp_path / "postd.db", "IMMEDIATE"), httpx.Client(base_url=daemon.url, timeout=0.3) as client:

@@ -1,4 +1,4 @@
-"""What is refused, as clients on real sockets see it, and that real clients are not refused."""
+"""Refused requests, as clients on real sockets see them; real clients are not refused."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.integration.daemon import Daemon
 
 WAIT_S = PATIENCE_S
 UNREAD = b"x" * 300_000
-"""More than the buffers of a socket take, behind a request that is refused."""
+"""More input than the buffers of a socket take, after a refused request."""
 
 POST = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 FORM = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -69,7 +69,7 @@ REFUSED_TO_A_PAGE: Mapping[str, tuple[bytes, int]] = {
 
 
 class Received(Struct):
-    """All that a connection brought: the one answer on it, whole, and then its end."""
+    """The one response on a connection, which must be complete before its end."""
 
     status: int
     fields: Mapping[str, str]
@@ -109,7 +109,7 @@ def talk(daemon: Daemon, *pieces: bytes) -> bytes:
             try:
                 client.sendall(piece)
             except OSError:
-                break  # it was told that nobody reads on; what it was answered is to be read all the same
+                break  # the server has stopped reading; its response can be read all the same
         while piece := client.recv(65536):
             received += piece
     return received
@@ -145,7 +145,7 @@ def test_refusal_on_a_page_is_plain_text(daemon: Daemon, name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal_is_received_while_more_input_arrives(daemon: Daemon, name: str) -> None:
-    """RFC 9112 §9.6: closed at once, with input that nobody has read, the connection would be reset."""
+    """RFC 9112 §9.6: closed at once, with unread input, the connection would be reset."""
     sent, status = REFUSED[name]
     assert Received.decode(talk(daemon, sent, UNREAD)).status == status
     assert Received.decode(talk(daemon, sent + UNREAD)).status == status
@@ -163,7 +163,7 @@ def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusal_over_tls_is_received(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
-    """There is no half-closing there: the end is where the answer says."""
+    """TLS has no half-closing: the response has to say where it ends."""
     sent, status = REFUSED[name]
     (port,) = re.findall(r"https://127\.0\.0\.1:([0-9]+)/;", daemon.log)
     context = ssl.create_default_context(cafile=certificate[1])

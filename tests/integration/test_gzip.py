@@ -1,4 +1,4 @@
-"""Lists with gzip, as clients that are not ours read them from a real server."""
+"""Lists with gzip, as other HTTP clients read them from a real server."""
 
 import asyncio
 import sqlite3
@@ -22,7 +22,7 @@ from tests.integration.daemon import Daemon
 TIMEOUT_S = PATIENCE_S
 Posts = list[dict[str, Any]]
 Read = Callable[[str], tuple[Mapping[str, str], Posts]]
-"""Returns the headers of an answer, and what a client has made of its body."""
+"""Returns the headers of a response, and its decoded body."""
 
 
 def expected(count: int) -> Posts:
@@ -30,7 +30,7 @@ def expected(count: int) -> Posts:
 
 
 def fill(daemon: Daemon, count: int) -> None:
-    """Make the posts be so many; past the server, which takes no notice of who has written."""
+    """Store the given number of posts directly in the database of the running server."""
     with closing(sqlite3.connect(daemon.folder / "postd.db")) as connection, connection:
         (there,) = connection.execute("SELECT count(*) FROM post").fetchone()
         rows = [(post["post"],) for post in expected(count)[there:]]

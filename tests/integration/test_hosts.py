@@ -1,4 +1,4 @@
-"""The hosts that the real daemon answers requests for, on each kind of listener (contract 1 and 7)."""
+"""Allowed hosts of the real daemon, on each kind of listener (reference: Hosts)."""
 
 import json
 import re
@@ -19,7 +19,7 @@ WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 def ask(address: tuple[str, int] | str, host: str, request: str = "GET /post", *, before: bytes = b"") -> int:
-    """Return the status of the answer to a request on a connection of its own; a path is a UNIX socket's."""
+    """Return the status of a request on a connection of its own; the address may be the path of a UNIX socket."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as client:
         client.settimeout(PATIENCE_S)
@@ -65,7 +65,7 @@ def test_page_of_another_host_reads_and_writes_nothing_on_loopback(tmp_path: Pat
 
 
 def test_each_kind_of_listener_checks_hosts(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
-    """Only what is bound to loopback has the automatic rule, and through it the admin listener."""
+    """Only listeners on loopback have the automatic rule, the admin listener among them."""
     key, cert = certificate
     listen = [
         FREE_PORT,
@@ -116,10 +116,10 @@ def test_reload_changes_hosts_of_open_connections(socket_folder: Path, workers: 
 
         def reload(settings: str) -> None:
             (socket_folder / "postd.toml").write_text(settings + listen)
-            told = daemon.log.count(" answers requests for ")
+            before = daemon.log.count(" answers requests for ")
             daemon.process.send_signal(signal.SIGHUP)
-            daemon.wait_for(" answers requests for ", told + 3)
-            httpx.get(f"http://127.0.0.1:{admin}/readyz")  # workers are asked behind what they were told
+            daemon.wait_for(" answers requests for ", before + 3)
+            httpx.get(f"http://127.0.0.1:{admin}/readyz")  # workers answer after they have reloaded
 
         reload('hosts = ["*"]\n')
         assert client.get(f"{daemon.url}/post").status_code == 200

@@ -45,7 +45,7 @@ from tests.integration.slow_clients import (
 from tests.web.wire import decode_response
 
 BODY_S, HEADER_S, IDLE_S = 1.0, 2.0, 3.0
-"""All different, so that one limit is not taken for another."""
+"""All different, so that each is recognized."""
 
 OVER_S = 6.0
 """How much later than at its limit a connection may end: the sweep, and a machine that has other things to do. By the
@@ -70,7 +70,7 @@ idle_time = "{IDLE_S:g}s"
 """
 
 TRUSTED = 'trusted_proxies = ["127.0.0.0/8", "192.0.2.0/24"]\n'
-"""With it the tests' own addresses may have all connections."""
+"""A trusted proxy, so that the tests' own addresses may have all connections."""
 
 POST_HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 LENGTH_HEAD = POST_HEAD + b"Content-Length: 140\r\n\r\n"
@@ -171,7 +171,7 @@ def request_just_in_time(to: Addresses) -> Ending:
 
 
 def handshake_in_pieces(to: Addresses, first: int) -> Ending:
-    """Send the beginning of what a client says first in TLS, and then a byte at a time."""
+    """Send the beginning of a TLS ClientHello, then a byte at a time."""
     hello = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
@@ -191,7 +191,7 @@ def proxy_line_in_pieces(to: Addresses) -> Ending:
 
 
 def steady_reader(to: Addresses) -> Ending:
-    """Read a list in a time that is well over `idle_time`, a little at a time."""
+    """Read a list a little at a time, for much longer than `idle_time`."""
     with to.connect(receive_bytes=16 * 1024) as client:
         began = now()
         client.sendall(GET.replace(b"/1 ", b" ").replace(b"1.1", b"1.0"))
@@ -218,7 +218,7 @@ def pipelining_flood(to: Addresses) -> Ending:
 
 
 def refused_while_it_sends(to: Addresses, head: bytes, more: bytes, kind: str = "tcp") -> Ending:
-    """Send all at once, as clients do, and only then look for an answer."""
+    """Send all at once, and read the response only then."""
     with to.connect(kind) as client:
         began = now()
         client.sendall(head)
@@ -285,7 +285,7 @@ OTHERS: Mapping[str, Callable[[Addresses], Ending]] = {
 
 
 class Crowded(Struct):
-    """What was seen while bad clients of all kinds were there at once."""
+    """Observations while attacking clients of all kinds were connected at once."""
 
     endings: Mapping[tuple[str, str], "Future[Ending]"]
     trickled: "Future[list[Ending]]"
@@ -303,7 +303,7 @@ def make_folder(settings: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def crowded(certificate: tuple[Path, Path]) -> Iterator[Crowded]:
-    """Let all clients loose on one server; what became of each is for the tests to look at."""
+    """Run all attacking clients against one server; the tests check how each ended."""
     groups = {
         "head": HEADS,
         "body": BODIES,
@@ -378,7 +378,7 @@ def test_unfinished_handshake_is_closed(crowded: Crowded, name: str) -> None:
 def test_client_that_does_not_read_is_aborted(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["stall", name].result()
     assert ending.reset or "UNIX" in name  # which knows but one way to end
-    assert b"\r\n0\r\n\r\n" not in ending.received  # nobody takes it for the whole list
+    assert b"\r\n0\r\n\r\n" not in ending.received  # the response is recognizably incomplete
     # It takes a while until all that is between the two is full.
     assert IDLE_S <= ending.after_s < IDLE_S + OVER_S + 3, ending.after_s
 
@@ -435,7 +435,7 @@ def test_log_counts_timeouts_and_has_no_traceback(crowded: Crowded) -> None:
 
 @pytest.fixture(scope="module")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A server with the limits that it has when nothing is set, started where the soft limit of descriptors is low."""
+    """A server with the default limits, started with a low soft limit of descriptors."""
     folder = tmp_path_factory.mktemp("roomy")
     shell = ("/bin/sh", "-c", 'ulimit -Sn 64 && exec "$@"', "sh")
     with room_for_descriptors(2 * IDLE), Daemon(folder, through=shell) as daemon:
@@ -466,7 +466,7 @@ def test_idle_connections_are_cheap_and_exceed_the_soft_descriptor_limit(
 
 
 def wait_to_be_let_in(to: Addresses, kind: str = "tcp") -> socket.socket:
-    """Connect until there is room."""
+    """Retry until a connection is accepted."""
     deadline = now() + GIVE_UP_S
     while True:
         client = is_let_in(to, kind)
@@ -521,7 +521,7 @@ EVENTS = b"GET /post/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def open_streams(port: int, count: int, source: str, before: bytes = b"") -> list[socket.socket]:
-    """Return the event streams that are opened, of so many attempts from an address."""
+    """Return the event streams that open, of a number of attempts from an address."""
     streams = []
     for _ in range(count):
         client = socket.socket()

@@ -23,13 +23,13 @@ TARGET = re.compile(r"/post\?after=[0-9]+")
 
 
 def configure(folder: Path, log: str, *, more: str = "") -> tuple[str, str]:
-    """Write settings; return the options that name them. All listen on a free port."""
+    """Write settings with a free port; return the options for them."""
     (folder / "postd.toml").write_text(f"listen = ['{FREE_PORT}']\nstore = 'sqlite:postd.db'\n{more}\n[log]\n{log}\n")
     return ("-c", "postd.toml")
 
 
 def wait_for(path: Path, words: str) -> str:
-    """Wait until a file has words in it; return what it has."""
+    """Wait until a file contains a text; return its content."""
     deadline = time.monotonic() + START_MAX_S
     while True:
         text = path.read_text() if path.exists() else ""
@@ -40,13 +40,13 @@ def wait_for(path: Path, words: str) -> str:
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """Return what a log of JSON says, line by line."""
+    """Return the objects of a JSON log."""
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
 
 
 class Asking:
-    """Clients that ask for different things, one after the other, until they are told that it is enough."""
+    """Clients that make one request after another until they are stopped."""
 
     def __init__(self, url: str, clients: int = 2) -> None:
         self._url = url
@@ -66,7 +66,7 @@ class Asking:
                     return
 
     def wait_for_more(self) -> None:
-        """Wait until there has been an answer that was asked for after this call, and then some."""
+        """Wait for several responses to requests made after this call."""
         so_far, deadline = len(self.asked), time.monotonic() + START_MAX_S
         while len(self.asked) < so_far + 100:
             assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ class Asking:
 
 
 def rotate(path: Path, pid: int, old: Path) -> None:
-    """Do as logrotate does, once there is something to rotate."""
+    """Rotate the log as logrotate does, once it has lines."""
     wait_for(path, "/post?after=")
     path.rename(old)
     os.kill(pid, signal.SIGHUP)
@@ -227,7 +227,7 @@ def test_json_log_on_standard_output_has_an_object_a_line(tmp_path: Path) -> Non
 
 
 def test_access_log_can_be_turned_off(tmp_path: Path) -> None:
-    """And twistd's own file, where it is named, has our lines."""
+    """So has twistd's own log file."""
     options = configure(tmp_path, 'access = false\nformat = "json"')
     before = ("--nodaemon", "--pidfile=", "--logfile=twistds.log")
     process = subprocess.Popen([TWISTD, *before, "postd", *options], cwd=tmp_path)
@@ -279,7 +279,7 @@ def test_full_log_disk_does_not_stop_the_service(socket_folder: Path) -> None:
 
 
 def test_log_device_is_written_and_not_renamed(tmp_path: Path) -> None:
-    """Stock twistd would rename it after a megabyte, and go on in a file: as root /dev/null itself."""
+    """Stock twistd renames it after a megabyte and creates a file: as root even /dev/null."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with os.fdopen(os.open(pipe, os.O_RDWR), "rb") as reader:

@@ -1,4 +1,4 @@
-"""Logging in from outside, with the clients that people have, on the real process: passwords, Digest, sessions."""
+"""Authentication on the real process, with common HTTP clients: passwords, Digest, sessions."""
 
 import asyncio
 import base64
@@ -60,7 +60,7 @@ def serve(folder: Path, settings: str = 'users = "users"', **options: Any) -> Da
 
 
 def write_users(folder: Path, **passwords: str) -> None:
-    """Make a user file in one go."""
+    """Write a user file."""
     content = b""
     for name, password in passwords.items():
         content = set_account(content, make_account(name, password, "postd"))
@@ -80,7 +80,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module", params=["MD5", "SHA-256", "SHA-256 MD5"])
 def offering(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, str]]:
-    """A daemon that offers these algorithms for all it has, and their names."""
+    """A daemon that offers the algorithms on each page, and their names."""
     folder = tmp_path_factory.mktemp("offering")
     write_users(folder, alice=PASSWORD)
     with serve(folder, f"{ALL_BY_DIGEST}\ndigest.algorithms = {request.param.split()}") as daemon:
@@ -88,7 +88,7 @@ def offering(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def can(client: str, algorithms: str) -> bool:
-    """Python's own knows SHA-256 since 3.14, and before that does not look further than the first challenge."""
+    """Support of SHA-256 in urllib came with Python 3.14; before that it looks only at the first challenge."""
     return client != "urllib" or sys.version_info >= (3, 14) or algorithms.startswith("MD5")
 
 
@@ -120,7 +120,7 @@ def test_digest_authenticates(offering: tuple[Daemon, str], name: str, asked: st
 
 @pytest.mark.parametrize("name", ["requests", "httpx", "aiohttp"])
 def test_digest_client_reuses_the_nonce(offering: tuple[Daemon, str], name: str) -> None:
-    """One request each from the second on: the counts go up."""
+    """One request each from the second on, with increasing counts."""
     url = offering[0].url
     with DIGEST_CLIENTS[name]("alice", PASSWORD) as client:
         _, first = client.request("GET", f"{url}/digest")
@@ -166,7 +166,7 @@ class requests_and_others:  # noqa: N801 - a context manager, called as a functi
 
 @pytest.mark.parametrize("name", DIGEST_CLIENTS)
 def test_digest_client_gives_up_on_a_wrong_password(daemon: Daemon, name: str) -> None:
-    """Nobody goes round in circles: a wrong response is never called stale."""
+    """A wrong response is never stale, which would make clients retry for ever."""
     with DIGEST_CLIENTS[name](name, "wrong") as client:
         try:
             exchanges = client.request("GET", f"{daemon.url}/digest")
@@ -263,7 +263,7 @@ def test_httpx_signs_in_by_form(daemon: Daemon) -> None:
 
 def test_aiohttp_signs_in_by_form(daemon: Daemon) -> None:
     async def sign_in_and_out() -> list[str]:
-        # It keeps no cookies of hosts that are only an address, unless it is told to.
+        # By default it keeps no cookies of IP addresses.
         async with aiohttp.ClientSession(daemon.url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
             async with session.post("/login", data={"username": "alice", "password": COLONS_AND_UTF_8}) as home:
                 met = [home.url.path, await home.text()]
@@ -297,7 +297,7 @@ async def test_treq_signs_in_by_form(daemon: Daemon) -> None:
 
 
 def test_session_cookie_over_tls_is_secure(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """It travels encrypted only, and TLS needs no acknowledgement on any address."""
+    """TLS needs no acknowledgement on any address."""
     key, cert = certificate
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
@@ -376,7 +376,7 @@ def test_digest_response_is_valid_for_one_target_and_method(daemon: Daemon) -> N
 
 
 class Counter(threading.Thread):
-    """Uses one nonce with one count after the other, until nobody answers any more."""
+    """Uses one nonce with increasing counts until the connection fails."""
 
     def __init__(
         self, daemon: Daemon, alice: DigestUser, enough: threading.Event, accepted: list[tuple[str, int]]
@@ -455,7 +455,7 @@ def test_new_user_file_is_loaded(tmp_path: Path) -> None:
 
 
 def test_changed_user_file_is_reloaded(tmp_path: Path) -> None:
-    """All that a password once opened is shut when it is another one: sessions, and what Basic remembers."""
+    """A changed password ends its sessions and its entry in the password cache."""
     users = tmp_path / "users"
     write_users(tmp_path, alice=PASSWORD, bob=PASSWORD)
     alice = DigestUser("alice", PASSWORD)
@@ -681,7 +681,7 @@ def test_throttle_ends_after_its_window(tmp_path: Path) -> None:
         assert try_basic(daemon, "alice", PASSWORD).status_code == 200
 
 
-# What others notice, and what the log tells
+# Other requests, and the log
 
 
 def test_password_verification_does_not_block_other_requests(tmp_path: Path) -> None:

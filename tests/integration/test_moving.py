@@ -1,4 +1,4 @@
-"""`postd export`, `import`, `copy` and `backup` beside a real server, and cut short."""
+"""`postd export`, `import`, `copy` and `backup`, beside a real server and interrupted."""
 
 import json
 import os
@@ -72,12 +72,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, made: Path) -> Path:
-    """A copy of that of one's own."""
+    """A copy of that store for one test."""
     return Path(shutil.copyfile(made, tmp_path / "postd.db"))
 
 
 class Writer(threading.Thread):
-    """Adds posts, one after the other, until it is told to stop."""
+    """Adds one post after another until it is stopped."""
 
     def __init__(self, url: str) -> None:
         super().__init__()

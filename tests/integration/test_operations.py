@@ -1,4 +1,4 @@
-"""What operators do to a server that serves, and what it tells them: reloads, stops, health, numbers, request ids."""
+"""Operation of a real server: reloads, stops, health, metrics, request ids."""
 
 import http.client
 import os
@@ -33,7 +33,7 @@ HSTS = "Strict-Transport-Security"
 AUDIENCE = "https://posts.example"
 
 Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
-"""By the name of the number, and its labels."""
+"""Samples by name and labels."""
 
 
 def connect(url: str) -> httpx.Client:
@@ -63,7 +63,7 @@ class Operated(Daemon):
         self.settings_file.write_text(self.settings())
 
     def settings(self, top: str = "", *, write: str = "open", more: str = "") -> str:
-        """Return settings: lines for the top, who may write, and further tables."""
+        """Return settings, with lines for the top, the scheme for writing, and further tables."""
         tls = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
         return (
             f'listen = ["{FREE_PORT}", "{tls}"]\nusers = "users"\nworkers = {self.workers_wanted}\nhsts = "365d"\n'
@@ -89,7 +89,7 @@ class Operated(Daemon):
         return ask("GET", f"{self.admin_url}{path}")
 
     def numbers(self) -> Numbers:
-        """Return what `/metrics` tells."""
+        """Return the samples of `/metrics`."""
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in text_string_to_metric_families(self.ask_admin("/metrics").text)
@@ -97,17 +97,17 @@ class Operated(Daemon):
         }
 
     def reload(self, settings: str | None = None) -> None:
-        """Put other settings in place, if there are any, send SIGHUP, and wait until all processes have taken it up."""
+        """Write other settings, if given, send SIGHUP, and wait until all processes have reloaded."""
         if settings is not None:
             self.settings_file.write_text(settings)
         before = total(self.numbers(), "postd_reloads_total")
         self.process.send_signal(signal.SIGHUP)
         wait_until(lambda: total(self.numbers(), "postd_reloads_total") == before + 1)
-        self.ask_admin("/readyz")  # workers are asked behind what they were told
+        self.ask_admin("/readyz")  # workers answer after they have reloaded
 
     @contextmanager
     def reloaded(self, settings: str) -> Iterator[None]:
-        """Have other settings in force for a while."""
+        """Apply other settings for the block."""
         self.reload(settings)
         try:
             yield
@@ -115,7 +115,7 @@ class Operated(Daemon):
             self.reload(self.settings())
 
     def each(self, do: Callable[[httpx.Client], httpx.Response]) -> list[httpx.Response]:
-        """Ask so often, over new connections, that each worker has most probably been asked."""
+        """Make requests over so many new connections that each worker most probably gets one."""
         answers = []
         for _ in range(1 if self.workers_wanted == "1" else 6):
             with connect(self.url) as client:
@@ -134,7 +134,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def total(numbers: Numbers, name: str, **labels: str) -> float:
-    """Return a number, added up over all labels that are not given."""
+    """Return a sample, summed over all labels that are not given."""
     return sum(value for (one, of), value in numbers.items() if one == name and labels.items() <= set(of))
 
 
@@ -157,7 +157,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert "Traceback" not in daemon.log
 
 
-# What it tells
+# Metrics and request ids
 
 
 def test_health_readiness_and_metrics_are_on_the_admin_listener_only(service: Operated) -> None:
@@ -176,7 +176,7 @@ def test_health_readiness_and_metrics_are_on_the_admin_listener_only(service: Op
 
 
 def test_metrics_count_each_request(service: Operated) -> None:
-    """To the last request, whichever worker it went to."""
+    """Exactly, on all workers."""
     before = service.numbers()
     counted: Counter[tuple[str, str, str, str]] = Counter()
 
@@ -214,12 +214,12 @@ def test_metrics_count_each_request(service: Operated) -> None:
         return total(after, name, **labels) - total(before, name, **labels)
 
     names = ("route", "method", "status", "scheme")
-    told = {
+    counts = {
         tuple(dict(of)[name] for name in names): value - before.get((which, of), 0)
         for (which, of), value in after.items()
         if which == "postd_http_requests_total"
     }
-    assert {key: value for key, value in told.items() if value} == dict(counted)
+    assert {key: value for key, value in counts.items() if value} == dict(counted)
     for (route, method), requests in Counter(
         {of: sum(n for key, n in counted.items() if key[:2] == of) for of in {key[:2] for key in counted}}
     ).items():
@@ -243,9 +243,7 @@ def test_connections_and_streams_are_counted_while_open(service: Operated) -> No
         return total(numbers, "postd_connections"), total(numbers, "postd_event_listeners")
 
     def nobody_is_left() -> bool:
-        ask(
-            "POST", f"{service.url}/post", json={"post": "x"}
-        )  # listeners that have gone are noticed when they are told
+        ask("POST", f"{service.url}/post", json={"post": "x"})  # closed streams are noticed when an event is sent
         return there() == (0, 0)
 
     wait_until(nobody_is_left)
@@ -353,11 +351,11 @@ def test_reload_adds_and_removes_a_page(service: Operated) -> None:
 
 def test_reload_changes_the_throttle(service: Operated) -> None:
     with service.reloaded(service.settings(more="[throttle]\nfailures = 1")):
-        who = f"guesser{time.monotonic_ns()}", "wrong"
-        assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
-        assert ask("GET", f"{service.url}/basic", auth=who).status_code == 429
+        guesser = f"guesser{time.monotonic_ns()}", "wrong"
+        assert ask("GET", f"{service.url}/basic", auth=guesser).status_code == 401
+        assert ask("GET", f"{service.url}/basic", auth=guesser).status_code == 429
         assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
-    assert ask("GET", f"{service.url}/basic", auth=who).status_code == 401
+    assert ask("GET", f"{service.url}/basic", auth=guesser).status_code == 401
 
 
 def test_reload_adds_users_and_keeps_sessions(service: Operated) -> None:
@@ -453,10 +451,10 @@ def test_failed_reload_names_the_setting(service: Operated, what: str) -> None:
 
 def test_broken_user_file_fails_the_reload(service: Operated) -> None:
     users = service.folder / "users"
-    good, told = users.read_bytes(), service.log.count("reload failed")
+    good, failed = users.read_bytes(), service.log.count("reload failed")
     users.write_bytes(b"what is this\n")
     service.reload()
-    service.wait_for("reload failed", told + 1)
+    service.wait_for("reload failed", failed + 1)
     assert total(service.numbers(), "postd_last_reload_good") == 0
     assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
     users.write_bytes(good)
@@ -469,8 +467,8 @@ def test_reload_applies_the_rest_when_a_setting_takes_a_restart(service: Operate
     other = service.settings(write="basic").replace("workers = ", "store = 'sqlite:other.db'\nworkers = 1")
     with service.reloaded(other):
         service.wait_for("restart to apply it", warnings + 2)
-        told = [line for line in service.log.splitlines() if "restart to apply it" in line][warnings:]
-        assert sorted(re.findall(r"(\w+) changed in the settings", "\n".join(told))) == ["store", "workers"]
+        logged = [line for line in service.log.splitlines() if "restart to apply it" in line][warnings:]
+        assert sorted(re.findall(r"(\w+) changed in the settings", "\n".join(logged))) == ["store", "workers"]
         assert service.statuses(post) == {401}
         assert service.ask_admin("/readyz").status_code == 200
     assert not (service.folder / "other.db").exists()
@@ -503,7 +501,7 @@ def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) 
     kept = tls_connection(service)
     assert get(kept) == 200
     ends = total(service.numbers(), "postd_tls_certificate_not_after_seconds")
-    time.sleep(1.1)  # the end of a certificate is told to the second
+    time.sleep(1.1)  # the metric has a resolution of one second
     make_certificate(service.folder)
     service.reload()
     shown = set()
@@ -545,7 +543,7 @@ def test_reload_of_changed_rules_ends_streams_in_order(service: Operated) -> Non
         with client.stream("GET", "/post/events") as stream:
             lines = stream.iter_lines()
             assert next(lines) == "retry: 1000"
-            service.reload()  # which ends nobody's
+            service.reload()  # with unchanged rules no stream ends
             post(client)
             assert next(line for line in lines if line.startswith("event: ")) == "event: added"
             with service.reloaded(service.settings(write="basic")):
@@ -562,7 +560,7 @@ HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/jso
 
 
 class Keeper(threading.Thread):
-    """Makes one request after the other on a connection, until an answer says that it was the last."""
+    """Makes one request after another on a connection until a response has `Connection: close`."""
 
     def __init__(self, port: int, acknowledged: list[str], number: int) -> None:
         super().__init__()
@@ -629,7 +627,7 @@ def test_stop_answers_pending_requests_within_its_grace(tmp_path: Path, workers:
 
 
 def test_tls_client_that_does_not_read_does_not_delay_a_stop(tmp_path: Path) -> None:
-    """It has half a second for another request, and two for its own end; as in a pool, where nobody reads."""
+    """It has half a second for another request, and two to close; like an idle connection in a pool."""
     with Operated(tmp_path, "1") as daemon:
         daemon.reload(daemon.settings('shutdown_grace = "1h"'))
         with closing(tls_connection(daemon)) as used, closing(tls_connection(daemon)):
@@ -639,7 +637,7 @@ def test_tls_client_that_does_not_read_does_not_delay_a_stop(tmp_path: Path) -> 
 
 
 def test_stop_sends_the_rest_to_slow_readers(tmp_path: Path) -> None:
-    """However much of it the kernel has taken: what the log has as answered arrives."""
+    """A response that is logged arrives, however much of it the kernel has still to send."""
     with Daemon(tmp_path) as daemon, ExitStack() as closing_all:
         posts = "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)"
         run_sql(tmp_path / "postd.db", f"{posts} INSERT INTO post (post) SELECT printf('%0140d', i) FROM n")
@@ -652,7 +650,7 @@ def test_stop_sends_the_rest_to_slow_readers(tmp_path: Path) -> None:
             one.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * requests)
         time.sleep(0.5)  # what can be sent has been
         daemon.process.send_signal(signal.SIGTERM)
-        time.sleep(0.8)  # more than what those have who wait
+        time.sleep(0.8)  # longer than idle connections are kept
         received = b""
         for one in slow:
             received += b"".join(iter(lambda one=one: one.recv(100_000), b""))  # type: ignore[misc]
@@ -687,7 +685,7 @@ def test_restart_with_a_systemd_socket_refuses_no_connection(tmp_path: Path) -> 
                 assert ask("POST", f"{daemon.url}/post", json={"post": "before"}).status_code == 201
                 assert get(kept) == 200
                 daemon.process.send_signal(signal.SIGTERM)
-                assert get(kept) == 200  # within the half second of those who wait
+                assert get(kept) == 200  # within the half second of idle connections
                 assert daemon.stop() == -signal.SIGTERM
             waiting.request("GET", "/post/1")
             with start():

@@ -1,4 +1,4 @@
-"""A store in operation: looked at, backed up and put back while a server with workers writes to it."""
+"""Checks, backups and restores of a store while a server with workers writes to it."""
 
 import hashlib
 import time
@@ -16,12 +16,12 @@ from tests.store.sqlite.older import NEWEST, make_older
 
 WORKERS = 2
 ASKED = 5
-"""How many requests, each on a connection of its own, have reached both workers more often than not."""
+"""The number of requests, each on its own connection, that most probably reach both workers."""
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A server with two workers, which the tests share: none of them minds what the others have done."""
+    """A server with two workers, which the tests share."""
     folder = tmp_path_factory.mktemp("operated")
     run_postd_user(folder / "users", "add", "alice", "secret")
     with Daemon(folder, "--users", "users", "--workers", str(WORKERS)) as daemon:
@@ -29,13 +29,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def files_of(folder: Path) -> dict[str, tuple[str, int]]:
-    """Return what the files of the store hold and when they were written to; the shared memory is no file."""
+    """Return contents and times of the files of the store, without the shared memory."""
     files = (folder / "postd.db", folder / "postd.db-wal")
     return {file.name: (hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_mtime_ns) for file in files}
 
 
 def tags_of(daemon: Daemon) -> set[str]:
-    """Return the entity tags that the list has with the workers."""
+    """Return the entity tags of the list on the workers."""
     return {httpx.get(f"{daemon.url}/post").headers["ETag"] for _ in range(ASKED)}
 
 
@@ -91,17 +91,17 @@ def test_older_backup_is_migrated_once_under_a_running_server(daemon: Daemon) ->
     make_older(older, 2)
     run_sql(older, "PRAGMA wal_checkpoint(TRUNCATE)")
     posts = {post_id for (post_id,) in run_sql(older, "SELECT id FROM post")}
-    told = daemon.log.count("was brought up from schema")
+    before = daemon.log.count("was brought up from schema")
     put_in_place(older, daemon, posts)
     assert len(tags_of(daemon)) == 1
-    assert daemon.log.count(f"was brought up from schema 2 to {NEWEST}") == told + 1
+    assert daemon.log.count(f"was brought up from schema 2 to {NEWEST}") == before + 1
     assert (daemon.folder / "postd.db.schema-2").exists()
 
 
 def put_in_place(file: Path, daemon: Daemon, posts: set[int]) -> None:
     """Make a file the store, and wait until each worker has opened it: each looks once a second, at its own time.
 
-    Until then requests may be refused, and requests alone do not tell: one worker may answer all of them.
+    Until then requests may be refused, and requests alone do not show it: one worker may answer all of them.
     """
     opened = daemon.log.count("store: opened ")
     file.rename(daemon.folder / "postd.db")

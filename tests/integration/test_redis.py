@@ -1,4 +1,4 @@
-"""Real `twistd postd` processes on one Redis: nodes that act as one, and what clients see when it is away."""
+"""Real `twistd postd` processes on one Redis: nodes that act as one, and an unavailable Redis."""
 
 import base64
 import functools
@@ -35,10 +35,10 @@ schemes = ["digest"]
 """
 
 ENDS_WITHIN_S = 2.0
-"""How long a request may take when the store is away (contract 5)."""
+"""How long a request may take while the store is unavailable (reference: Workers and nodes)."""
 
 BACK_WITHIN_S = 5.0
-"""When requests have to succeed again once it is back; some 0.5 s where the machine has nothing else to do."""
+"""How soon requests must succeed once Redis is back; some 0.5 s on an idle machine."""
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def check_unavailable(node: Daemon, session: str, nonce: str) -> None:
 
 
 def ask_many(node: Daemon, count: int) -> None:
-    """Ask for the list again and again, a hundred times at once, on one connection."""
+    """Request the list on one connection, a hundred pipelined requests at a time."""
     with socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as client:
         for _ in range(count // 100):
             client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
@@ -258,14 +258,14 @@ def test_check_of_redis_shows_no_password(tmp_path: Path) -> None:
 
     with RedisServer(tmp_path / "redis", f"requirepass {SECRET}", password=SECRET) as redis:
         place = f"127.0.0.1:{redis.port}"
-        status, told = check(f"redis://:{SECRET}@{place}")
+        status, output = check(f"redis://:{SECRET}@{place}")
         assert status == 0
         assert f"store: ok, redis://:***@{place}/0: there is no postd store in this database; the server makes it" in (
-            told
+            output
         )
         assert redis.ask("DBSIZE") == 0
-    status, told = check(f"redis://:{SECRET}@{place}")
-    assert (status, "Connection refused" in told) == (1, True)
+    status, output = check(f"redis://:{SECRET}@{place}")
+    assert (status, "Connection refused" in output) == (1, True)
 
 
 def test_kill_9_of_a_node_loses_no_acknowledged_post(

@@ -61,7 +61,7 @@ format = "{format}"
 
 
 class Run:
-    """Somebody who shows all there is to show, right and wrong, and remembers what must not be found.
+    """A client that sends all kinds of credentials, right and wrong, and records what must not be logged.
 
     Args:
         url: of the server.
@@ -80,7 +80,7 @@ class Run:
                 scheme(client)
 
     def _ask(self, client: httpx.Client, **headers: str) -> None:
-        """Show credentials wherever they may be let in, or not."""
+        """Send credentials to paths that accept them, and to others."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         for path in ("/any", "/few", "/nothing", "/post/events?after=999999999"):
             with client.stream("GET", path, headers=fields) as answer:  # events would go on
@@ -138,7 +138,7 @@ class Run:
             self._ask(client, Authorization=f"Bearer {token}")
 
     def _elsewhere(self, client: httpx.Client) -> None:
-        """Put secrets where they do not belong, and where programs have put them all the same."""
+        """Send secrets where they do not belong, as programs have done."""
         token = self._issuer.token(jti="in-a-place-of-its-own")
         self.secrets |= {token, token[-20:], QUERY_PASSWORD, URL_PASSWORD}
         client.get("/post", headers={"X-Request-Id": token, "User-Agent": f"agent/{token}"})
@@ -181,14 +181,14 @@ def test_no_secret_is_in_log_files_or_metrics(tmp_path: Path, issuer: Issuer, fo
         urls = re.findall(r"https?://127\.0\.0\.1:\d+", ready)
         run = Run(urls[workers - 1], issuer)  # the second one is over TLS
         run.run()
-        told = "".join(
+        metrics = "".join(
             httpx.get(f"{urls[2]}{path}", timeout=START_MAX_S, verify=False).text for path in ("/metrics", "/readyz")
         )
         assert daemon.stop() == -signal.SIGTERM
     assert {200, 201, 401, 403, 404} <= run.statuses
     for scheme in ("basic", "digest", "form", "session", "bearer"):
         for outcome in ("accepted", "refused"):
-            assert f'postd_auth_total{{outcome="{outcome}",scheme="{scheme}"}}' in told
+            assert f'postd_auth_total{{outcome="{outcome}",scheme="{scheme}"}}' in metrics
     log = daemon.log
     assert "Traceback" not in log
     assert " bytes]" in log
@@ -196,7 +196,7 @@ def test_no_secret_is_in_log_files_or_metrics(tmp_path: Path, issuer: Issuer, fo
     secrets = run.secrets | {CLIENT_SECRET, base64.b64encode(f"postd:{CLIENT_SECRET}".encode()).decode()}
     secrets |= {*key.splitlines()[1:-1], *user_entry.strip().split(":")[1:]}
     secrets |= {part.partition("=")[2] for part in user_entry.strip().split(":")[2].split(",")} - {"postd"}
-    found = {secret: re.findall(f".*{re.escape(secret)}.*", log + told) for secret in secrets}
+    found = {secret: re.findall(f".*{re.escape(secret)}.*", log + metrics) for secret in secrets}
     assert {secret: lines for secret, lines in found.items() if lines} == {}
     if format_ == "json":
         for line in log.splitlines():

@@ -35,7 +35,7 @@ BLOCKED = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals());"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Become another program, which inherits what is done with signals."""
+"""Execute another program, which inherits the dispositions of signals."""
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -68,7 +68,7 @@ def test_inherited_signal_mask_does_not_block_reload_restart_and_stop(tmp_path: 
 
 
 def test_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
-    """A shell script's `&` asks for that: Ctrl-C is for the script."""
+    """A shell script's `&` ignores it: Ctrl-C is for the script."""
     with Daemon(tmp_path, through=(sys.executable, "-c", IGNORED)) as daemon:
         daemon.interrupt()
         daemon.process.send_signal(signal.SIGHUP)

@@ -30,7 +30,7 @@ WARNINGS = ",".join(
 
 PATTERN_CHARS = 64
 CLIENTS = 8
-"""Connections at a time; some requests are waited for until a deadline."""
+"""Concurrent connections; some requests only end at a timeout."""
 
 SETTINGS = """
 users = "users"
@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_warnings_are_errors(served: Served) -> None:
-    """Without this the other tests here would show nothing."""
+    """The other tests here rely on it."""
     assert f"PYTHONWARNINGS={WARNINGS}" in Path(f"/proc/{served.daemon.process.pid}/environ").read_text().split("\0")
 
 

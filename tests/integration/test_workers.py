@@ -45,7 +45,7 @@ def users(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One with two workers that knows alice, for tests that leave it as it is."""
+    """A daemon with two workers and the user alice, which the tests share."""
     folder = tmp_path_factory.mktemp("daemon")
     run_postd_user(folder / "users", "add", "alice", PASSWORD)
     with Daemon(folder, *TWO, "-u", "users") as daemon:
@@ -54,7 +54,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @contextmanager
 def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
-    """Connect a client to each worker, the others being stopped while it connects; they stay connected to theirs."""
+    """Connect a client to each worker, by pausing the others; each stays connected to its worker."""
     workers = daemon.workers
     with ExitStack() as closing:
         clients = []
@@ -73,7 +73,7 @@ def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
 
 
 def wait_for_workers(daemon: Daemon, *, without: int) -> dict[int, int]:
-    """Wait until one that was killed has been replaced, and return which there are now."""
+    """Wait until a killed worker has been replaced; return the current ones."""
     deadline = time.monotonic() + START_MAX_S
     while len(daemon.workers) < 2 or without in daemon.workers.values():
         assert time.monotonic() < deadline, daemon.log
@@ -174,7 +174,7 @@ def test_killed_worker_is_replaced_without_interruption(tmp_path: Path) -> None:
             assert (
                 f"worker {round_} (process {before[round_]}) ended: killed by SIGKILL; starting another" in daemon.log
             )
-        # None of the first ones is left: it is the others who answer.
+        # The first workers have all been replaced.
         with clients_of_each(daemon) as clients:
             for client in clients:
                 assert client.post("/post", json={"post": "x"}).status_code == 201
@@ -182,7 +182,7 @@ def test_killed_worker_is_replaced_without_interruption(tmp_path: Path) -> None:
 
 
 def test_crash_output_of_python_is_logged(tmp_path: Path) -> None:
-    """Nobody reads the standard error of a worker but its parent."""
+    """Only the parent reads the standard error of a worker."""
     with pytest.MonkeyPatch.context() as patching:
         patching.setenv("PYTHONFAULTHANDLER", "1")
         with Daemon(tmp_path, *TWO) as daemon:
@@ -258,7 +258,7 @@ def test_stop_finishes_requests_and_closes_idle_connections(tmp_path: Path, work
 
 
 def finish(slow: socket.socket) -> bytes:
-    """Send the rest of a request, and return the answer."""
+    """Send the rest of a request; return the response."""
     slow.sendall(BODY[10:])
     return b"".join(iter(lambda: slow.recv(10_000), b""))
 
@@ -283,7 +283,7 @@ def test_stop_finishes_requests_though_the_socket_file_is_gone(socket_folder: Pa
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_background_daemon_keeps_its_unix_socket_until_it_has_stopped(socket_folder: Path, workers: str) -> None:
-    """Twistd forks after the socket is bound, and the lock beside it has the number of who bound it."""
+    """Twistd forks after the socket is bound, and the lock beside it has the process id of the binder."""
     name = socket_folder / "socket"
     assert run_postd(socket_folder, "-l", f"unix:{name}", "-w", workers, before=()).returncode == 0
     pid = int((socket_folder / "twistd.pid").read_text())
@@ -316,7 +316,7 @@ def test_stop_finishes_running_password_verifications(tmp_path: Path, users: Pat
         while not any(login.done() for login in logins):
             time.sleep(0.005)
         assert daemon.stop() == -signal.SIGTERM
-        # Who was not heard yet finds nobody; all others are let in, and have their answers.
+        # A request that was not read yet is refused; all others are authenticated and answered.
         answers = []
         for login in logins:
             with suppress(httpx.TransportError):
@@ -334,7 +334,7 @@ def test_sighup_reloads_users_and_keeps_workers(tmp_path: Path, users: Path, wor
         daemon.wait_for("SIGHUP: ")
         daemon.wait_for(f"{users}: 2 users", times=int(workers))
         for pid in before.values():
-            os.kill(pid, signal.SIGHUP)  # `systemctl kill` and a terminal tell all of them
+            os.kill(pid, signal.SIGHUP)  # `systemctl kill` and a terminal signal all of them
         with clients_of_each(daemon) as clients, httpx.Client(base_url=daemon.url) as any_client:
             for client in (*clients, any_client):
                 assert client.get("/basic", auth=("bob", PASSWORD)).text == "Success: bob\n"
