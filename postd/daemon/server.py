@@ -116,7 +116,7 @@ class ServerParts:
                 group_of=logins.access.clients.connection_group,
             )
             if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _OF_LISTENERS):
-                self.events.end_earlier()  # whoever may still listen comes back
+                self.events.end_earlier_generations()  # clients that still have access reconnect
 
         return put_into_force
 
@@ -129,7 +129,7 @@ class ServerParts:
         numbers.amounts["workers",] = 1
         numbers.counts["worker_ends",] = 0
         numbers.amounts["connections",] = len(self.site.channels)
-        numbers.amounts["listeners",] = self.events.listeners
+        numbers.amounts["listeners",] = self.events.subscribers
         return numbers
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from klein import Klein
 
-from postd.web.compression import VARY, Text
+from postd.web.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Route, find_routes, make_document
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.responses import JSON, PAGE_HEADERS, Response
@@ -40,11 +40,11 @@ class Docs:
 
     @app.route("/openapi.json", methods=["GET"])
     async def show_document(self, request: Any) -> Response:
-        return await self._document.answer(request)
+        return await self._document.respond(request)
 
     @app.route("/docs", methods=["GET"])
     async def show_page(self, request: Any) -> Response:
-        return await self._page.answer(request)
+        return await self._page.respond(request)
 
 
 # Tests make thousands of trees with few settings; it takes some milliseconds.
@@ -58,6 +58,6 @@ def _write(
     return body, make_docs_page(document, site_name)
 
 
-def _keep(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Text:
+def _keep(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
     etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
-    return Text(content_type, body, {b"ETag": etag, **headers})
+    return NegotiatedText(content_type, body, {b"ETag": etag, **headers})

@@ -21,7 +21,7 @@ from postd.model import bare_name
 from postd.web.errors import Problem
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.driver import Answering, ViewResource, error_page
-from postd.web.streaming import PIECE_BYTES, Flow
+from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 
 _log = Logger()
 
@@ -163,14 +163,14 @@ async def _send_spans(request: Any, file: IO[bytes], spans: Sequence[tuple[bytes
         Problem: the file has become shorter, so that what was promised cannot be sent.
     """
     with file:
-        async with Flow(request) as flow:
+        async with PacedWriter(request) as flow:
             for before, offset, size in spans:
                 if before:
                     await flow.write(before)
                 file.seek(offset)
                 left = size
                 while left:
-                    piece = file.read(min(left, PIECE_BYTES))
+                    piece = file.read(min(left, WRITE_MAX_BYTES))
                     if not piece:
                         _log.warn("{name} became shorter while it was sent", name=file.name)
                         raise Problem(500, "The file became shorter while it was sent.")

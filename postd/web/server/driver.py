@@ -12,7 +12,7 @@ from twisted.web.server import NOT_DONE_YET
 
 from postd.web.errors import make_error_response
 from postd.web.responses import Response, StreamedResponse
-from postd.web.streaming import PIECE_BYTES, Flow
+from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 
 View = Callable[[Any], Coroutine[Any, Any, Response | StreamedResponse]]
 """Makes the answer to a request."""
@@ -104,7 +104,7 @@ class Answering(Steps):
 
     def returned(self, value: Response | StreamedResponse | None) -> None:
         self._request.answering = None  # else the two would keep each other until the garbage collector comes
-        if isinstance(value, Response) and len(value.body) <= PIECE_BYTES:
+        if isinstance(value, Response) and len(value.body) <= WRITE_MAX_BYTES:
             self._request.send(value)
         elif value is not None:
             Answering(self._request, _send_in_pieces(self._request, value)).go_on(None)
@@ -127,7 +127,7 @@ async def _send_in_pieces(request: Any, answered: Response | StreamedResponse) -
     """Send what more than one write should hold at the pace of the client; each slow one would have a copy of it."""
     request.begin(answered)
     if request.method != b"HEAD":
-        async with Flow(request) as flow:
+        async with PacedWriter(request) as flow:
             if isinstance(answered, Response):
                 await flow.write(answered.body)
             else:
