@@ -31,7 +31,7 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.events import Events
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
@@ -138,7 +138,7 @@ _OF_LISTENERS = ("api", "users", "realm", "session", "bearer", "trusted_proxies"
 are asked with, too."""
 
 
-def _make_hosts(settings: Settings, clients: Clients) -> Hosts | None:
+def _make_hosts(settings: Settings, clients: PeerResolver) -> Hosts | None:
     """Return the rule for the hosts of requests, None for any host."""
     return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
 

@@ -1,4 +1,4 @@
-"""What those who run the service ask it: `/healthz`, `/readyz`, `/metrics` (contract 6), on listeners of their own."""
+"""The admin listeners: `/healthz`, `/readyz` and `/metrics` (reference: Operations)."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -15,10 +15,10 @@ _HEADERS = {b"Cache-Control": b"no-store"}
 
 
 class Admin:
-    """The views.
+    """The views of the admin listeners.
 
     Args:
-        report: comes to how the service is.
+        report: returns the health of the service.
     """
 
     app = Application()
@@ -27,23 +27,23 @@ class Admin:
         self._report = report
 
     @app.route("/healthz", methods=["GET"])
-    async def show_life(self, _request: Any) -> Response:
+    async def show_liveness(self, _request: Any) -> Response:
         return make_response(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
 
     @app.route("/readyz", methods=["GET"])
     async def show_readiness(self, _request: Any) -> Response:
         report = await self._report()
-        text = "".join(f"{what}: {state}\n" for what, state in report.states.items())
+        text = "".join(f"{subject}: {state}\n" for subject, state in report.states.items())
         status = HTTPStatus.OK if report.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return make_response(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
 
     @app.route("/metrics", methods=["GET"])
-    async def show_numbers(self, _request: Any) -> Response:
+    async def show_metrics(self, _request: Any) -> Response:
         return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._report()).numbers), _HEADERS)
 
 
-class _All(Resource):
-    """Leads all paths to the views."""
+class _AnyPath(Resource):
+    """Passes every path to the router."""
 
     def __init__(self, views: IResource) -> None:
         super().__init__()
@@ -54,5 +54,5 @@ class _All(Resource):
 
 
 def make_admin_root(report: Callable[[], Awaitable[Report]]) -> IResource:
-    """Return the resource tree of the admin listeners; `report` as for `Admin`."""
-    return _All(Router(Admin(report)))
+    """Return the resource tree of the admin listeners; `report` is that of `Admin`."""
+    return _AnyPath(Router(Admin(report)))

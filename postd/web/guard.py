@@ -40,7 +40,7 @@ from postd.errors import TooManyFailuresError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content, make_redirect
 from postd.web.server.driver import Steps, ViewResource, error_page
 
@@ -139,7 +139,7 @@ class Guard(HTTPAuthSessionWrapper):
         factories: Sequence[CredentialFactory],
         resource: IResource,
         *,
-        clients: Clients | None = None,
+        clients: PeerResolver | None = None,
         session_challenge: bytes | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
@@ -147,7 +147,7 @@ class Guard(HTTPAuthSessionWrapper):
         self._resource = resource
         self._checks: dict[type, Check] = {}
         self._by_scheme = {factory.scheme: factory for factory in factories}
-        self._clients = clients or Clients()
+        self._clients = clients or PeerResolver()
         self._session_challenge = session_challenge
         self._users = users
 

@@ -15,7 +15,7 @@ from postd.web.cookie import decode_session_cookies, expire_session_cookie, make
 from postd.web.form import decode_form
 from postd.web.guard import IUser, User, outcome_of
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.routing import Application
 
@@ -37,7 +37,7 @@ class LoginPages:
 
     app = Application()
 
-    def __init__(self, portal: Portal, sessions: Sessions, clients: Clients, *, realm: str, secure: str) -> None:
+    def __init__(self, portal: Portal, sessions: Sessions, clients: PeerResolver, *, realm: str, secure: str) -> None:
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
