@@ -29,7 +29,7 @@ from postd.web.basic import BasicCredentialFactory
 from postd.web.bearer import BearerCredentialFactory
 from postd.web.digest import DigestCredentialFactory
 from postd.web.guard import Realm
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.resource_metadata import ResourceMetadata
 from postd.web.routes import Access
 
@@ -103,7 +103,7 @@ class Authentication:
         sessions = Sessions(
             store, self.users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
         )
-        clients = Clients(settings.trusted_proxies, settings.public_url)
+        clients = PeerResolver(settings.trusted_proxies, settings.public_url)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         self.issuers = [
             make_issuer(table, where=f"{issuers_where}[{number}]", reactor=reactor)
@@ -228,7 +228,7 @@ def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> Non
     ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
 
 
-def _make_metadata(issuers: Sequence[Issuer], clients: Clients) -> ResourceMetadata | None:
+def _make_metadata(issuers: Sequence[Issuer], clients: PeerResolver) -> ResourceMetadata | None:
     if not issuers:
         return None
     scopes = frozenset[str]().union(*(issuer.scopes for issuer in issuers))

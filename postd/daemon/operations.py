@@ -26,7 +26,7 @@ from postd.net.listening import Listener, certificate_warnings, close
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, keep_fixed
 from postd.settings.schema import Settings
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import PostdSite
 
@@ -249,7 +249,7 @@ class Operations(Service):
 
 def admin_hosts(settings: Settings) -> Hosts | None:
     """Return the allowed hosts of requests to the admin listeners, None for any host."""
-    clients = Clients(settings.trusted_proxies, settings.public_url)
+    clients = PeerResolver(settings.trusted_proxies, settings.public_url)
     return None if "*" in settings.hosts else Hosts(settings.hosts, clients, exclusive=False)
 
 

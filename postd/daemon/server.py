@@ -37,7 +37,7 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.events import Events
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
@@ -123,7 +123,7 @@ class ServerParts:
                 group_of=authentication.access.clients.connection_group,
             )
             if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS):
-                self.events.end_earlier()  # clients that are still allowed to read reconnect
+                self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
 
         return apply
 
@@ -136,7 +136,7 @@ class ServerParts:
         metrics.gauges["workers",] = 1
         metrics.counters["worker_ends",] = 0
         metrics.gauges["connections",] = len(self.site.channels)
-        metrics.gauges["event_listeners",] = self.events.listeners
+        metrics.gauges["event_listeners",] = self.events.subscribers
         return metrics
 
 
@@ -145,7 +145,7 @@ _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxi
 asked with."""
 
 
-def _make_hosts(settings: Settings, clients: Clients) -> Hosts | None:
+def _make_hosts(settings: Settings, clients: PeerResolver) -> Hosts | None:
     """Return the allowed hosts of requests, None for any host."""
     return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
 

@@ -1,8 +1,8 @@
 """HTTP.
 
-1. Here, and nowhere else, stand headers, statuses, paths and content types.
-2. A view does three things: decode, await one call, encode. It has no `try`: what goes wrong travels to `errors`.
-3. Nothing here knows which store it is, or the settings; `postd.daemon.service` hands in what is needed.
+1. Headers, statuses, paths and media types are in this package only.
+2. A view decodes, awaits one call and encodes. It has no `try`: `errors` turns exceptions into responses.
+3. This package knows neither the settings nor the kind of store; `postd.daemon.service` passes in what it needs.
 
-`site` has the table of URLs and is the file to open first. `front` stands between the socket and the resources.
+Start reading at `routes`, the table of URLs. `server` is the HTTP server: connections, requests, routing, access log.
 """

@@ -15,7 +15,7 @@ _HEADERS = {b"Cache-Control": b"no-store"}
 
 
 class Admin:
-    """The views.
+    """The views of the admin listeners.
 
     Args:
         check_health: returns the health of the service.
@@ -42,8 +42,8 @@ class Admin:
         return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._check_health()).metrics), _HEADERS)
 
 
-class _All(Resource):
-    """Leads all paths to the views."""
+class _AnyPath(Resource):
+    """Passes every path to the router."""
 
     def __init__(self, views: IResource) -> None:
         super().__init__()
@@ -55,4 +55,4 @@ class _All(Resource):
 
 def make_admin_root(check_health: Callable[[], Awaitable[Health]]) -> IResource:
     """Return the resource tree of the admin listeners; `check_health` as for `Admin`."""
-    return _All(Router(Admin(check_health)))
+    return _AnyPath(Router(Admin(check_health)))

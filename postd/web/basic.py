@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.web.interface import Request
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 
 
 class BasicCredentialFactory:
@@ -13,7 +13,7 @@ class BasicCredentialFactory:
 
     scheme = b"basic"
 
-    def __init__(self, realm: str, clients: Clients) -> None:
+    def __init__(self, realm: str, clients: PeerResolver) -> None:
         self._challenge = f'Basic realm="{realm}"'.encode("ascii")
         self._clients = clients
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
 from postd.protocol.bearer import BearerSyntaxError, decode_token
 from postd.web.interface import Request
-from postd.web.peer import SAFE_METHODS, Clients
+from postd.web.peer import SAFE_METHODS, PeerResolver
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
@@ -23,9 +23,9 @@ class BearerCredentialFactory:
 
     scheme = b"bearer"
 
-    def __init__(self, realm: str, clients: Clients | None = None, *, with_metadata: bool = False) -> None:
+    def __init__(self, realm: str, clients: PeerResolver | None = None, *, with_metadata: bool = False) -> None:
         self._realm = realm
-        self._clients = clients or Clients()
+        self._clients = clients or PeerResolver()
         self._with_metadata = with_metadata
 
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:

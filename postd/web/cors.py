@@ -1,13 +1,11 @@
-"""What pages of other origins may do with the API by way of a browser (Fetch standard, CORS protocol; contract 2).
+"""Cross-origin resource sharing of the API (Fetch standard, CORS protocol; reference: Post API).
 
-A page of an allowed origin may send any request of the API, with an `Authorization` field that it sets itself, and see
-the answer. It never acts for the person in front of the browser: nothing here carries
-`Access-Control-Allow-Credentials`, so that a browser lets it see nothing that cookies or remembered passwords have got.
-Where a session may write, other origins may not, whatever they send (contract 3). A request that is refused before it
-is there whole, with 413 for instance, is answered without any of this.
+A page of an allowed origin may send any request of the API, with an `Authorization` field that it sets itself, and read
+the response. It cannot use the browser's cookies or stored passwords: `Access-Control-Allow-Credentials` is never sent.
+Where a session may write, cross-site writes are refused whatever the origin (reference: Form login). A request that is
+refused before all of it has arrived, for example with 413, is answered without CORS fields.
 
-An origin that is not allowed is answered as if there was none of this: whether an answer may be seen is the browser's
-business, whether a request is good was never a matter of its origin.
+Other origins are answered without CORS fields, and otherwise alike: the browser enforces CORS, not the server.
 """
 
 from collections.abc import Collection
@@ -21,7 +19,7 @@ from postd.web.responses import Response, encode_header, make_no_content
 from postd.web.server.driver import respond
 
 ALL = "*"
-"""What stands for every origin."""
+"""Allows every origin."""
 
 _EXPOSED = encode_header(
     b"Access-Control-Expose-Headers",
@@ -38,7 +36,7 @@ _PREFLIGHT = b"".join(
         (b"Max-Age", b"600"),
     )
 )
-_NOTHING_THERE = make_no_content({b"Allow": b"OPTIONS"})
+_PREFLIGHT_OF_NOTHING = make_no_content({b"Allow": b"OPTIONS"})
 
 
 def _allow(origin: str) -> bytes:
@@ -46,17 +44,17 @@ def _allow(origin: str) -> bytes:
 
 
 def is_preflight(request: Any) -> bool:
-    """Tell whether a browser asks whether it may send another request. It never sends credentials with it."""
+    """Return whether a request is a CORS preflight, which never has credentials."""
     fields = request.fields
     return request.method == b"OPTIONS" and b"Origin" in fields and b"Access-Control-Request-Method" in fields
 
 
-class _Shared(Resource):
-    """A resource, with all below it, that pages of other origins may use.
+class _CorsResource(Resource):
+    """Adds CORS fields to the responses of a resource and all below it, errors included.
 
     Args:
-        resource: answers; what goes wrong in it is answered with the fields that were added here, too.
-        origins: those whose pages may, or `ALL`.
+        resource: the resource.
+        origins: the allowed origins, or `ALL`.
     """
 
     isLeaf = True
@@ -69,7 +67,7 @@ class _Shared(Resource):
         self._by_origin = {(origin.encode("ascii"),): _allow(origin) for origin in origins}
 
     def render(self, request: Any) -> Any:
-        # Two Origin fields are those of nobody. Browsers write it in one way (RFC 6454 §6.2): bytes are compared.
+        # Two Origin fields match none. Browsers serialize an origin in one way (RFC 6454 §6.2): bytes are compared.
         allow = self._for_all or self._by_origin.get(tuple(request.fields.get(b"Origin", ())), b"")
         if not allow:
             request.own_fields += self._vary
@@ -81,27 +79,27 @@ class _Shared(Resource):
         except NotFound:
             if not preflight:
                 raise
-            # Else the page would not see the 404 either: of what it asks for, it hears only that it failed.
-            return respond(request, _answer_nothing_there())
+            # With a failed preflight the page would see a network error in place of the 404.
+            return respond(request, _respond_to_preflight())
 
 
-def share(root: Resource, origins: Collection[str]) -> None:
+def allow_origins(root: Resource, origins: Collection[str]) -> None:
     """Let pages of other origins use the API.
 
     Args:
-        root: has all of it below it, and is changed.
-        origins: those whose pages may, as browsers write them (RFC 6454 §6.2), or `ALL`.
+        root: the resource tree, which is changed.
+        origins: the allowed origins in the serialization of RFC 6454 §6.2, or `ALL`.
     """
     for segment in API_SEGMENTS:
-        root.putChild(segment, _Shared(root.children.get(segment, _Nothing()), origins))
+        root.putChild(segment, _CorsResource(root.children.get(segment, _NotFoundResource()), origins))
 
 
-class _Nothing(Resource):
+class _NotFoundResource(Resource):
     isLeaf = True
 
     def render(self, _request: Any) -> Any:
         raise NotFound
 
 
-async def _answer_nothing_there() -> Response:
-    return _NOTHING_THERE
+async def _respond_to_preflight() -> Response:
+    return _PREFLIGHT_OF_NOTHING

@@ -10,7 +10,7 @@ from postd.auth.digest import NonceBook
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
 from postd.web.errors import Problem
 from postd.web.interface import Request
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -24,7 +24,7 @@ class DigestCredentialFactory:
     scheme = b"digest"
     _log = Logger()
 
-    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceBook, clients: Clients) -> None:
+    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceBook, clients: PeerResolver) -> None:
         self._realm = realm
         self._algorithms = algorithms
         self._nonces = nonces

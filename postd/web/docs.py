@@ -1,4 +1,4 @@
-"""What the service does, for programs and for people: `/openapi.json` and `/docs` (contract 6)."""
+"""The API description: `/openapi.json` for programs, `/docs` for people (reference: Operations)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from klein import Klein
 
-from postd.web.compression import VARY, Text
+from postd.web.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Route, find_routes, make_document
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.responses import JSON, PAGE_HEADERS, Response
@@ -18,13 +18,13 @@ _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
 
 
 class Docs:
-    """The document and the page, both made now.
+    """The OpenAPI document and the page made from it, both rendered once.
 
     Args:
-        applications: those whose operations are told of, beside these two.
-        read: the schemes that let a client read posts; "open" for no questions asked.
-        write: those that let it write.
-        site_name: stands above the page.
+        applications: those to describe, beside this one.
+        read: the schemes that may read posts; "open" for access without credentials.
+        write: the schemes that may write posts.
+        site_name: the heading of the page.
     """
 
     app = Application()
@@ -33,31 +33,31 @@ class Docs:
         self, applications: Iterable[Klein], *, read: Collection[str], write: Collection[str], site_name: str
     ) -> None:
         routes = frozenset(route for application in (*applications, self.app) for route in find_routes(application))
-        document, page = _write(routes, frozenset(read), frozenset(write), site_name)
-        self._document = _keep(JSON, document, _HEADERS)
+        document, page = _render(routes, frozenset(read), frozenset(write), site_name)
+        self._document = _make_text(JSON, document, _HEADERS)
         headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
-        self._page = _keep(b"text/html; charset=utf-8", page, headers)
+        self._page = _make_text(b"text/html; charset=utf-8", page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
     async def show_document(self, request: Any) -> Response:
-        return await self._document.answer(request)
+        return await self._document.respond(request)
 
     @app.route("/docs", methods=["GET"])
     async def show_page(self, request: Any) -> Response:
-        return await self._page.answer(request)
+        return await self._page.respond(request)
 
 
-# Tests make thousands of trees with few settings; it takes some milliseconds.
+# Cached for the tests, which make thousands of trees; rendering takes some milliseconds.
 @lru_cache(8)
-def _write(
+def _render(
     routes: frozenset[Route], read: frozenset[str], write: frozenset[str], site_name: str
 ) -> tuple[bytes, bytes]:
-    """Return the document and the page."""
+    """Return document and page, encoded."""
     document = make_document(routes, read=read, write=write)
     body = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     return body, make_docs_page(document, site_name)
 
 
-def _keep(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Text:
+def _make_text(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
     etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
-    return Text(content_type, body, {b"ETag": etag, **headers})
+    return NegotiatedText(content_type, body, {b"ETag": etag, **headers})

@@ -1,8 +1,7 @@
-"""The one table from what went wrong to what the client is told.
+"""The table from exceptions to error responses.
 
-The API answers problem details (RFC 9457), everything else plain text (contract 2); 421 is problem details at every
-address. No answer carries more than is
-written here or was the client's own input at fault: no traceback, no path, no version.
+Errors of the API are problem details (RFC 9457), all others plain text; 421 is always problem details (reference: Post
+API). A response contains nothing but the texts here and the client's own input: no traceback, file path or version.
 """
 
 from collections.abc import Mapping
@@ -32,24 +31,24 @@ from postd.web.redaction import show_method, show_target
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
-"""What the paths of the API begin with."""
+"""First path segments of the API."""
 
 _API = [[b"", segment] for segment in API_SEGMENTS]
 
 RETRY_AFTER_S = 1
-"""What a client is asked to wait when the store is away (`Retry-After`)."""
+"""`Retry-After` of temporary errors, in seconds."""
 
 _log = Logger()
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
-    """An answer other than success.
+    """An error response.
 
     Args:
         status: the HTTP status.
-        detail: what is wrong with this request, for a person.
+        detail: what is wrong with this request, in plain text.
         pointer: JSON Pointer (RFC 6901) to the offending part of the body.
-        headers: further headers of the answer.
+        headers: further header fields.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
         self.headers = dict(headers or {})
 
 
-def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
-    """Return what an error means to a client, None for one that should never have come this far."""
+def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
+    """Return the problem that an exception means to a client, None for an unexpected exception."""
     match error:
         case Problem():
             return error
@@ -104,7 +103,7 @@ def problem_of(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
 
 
 def precondition_failed() -> Problem:
-    """Return the answer to an `If-Match` or `If-None-Match` that does not hold (RFC 9110 §13.1)."""
+    """Return the problem of a precondition that does not hold (RFC 9110 §13.1)."""
     return Problem(412, "The state that the request was made for is no longer the current one.")
 
 
@@ -113,8 +112,8 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
 
 
 def make_error_response(request: Any, error: BaseException) -> Response:
-    """Return the answer to an error, and log it where an operator should know."""
-    problem = problem_of(error)
+    """Return the response to an exception; log it if it is unexpected."""
+    problem = to_problem(error)
     if problem is None:
         _log.failure(
             "unexpected error in {method} {target} (request {id})",
@@ -130,10 +129,10 @@ def make_error_response(request: Any, error: BaseException) -> Response:
 
 
 def make_problem_response(path: bytes, problem: Problem) -> Response:
-    """Return the answer that tells a problem at an address."""
-    # A 404 may otherwise be kept by caches as they see fit (RFC 9111 §4.2.2).
+    """Return the response with a problem, in the form that suits the path."""
+    # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    # A request for another server's host has no page of ours to answer it (contract 7).
+    # A request for a host that is not ours has no page (reference: Hosts).
     if not is_api(path) and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         body = f"{phrase(problem.status)}\n".encode()
         return make_response(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
@@ -150,5 +149,5 @@ def make_problem_response(path: bytes, problem: Problem) -> Response:
 
 
 def is_api(path: bytes) -> bool:
-    """Tell whether errors at this address are problem details; so they are where no address could be made out."""
+    """Return whether errors at a path are problem details; also true of the empty path of an undecodable request."""
     return not path or [percent_decode(segment) for segment in path.split(b"/", 2)[:2]] in _API

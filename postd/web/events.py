@@ -1,9 +1,9 @@
-"""Changes as they come: `GET /post/events` (contract 2), Server-Sent Events (HTML Living Standard §9.2).
+"""Event stream of changes: `GET /post/events`, Server-Sent Events (HTML Living Standard §9.2; reference: Event stream).
 
-All listeners of a process share one look at the store, a few times a second and only while there are any: that finds
-what other workers and nodes have done, and costs less than being told by each of them. What was found is encoded once.
-A listener that reads slowly holds up nobody: it is sent nothing until it has read, then what it has missed, from the
-change log. The front ends those that read nothing (`postd.web.server.connection`).
+All subscribers of a process share one poll of the store's change log, ten times a second while there are any. That
+also finds the changes of other workers and nodes, without messages between them. Each change is encoded once. A slow
+subscriber delays no other: it is sent nothing until it has read, then catches up from the change log. The connection
+times out if it reads nothing (`postd.web.server.connection`).
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -19,160 +19,165 @@ from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.query import as_number, decode_query
+from postd.web.query import decode_query, parse_number
 from postd.web.responses import StreamedResponse, make_streamed_response
 
-LOOK_EVERY_S = 0.1
-"""How long a change takes at the most to be noticed."""
+POLL_EVERY_S = 0.1
+"""The longest time until a change is noticed."""
 
-BEAT_EVERY_S = 15
-"""How often a listener is sent a comment when there is nothing to tell (contract 2)."""
+HEARTBEAT_EVERY_S = 15
+"""How often an idle subscriber is sent a comment (reference: Event stream)."""
 
 RECENT_MAX = 1000
-"""How many of the last changes are kept encoded: some 300 KiB at the most."""
+"""Limit on cached encoded changes: some 300 KiB."""
 
-TOLD_AT_ONCE = 200
-"""How many changes one write tells: some 40 KiB at the most, but for texts of other scripts."""
+BATCH_MAX = 200
+"""Limit on the changes in one write: some 40 KiB of mostly ASCII text."""
 
-WOKEN_AT_ONCE = 50
-"""How many listeners are told in one turn of the reactor: a millisecond or two."""
+WAKE_BATCH = 50
+"""How many subscribers are woken in one turn of the reactor: a millisecond or two."""
 
 _RETRY_MS = 1000
-_BEAT = b":\n\n"
+_HEARTBEAT = b":\n\n"
 _HEADERS = {
     b"Cache-Control": b"no-store",
-    b"X-Accel-Buffering": b"no",  # nginx would collect what it is to pass on
+    b"X-Accel-Buffering": b"no",  # disables the response buffering of nginx
 }
 
 _log = Logger()
 
 
 class Events:
-    """The listeners of a process.
+    """The subscribers of a process.
+
+    A generation is the set of subscribers that were admitted under the same settings: a reload begins the next one and
+    ends the streams of earlier ones.
 
     Args:
         store: has the change log.
-        reactor: its clock.
+        reactor: the clock.
     """
 
     def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
         self._store = store
         self._clock = reactor
-        self._latest = 0  # what was found by the last look
-        self._recent: dict[int, bytes] = {}  # by revision, ascending
-        self._listeners = 0
+        self._latest = 0  # revision found by the last poll
+        self._recent: dict[int, bytes] = {}  # encoded changes by revision, ascending
+        self._subscribers = 0
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
-        self._eras = self._ended_eras = 0
+        self._generation = self._ended_generation = 0
         self._loops: list[LoopingCall] = []
-        self._beats = 0
-        self._behind = False
+        self._heartbeats = 0
+        self._catching_up = False
 
-    async def answer(self, request: Any, revalidate: Revalidate, *, era: int) -> StreamedResponse:
-        """Answer with what changes from now on, or from where the listener has left off.
+    async def respond(self, request: Any, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
+        """Return the response that streams changes from now on, or after the last event the client has.
 
         Args:
-            request: of the listener.
-            revalidate: returns whether it may go on listening; called each time that there is something to send.
-            era: the one by whose rules it was let in.
+            request: the subscriber's.
+            revalidate: re-validates its credentials; called before each write.
+            generation: the one that admitted it.
 
         Raises:
-            StoreUnavailableError: nobody knows where that is.
+            StoreUnavailableError: the current revision cannot be read.
         """
         latest = (await self._store.version()).revision
-        pieces = self._listen(_start(request, latest), latest, revalidate, era)
+        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation)
         return make_streamed_response(b"text/event-stream", pieces, _HEADERS)
 
     @property
-    def listeners(self) -> int:
-        """How many there are."""
-        return self._listeners
+    def subscribers(self) -> int:
+        """How many streams are open."""
+        return self._subscribers
 
-    def begin_era(self) -> int:
-        """Return what stands for those whose requests come from now on, by rules that may be other ones."""
-        self._eras += 1
-        return self._eras
+    def begin_generation(self) -> int:
+        """Begin the next generation and return its number."""
+        self._generation += 1
+        return self._generation
 
-    def end_earlier(self) -> None:
-        """End the streams of all eras but the last; their listeners come back, with the number of what they heard."""
-        self._ended_eras = self._eras - 1
+    def end_earlier_generations(self) -> None:
+        """End the streams of all generations but the latest; clients reconnect with the id of their last event."""
+        self._ended_generation = self._generation - 1
         self._wake()
 
     def close(self) -> None:
-        """End all streams, and those that come; their listeners come back elsewhere."""
+        """End all streams, and later ones at once; clients reconnect elsewhere."""
         self._closed = True
         self._wake()
 
-    async def _listen(self, after: int | None, latest: int, revalidate: Revalidate, era: int) -> AsyncGenerator[bytes]:
-        """Yield what a listener is sent; `after` is the last change it knows of, None if that cannot be told."""
+    async def _stream(
+        self, after: int | None, latest: int, revalidate: Revalidate, generation: int
+    ) -> AsyncGenerator[bytes]:
+        """Yield the event stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
         self._join(latest)
         try:
-            beats = self._beats
-            told = b"retry: %d\n" % _RETRY_MS
+            heartbeats = self._heartbeats
+            data = b"retry: %d\n" % _RETRY_MS
             if after is None:
-                told += b"\n" + _reset(latest)
+                data += b"\n" + _encode_reset(latest)
                 after = latest
             else:
-                # An id without an event: who is cut off before the first one knows where to go on all the same.
-                told += b"id: %d\n\n" % after
-            while not self._closed and era > self._ended_eras and await revalidate():
-                if told:
-                    yield told
+                # An id without an event: a client that is cut off before the first event can still resume.
+                data += b"id: %d\n\n" % after
+            while not self._closed and generation > self._ended_generation and await revalidate():
+                if data:
+                    yield data
                 try:
-                    told, after = await self._read(after)
+                    data, after = await self._read(after)
                 except StoreUnavailableError:
-                    told, self._behind = b"", True  # the stream goes on when the store does
-                if not told:
+                    data, self._catching_up = b"", True  # the stream resumes when the store is available again
+                if not data:
                     await self._wait()
-                    told, beats = (_BEAT if beats != self._beats else b""), self._beats
+                    data, heartbeats = (_HEARTBEAT if heartbeats != self._heartbeats else b""), self._heartbeats
         finally:
             self._leave()
 
     async def _read(self, after: int) -> tuple[bytes, int]:
-        """Return what is to be told of the changes after a revision, and the revision that it goes up to."""
+        """Return the encoded changes after a revision, at most one batch, and the revision of the last of them."""
         if after == self._latest:
             return b"", after
         events: list[bytes] = []
         revision = after
-        while len(events) < TOLD_AT_ONCE and revision + 1 in self._recent:
+        while len(events) < BATCH_MAX and revision + 1 in self._recent:
             revision += 1
             events.append(self._recent[revision])
         if events:
             return b"".join(events), revision
         try:
-            changes = await self._store.list_changes(after=after, limit=TOLD_AT_ONCE)
+            changes = await self._store.list_changes(after=after, limit=BATCH_MAX)
         except ChangesGoneError:
             latest = (await self._store.version()).revision
-            return _reset(latest), latest
+            return _encode_reset(latest), latest
         return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
 
     def _join(self, latest: int) -> None:
-        self._listeners += 1
-        if self._listeners > 1:
+        self._subscribers += 1
+        if self._subscribers > 1:
             return
-        # Nobody has looked since the last one left.
+        # There were no polls since the last subscriber left.
         self._latest = latest
         self._recent.clear()
-        # New ones: one that was stopped while it waits for the store would go on if it were started again.
-        for work, every_s in ((self._look, LOOK_EVERY_S), (self._beat, BEAT_EVERY_S)):
+        # New loops: a LoopingCall stopped while its call waits for the store cannot be restarted cleanly.
+        for work, every_s in ((self._poll, POLL_EVERY_S), (self._beat, HEARTBEAT_EVERY_S)):
             loop = LoopingCall(work)
             loop.clock = self._clock
             loop.start(every_s, now=False).addErrback(self._failed)
             self._loops.append(loop)
 
     def _leave(self) -> None:
-        self._listeners -= 1
-        if not self._listeners:
+        self._subscribers -= 1
+        if not self._subscribers:
             loops, self._loops = self._loops, []
             for loop in loops:
                 if loop.running:
                     loop.stop()
 
     def _failed(self, failure: Any) -> None:
-        _log.failure("listeners are not told of changes any more", failure=failure)
+        _log.failure("event stream: polling for changes failed", failure=failure)
 
     async def _wait(self) -> None:
-        """Return when there may be something to tell."""
+        """Wait until there may be something to send."""
         waiting: Deferred[None] = Deferred()
         self._waiting.add(waiting)
         try:
@@ -180,33 +185,33 @@ class Events:
         finally:
             self._waiting.discard(waiting)
 
-    def _look(self) -> Deferred[None]:
+    def _poll(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._find_changes())
 
     async def _find_changes(self) -> None:
         try:
             revision, before = (await self._store.version()).revision, self._latest
-            behind, self._behind = self._behind, False
+            catching_up, self._catching_up = self._catching_up, False
             if revision != before:
-                self._keep(await self._store.list_changes(after=before, limit=RECENT_MAX))
-            if behind or revision != before:
+                self._add(await self._store.list_changes(after=before, limit=RECENT_MAX))
+            if catching_up or revision != before:
                 self._wake()
-        except ChangesGoneError:  # more than the log holds, or another store has come in its place
+        except ChangesGoneError:  # more changes than the log holds, or the store was replaced
             self._latest = revision
             self._recent.clear()
             self._wake()
         except StoreUnavailableError:
-            pass  # the store tells the log
+            pass  # the store logs it
 
-    def _keep(self, changes: Iterable[Change]) -> None:
+    def _add(self, changes: Iterable[Change]) -> None:
         for change in changes:
             self._recent[change.revision] = _encode(change)
-            self._latest = max(self._latest, change.revision)  # a look that was overtaken may come late
+            self._latest = max(self._latest, change.revision)  # a poll may complete after a later one
         for revision in list(self._recent)[:-RECENT_MAX]:
             del self._recent[revision]
 
     def _beat(self) -> None:
-        self._beats += 1
+        self._heartbeats += 1
         self._wake()
 
     def _wake(self) -> None:
@@ -214,25 +219,25 @@ class Events:
         self._wake_some(list(waiting))
 
     def _wake_some(self, waiting: list[Deferred[None]]) -> None:
-        """Wake listeners, a few in each turn: thousands of them are not to keep all others waiting."""
-        for one in waiting[:WOKEN_AT_ONCE]:
-            if not one.called:  # it has gone meanwhile
+        """Wake subscribers, a few in each turn: waking thousands at once would delay other requests."""
+        for one in waiting[:WAKE_BATCH]:
+            if not one.called:  # its client has gone
                 one.callback(None)
-        if len(waiting) > WOKEN_AT_ONCE:
-            self._clock.callLater(0, self._wake_some, waiting[WOKEN_AT_ONCE:])
+        if len(waiting) > WAKE_BATCH:
+            self._clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
 
-def _start(request: Any, latest: int) -> int | None:
-    """Return the last change that a listener knows of, None if what it says is the number of none.
+def _decode_start(request: Any, latest: int) -> int | None:
+    """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid one.
 
-    A browser's first request cannot have the field: `?after=` does instead.
+    `?after=` is for a browser's first request, which cannot have the field.
     """
-    lines: list[bytes] | None = request.fields.get(b"Last-Event-Id")  # as the front spells it
-    said = decode_query(request).get("after") if lines is None else [line.decode("latin-1") for line in lines]
-    if said is None:
+    lines: list[bytes] | None = request.fields.get(b"Last-Event-Id")  # in the spelling of decoded heads
+    values = decode_query(request).get("after") if lines is None else [line.decode("latin-1") for line in lines]
+    if values is None:
         return latest
-    known = as_number(said[0].strip(" \t")) if len(said) == 1 else None
-    return None if known is None or known > latest else known
+    revision = parse_number(values[0].strip(" \t")) if len(values) == 1 else None
+    return None if revision is None or revision > latest else revision
 
 
 def _encode(change: Change) -> bytes:
@@ -240,6 +245,6 @@ def _encode(change: Change) -> bytes:
     return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, orjson.dumps(data))
 
 
-def _reset(latest: int) -> bytes:
-    """Return the event that tells a listener to read the list again; what comes after it follows on that list."""
+def _encode_reset(latest: int) -> bytes:
+    """Encode the event after which a client must read the list again; later events follow on that list."""
     return b"event: reset\nid: %d\ndata: {}\n\n" % latest

@@ -1,4 +1,4 @@
-"""Bodies of HTML forms: bytes in, fields out (URL Standard §5.1, `application/x-www-form-urlencoded`)."""
+"""HTML form bodies (URL Standard §5.1, `application/x-www-form-urlencoded`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,17 +7,18 @@ from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
 
 FORM_MAX_BYTES = 8 * 1024
-"""The largest form of ours (contract 3)."""
+"""Size limit of a form body (reference: Form login)."""
 
 FIELDS_MAX = 100
-"""The most fields of a form: each costs some microseconds."""
+"""Limit on the number of fields, each of which costs some microseconds to decode."""
 
 
 def decode_form(request: Any) -> Mapping[str, list[str]]:
-    """Return the fields of a form: for each name the values that came with it, in their order.
+    """Decode a form body: for each field name its values, in order.
 
     Raises:
-        Problem: 415, 413 or 400, it is not a form in UTF-8 of at most `FORM_MAX_BYTES` and `FIELDS_MAX` fields.
+        Problem: 415, the body is not a form; 413, it exceeds `FORM_MAX_BYTES`; 400, it has more than `FIELDS_MAX`
+            fields or is not UTF-8.
     """
     kinds = request.fields.get(b"Content-Type", [b""])
     if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":

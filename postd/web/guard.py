@@ -35,7 +35,7 @@ from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
 
@@ -139,7 +139,7 @@ class Guard(AuthSessionWrapper):
         resource: IResource,
         *,
         readers: Sequence[CredentialReader] = (),
-        clients: Clients | None = None,
+        clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(portal, factories)
@@ -148,7 +148,7 @@ class Guard(AuthSessionWrapper):
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
         self._ambient = any(reader.ambient for reader in readers)
-        self._clients = clients or Clients()
+        self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
         # A sign-in goes on when its client has gone: else its failure would not be counted.
         self._entrance = ViewResource(self._enter, shielded=True)

@@ -1,12 +1,12 @@
-"""Requests that may come more than once and are to be done once: `Idempotency-Key` (contract 2).
+"""Idempotency keys: a POST that is repeated takes effect once (reference: Idempotency keys).
 
-The field is that of draft-ietf-httpapi-idempotency-key-header, whose status codes these are. A key is taken as it
-stands: the draft would have it quoted, and most clients send it bare.
+Field and statuses are those of draft-ietf-httpapi-idempotency-key-header, except that a key is taken as it is: the
+draft wants it quoted, but most clients send it bare.
 """
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +15,13 @@ from postd.store.interface import Once
 from postd.web.errors import Problem
 
 KEPT_S = 24 * 3600
-"""How long a key is remembered that a post was stored with."""
+"""How long a key is remembered after the post was stored."""
 
 _KEY = re.compile(rb"[!-~]{1,255}")
 
 
 class IdempotencyKeys:
-    """Knows which keys are under way in this process; the store has those that are done.
+    """The keys of requests in progress in this process; completed ones are in the store.
 
     Args:
         now: the clock, in seconds since the epoch.
@@ -29,40 +29,36 @@ class IdempotencyKeys:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._under_way: set[bytes] = set()
+        self._in_progress: set[bytes] = set()
 
-    async def run(self, request: Any, store_once: Callable[[Once | None], Awaitable[int]]) -> int:
-        """Return what `store_once` comes to, for the key of a request, None if it has none.
+    @contextmanager
+    def hold(self, request: Any) -> Iterator[Once | None]:
+        """Hold the key of a request while it is processed; yield what the store needs, None without a key.
 
         Raises:
-            Problem: 400, the field is not one key.
-            KeyInUseError: a request with the same key is under way.
-            KeyReusedError: another request has stored something with it.
+            Problem: 400, the field is not exactly one key.
+            KeyInUseError: a request with the same key is in progress.
         """
         values = request.fields.get(b"Idempotency-Key")
         if values is None:
-            return await store_once(None)
+            yield None
+            return
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
-        now = self._now()
         account = "" if request.identity is None else request.identity.account
-        once = Once(_hash_key(account, values[0]), _hash(request.body), now, now + KEPT_S)
-        with self._alone(once.key):
-            return await store_once(once)
-
-    @contextmanager
-    def _alone(self, key: bytes) -> Iterator[None]:
-        if key in self._under_way:
+        key = _hash_key(account, values[0])
+        if key in self._in_progress:
             raise KeyInUseError
-        self._under_way.add(key)
+        now = self._now()
+        self._in_progress.add(key)
         try:
-            yield
+            yield Once(key, _hash(request.body), now, now + KEPT_S)
         finally:
-            self._under_way.discard(key)
+            self._in_progress.discard(key)
 
 
 def _hash_key(user: str, key: bytes) -> bytes:
-    """Return what a key is kept under: keys of different users do not meet."""
+    """Return the name of a key in the store; keys of different users differ."""
     return _hash(b"%d:%b%b" % (len(user.encode()), user.encode(), key))
 
 

@@ -15,7 +15,7 @@ from postd.web.form import decode_form
 from postd.web.guard import outcome_of
 from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.routing import Application
 
@@ -38,7 +38,7 @@ class LoginPages:
     app = Application()
 
     def __init__(
-        self, portal: CoroutinePortal, sessions: Sessions, clients: Clients, *, realm: str, secure: str
+        self, portal: CoroutinePortal, sessions: Sessions, clients: PeerResolver, *, realm: str, secure: str
     ) -> None:
         self._portal = portal
         self._sessions = sessions

@@ -1,4 +1,7 @@
-"""Who is at the other end of the connection, when there may be proxies in between (contract: `trusted_proxies`)."""
+"""The client of a request behind trusted proxies: its address, its scheme, and the origin that it sees.
+
+Settings: `trusted_proxies`, `public_url` (reference: Settings).
+"""
 
 import ipaddress
 import re
@@ -15,20 +18,20 @@ from postd.web.errors import Problem
 from postd.web.responses import encode_header
 
 UNIX = "unix"
-"""What stands for the address of a client of a UNIX socket."""
+"""In place of the address of a client on a UNIX socket."""
 
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-"""Methods that change nothing (RFC 9110 §9.2.1)."""
+"""Safe methods (RFC 9110 §9.2.1)."""
 
 _AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
-class Clients:
-    """Tells clients' addresses and origins.
+class PeerResolver:
+    """Resolves the address of a client, whether it uses TLS, and this server's origin as it sees it.
 
     Args:
-        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
-        public_url: our origin as clients see it, empty for the one that they say they see.
+        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
+        public_url: this server's origin as clients see it; empty to derive it from each request.
 
     Attributes:
         public_url: as given.
@@ -42,16 +45,16 @@ class Clients:
         self.public_url = public_url
         self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
         self._group = lru_cache(maxsize=1024)(self._group_of)
-        self._told = False
+        self._warned = False
 
     def address(self, request: Any) -> str:
-        """Return the client's IP address, or `UNIX`: the last one that no trusted proxy has, or can have, made up."""
+        """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
         peer = _peer(request)
         forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
         if forwarded is None:
             return peer
         if not self._trusts(peer):
-            self._tell_once(peer)
+            self._warn_once(peer)
             return peer
         for hop in reversed(b",".join(forwarded).split(b",")):
             address = _decode_hop(hop)
@@ -63,9 +66,9 @@ class Clients:
         return peer
 
     def connection_group(self, peer: IAddress | None) -> str | None:
-        """Return what a peer's connections are counted as (contract: `[limits] connections`), IPv6 by its /64.
+        """Return the group in which a peer's connections are limited (`[limits] connections`), IPv6 by its /64.
 
-        None if their number has no limit of its own: those of trusted proxies and of UNIX sockets.
+        None if there is no limit: for trusted proxies and UNIX sockets.
         """
         if not isinstance(peer, IPv4Address | IPv6Address):
             return None
@@ -75,50 +78,50 @@ class Clients:
         return None if self._is_trusted(address) else client_network(address)
 
     def trusts(self, peer: IAddress) -> bool:
-        """Tell whether the other end of a connection is a trusted proxy."""
+        """Return whether the peer of a connection is a trusted proxy."""
         return self._trusts(_host(peer))
 
     def is_secure(self, request: Any) -> bool:
-        """Tell whether the client's side of the connection is encrypted."""
+        """Return whether the client uses TLS."""
         return self.public_url.startswith("https:") or self._comes_over_tls(request)
 
     def _comes_over_tls(self, request: Any) -> bool:
-        """Tell whether it is known to be, whatever the settings say of the origin."""
+        """Return whether this request is known to come over TLS, apart from `public_url`."""
         if request.isSecure():
             return True
         forwarded = request.fields.get(b"X-Forwarded-Proto")
         if forwarded is None:
             return False
         if not self._trusts(_peer(request)):
-            self._tell_once(_peer(request))
+            self._warn_once(_peer(request))
             return False
         return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
 
     def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
-        """Return what makes the line that keeps browsers from plain HTTP (RFC 6797 §6.1), of answers over TLS (§7.2).
+        """Return a function from a request to its `Strict-Transport-Security` line (RFC 6797 §6.1), empty without TLS.
 
         Args:
-            max_age_s: for how many seconds they are to keep it in mind.
+            max_age_s: `max-age` in seconds.
         """
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
         return lambda request: line if self._comes_over_tls(request) else b""
 
     def origin(self, request: Any) -> str:
-        """Return our own origin, as the client sees it as far as we can tell (contract: `public_url`)."""
+        """Return this server's origin as the client sees it: `public_url`, or as far as the request shows it."""
         if self.public_url:
             return self.public_url
         hosts = request.fields.get(b"Host", [])
         if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
             authority = hosts[0].decode("ascii").lower()
-        else:  # HTTP/1.0 may have none, and what is no name is not repeated
+        else:  # HTTP/1.0 may have none; an invalid one is not repeated
             authority = _authority(request.getHost())
         return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
 
     def refuse_cross_site(self, request: Any) -> None:
-        """Let pass what a browser does for a page of ours, and what no browser does (contract 3).
+        """Refuse requests that pages of other sites make a browser send (reference: Form login).
 
         Raises:
-            Problem: 403, a page of somebody else made the browser send this.
+            Problem: 403, the request is cross-site.
         """
         fields = request.fields
         site = fields.get(b"Sec-Fetch-Site")
@@ -126,19 +129,19 @@ class Clients:
         if site is not None:
             foreign = site not in ([b"same-origin"], [b"none"])
         else:
-            foreign = origin is not None and not self._is_ours(origin, fields.get(b"Host", [b""])[0])
+            foreign = origin is not None and not self._is_same_origin(origin, fields.get(b"Host", [b""])[0])
         if foreign:
             raise Problem(403, "This was sent by a page of another site.")
 
     def refuse_cross_site_write(self, request: Any) -> None:
-        """As `refuse_cross_site`, of methods that may change something."""
+        """As `refuse_cross_site`, for unsafe methods only."""
         if request.method not in SAFE_METHODS:
             self.refuse_cross_site(request)
 
-    def _is_ours(self, origin: list[bytes], host: bytes) -> bool:
+    def _is_same_origin(self, origin: list[bytes], host: bytes) -> bool:
         if self.public_url:
             return origin == [self.public_url.encode()]
-        # Without the scheme: behind a proxy that does not tell, ours is not the one that the client sees.
+        # Without the scheme: a proxy may terminate TLS without X-Forwarded-Proto.
         authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
         return len(origin) == 1 and authority != b"" and authority == host.lower()
 
@@ -149,9 +152,9 @@ class Clients:
         ip = getattr(ip, "ipv4_mapped", None) or ip
         return any(ip in network for network in self._networks)
 
-    def _tell_once(self, peer: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, peer: str) -> None:
+        if not self._warned:
+            self._warned = True
             self._log.warn(
                 "{peer} sends X-Forwarded-For or X-Forwarded-Proto and is none of trusted_proxies: they are ignored",
                 peer=peer,
@@ -174,13 +177,13 @@ def _authority(address: Any) -> str:
 
 
 def _decode_hop(hop: bytes) -> str | None:
-    """Return the address in one entry of `X-Forwarded-For`, with a port or brackets or without."""
+    """Return the address in an entry of `X-Forwarded-For`, without port and brackets; None if there is none."""
     text = hop.strip().decode("ascii", "replace")
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ipaddress.ip_address(text.partition("%")[0]))  # a scope may be any text
+        return str(ipaddress.ip_address(text.partition("%")[0]))  # a zone may be any text
     except ValueError:
         return None

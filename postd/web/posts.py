@@ -1,4 +1,4 @@
-"""The post API (spec: Post API; contract 2)."""
+"""The post API (spec: Post API; reference: Post API)."""
 
 import time
 from collections.abc import Collection
@@ -16,35 +16,35 @@ from postd.caching import SingleFlight
 from postd.model import POST_ID_MAX, Post, Version
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
-from postd.web.compression import VARY, Text, not_modified_if_current
+from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
-from postd.web.long_list import LongList, encode_posts
-from postd.web.preconditions import has_preconditions, is_current, require_current
+from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
 from postd.web.query import decode_number, decode_query
 from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.web.server.routing import Application
+from postd.web.streamed_list import StreamedList, encode_posts
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
 
 SNAPSHOT_MAX = 10_000
-"""Posts of a list that is read at one moment: some 6 ms of the reactor's time, which the whole list takes once for each
-version. A longer one is read page by page while it is sent."""
+"""Limit on a list that is read as one snapshot: some 6 ms of the reactor's time, once for each version. A longer one is
+streamed page by page."""
 
 ENCODED_MAX = 2048
-"""How many single posts are kept as they were last sent: at most some 3 MiB."""
+"""Limit on cached single posts: at most some 3 MiB."""
 
-_REVALIDATE = {b"Cache-Control": b"no-cache"}  # kept by caches, but asked for anew each time; the ETag answers
-_KEEP_NOTHING = {b"Cache-Control": b"private, no-store"}
+_REVALIDATE = {b"Cache-Control": b"no-cache"}  # caches may store it, and revalidate it by its ETag each time
+_NO_STORE = {b"Cache-Control": b"private, no-store"}
 
-_ADDED = make_response(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _KEEP_NOTHING)
-_UPDATED = make_response(HTTPStatus.OK, TEXT, b"Update a Post!\n", _KEEP_NOTHING)
-_DELETED = make_response(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _KEEP_NOTHING)
+_ADDED = make_response(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _NO_STORE)
+_UPDATED = make_response(HTTPStatus.OK, TEXT, b"Update a Post!\n", _NO_STORE)
+_DELETED = make_response(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _NO_STORE)
 
 
 def _numbers_up_to(most: int) -> str:
-    """Return a pattern for 1 to `most` in plain ASCII digits without a leading zero."""
+    """Return a regular expression for 1 to `most` in ASCII digits without leading zeros."""
     digits = str(most)
     shorter = f"[1-9][0-9]{{0,{len(digits) - 2}}}"
     smaller = [
@@ -56,9 +56,9 @@ def _numbers_up_to(most: int) -> str:
 
 
 class PostIdConverter(BaseConverter):
-    """An id in a path (spec leaves open what else may stand there: it is no address of a post, 404).
+    """The id in a path. Anything else is 404 (reference: Post API).
 
-    The pattern knows the bound: a number refused by `to_python` would be 405 to other methods.
+    The bound is in the pattern, because a number refused by `to_python` would be 405 for other methods.
     """
 
     regex = _numbers_up_to(POST_ID_MAX)
@@ -67,32 +67,32 @@ class PostIdConverter(BaseConverter):
         return int(value)
 
 
-class _Encoded(Struct, frozen=True):
-    """A representation: the tag it has, and the answers to who has not got it yet and to who has."""
+class _EncodedPost(Struct, frozen=True):
+    """The responses to GET of a post, 200 and 304, with their entity tag."""
 
     etag: bytes
-    whole: Response
+    ok: Response
     not_modified: Response
 
 
-class _List(Struct, frozen=True):
-    """All posts at a version; None if there were more than `SNAPSHOT_MAX`."""
+class _Snapshot(Struct, frozen=True):
+    """The list of all posts at a version; `text` is None if it is longer than `SNAPSHOT_MAX`."""
 
     version: Version
-    text: Text | None
+    text: NegotiatedText | None
 
 
 class PostApi:
     """The resources `/post`, `/post/<id>` and `/post/events`.
 
-    The spec gives paths, methods and bodies. What it does not show was settled so: 201 with `Location` for a new post
-    and 200 for the rest; ascending ids; `text/plain` for the confirmations; PUT replaces and never creates, because
-    ids are assigned by the service; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`).
+    The spec gives paths, methods and bodies. Choices where it is silent (reference: Post API): 201 with `Location` for
+    a new post and 200 otherwise; ascending ids; `text/plain` confirmations; PUT never creates, because the server
+    assigns ids; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`).
 
     Args:
         store: keeps the posts.
-        events: tells of changes.
-        private: whether not everybody may read them, so that no cache may keep what it sees.
+        events: streams changes.
+        private: whether reading needs credentials, so that no cache may store responses.
     """
 
     app = Application()
@@ -101,79 +101,79 @@ class PostApi:
     def __init__(self, store: PostStore, events: Events, *, private: bool = False) -> None:
         self._store = store
         self._events = events
-        self._era = events.begin_era()
-        self._caching = _KEEP_NOTHING if private else _REVALIDATE
+        self._generation = events.begin_generation()
+        self._caching = _NO_STORE if private else _REVALIDATE
         self._list_caching = {**self._caching, **VARY}
-        self._list: _List | None = None
-        self._listing: SingleFlight[Version, _List] = SingleFlight()
+        self._snapshot: _Snapshot | None = None
+        self._reading: SingleFlight[Version, _Snapshot] = SingleFlight()
         self._idempotency = IdempotencyKeys(time.time)
-        self._long_list = LongList(store, self._headers_at)
-        # What a post looks like hangs on nothing but what it says: no change can make this wrong.
-        self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_anew)
+        self._streamed_list = StreamedList(store, self._headers_at)
+        # Depends only on the post, so that an entry is never stale.
+        self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 
     @app.route("/post", methods=["GET"])
     async def list_posts(self, request: Any) -> Response | StreamedResponse:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
         if after == 0 and limit is None:
-            return await self._answer_all(request, version)
+            return await self._list_all(request, version)
         headers = {b"ETag": _list_etag(version, after, limit), **self._list_caching}
         not_modified = not_modified_if_current(request, headers)
         if not_modified is not None:
             return not_modified
         page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
         if page.more and limit is None:
-            return self._long_list.answer_rest(request, after, self._list_caching)
-        # The posts may be newer than the version that was asked for first.
+            return self._streamed_list.respond_after(request, after, self._list_caching)
+        # The page may be newer than the version read before it.
         headers[b"ETag"] = _list_etag(page.version, after, limit)
         if page.more and limit is not None:
             headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-        return await Text(JSON, _encode_list(page.posts), headers).answer(request)
+        return await NegotiatedText(JSON, _encode_list(page.posts), headers).respond(request)
 
-    async def _answer_all(self, request: Any, version: Version) -> Response | StreamedResponse:
-        listed = self._list
-        if listed is None or listed.version != version:
+    async def _list_all(self, request: Any, version: Version) -> Response | StreamedResponse:
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.version != version:
             not_modified = not_modified_if_current(request, self._headers_at(version))
             if not_modified is not None:
                 return not_modified
-            # What others have asked for since the posts are at this version is new enough for us.
-            listed = await self._listing.run(version, self._list_all)
-        if listed.text is None:
-            return self._long_list.answer(request, version)
-        return await listed.text.answer(request)
+            # A snapshot that another request began to read at this version is recent enough.
+            snapshot = await self._reading.run(version, self._read_snapshot)
+        if snapshot.text is None:
+            return self._streamed_list.respond(request, version)
+        return await snapshot.text.respond(request)
 
     def _headers_at(self, version: Version) -> dict[bytes, bytes]:
         return {b"ETag": _list_etag(version, 0, None), **self._list_caching}
 
-    async def _list_all(self) -> _List:
+    async def _read_snapshot(self) -> _Snapshot:
         page = await self._store.list_posts(limit=SNAPSHOT_MAX)
-        text = None if page.more else Text(JSON, _encode_list(page.posts), self._headers_at(page.version))
-        self._list = _List(page.version, text)
-        return self._list
-
-    def _encode(self, etag: bytes, body: bytes) -> _Encoded:
-        headers = {b"ETag": etag, **self._caching}
-        return _Encoded(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
+        text = None if page.more else NegotiatedText(JSON, _encode_list(page.posts), self._headers_at(page.version))
+        self._snapshot = _Snapshot(page.version, text)
+        return self._snapshot
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Any) -> Response:
         text = decode_text(request)
-        post_id = await self._idempotency.run(request, lambda once: self._store.add_post(text, once=once))
+        with self._idempotency.hold(request) as once:
+            post_id = await self._store.add_post(text, once=once)
         return _ADDED.with_header(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])
-    async def listen(self, request: Any) -> StreamedResponse:
+    async def stream_changes(self, request: Any) -> StreamedResponse:
         identity = request.identity
         revalidate = always_valid if identity is None else identity.revalidate
-        return await self._events.answer(request, revalidate, era=self._era)
+        return await self._events.respond(request, revalidate, generation=self._generation)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Any, post_id: int) -> Response:
-        return _choose(request, self._encode_post(await self._store.get_post(post_id)))
+        encoded = self._encode_post(await self._store.get_post(post_id))
+        return encoded.not_modified if is_not_modified(request, encoded.etag) else encoded.ok
 
-    def _encode_post_anew(self, post: Post) -> _Encoded:
+    def _encode_post_uncached(self, post: Post) -> _EncodedPost:
+        etag = _post_etag(post)
+        headers = {b"ETag": etag, **self._caching}
         body = b'{\n  "id": %d,\n  "post": %b\n}\n' % (post.id, orjson.dumps(post.post))
-        return self._encode(_post_etag(post), body)
+        return _EncodedPost(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
 
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
     async def replace_post(self, request: Any, post_id: int) -> Response:
@@ -187,16 +187,12 @@ class PostApi:
         return _DELETED
 
     async def _expected_text(self, request: Any, post_id: int) -> str | None:
-        """Return the text that a post must still have for the request's preconditions to hold, None for any."""
+        """Return the text that the store must still find for the request's preconditions to hold, None for any."""
         if not has_preconditions(request):
             return None
         post = await self._store.get_post(post_id)
-        require_current(request, _post_etag(post))
+        check_preconditions(request, _post_etag(post))
         return post.post
-
-
-def _choose(request: Any, encoded: _Encoded) -> Response:
-    return encoded.not_modified if is_current(request, encoded.etag) else encoded.whole
 
 
 def _encode_list(posts: Collection[tuple[int, str]]) -> bytes:
@@ -210,15 +206,15 @@ def _list_etag(version: Version, after: int, limit: int | None) -> bytes:
 
 
 def _post_etag(post: Post) -> bytes:
-    """Return a tag of what the post says: nothing else is in its representation."""
+    """Return the entity tag of a post, a hash of all that its representation contains."""
     return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
 
 
 def _decode_page_query(request: Any) -> tuple[int, int | None]:
-    """Return `after`, 0 for the start, and `limit`, None for no limit. Other parameters are ignored.
+    """Return `after`, 0 by default, and `limit`, None by default; other parameters are ignored.
 
     Raises:
-        Problem: 400, one of them is not a number in its range, or is there twice.
+        Problem: 400, one of them is repeated or out of range.
     """
     parameters = decode_query(request)
     if not parameters:

@@ -1,4 +1,4 @@
-"""Preconditions (RFC 9110 §13): the entity tags of a request held against the current one."""
+"""Conditional requests: `If-Match` and `If-None-Match` (RFC 9110 §13)."""
 
 import re
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
 def has_preconditions(request: Any) -> bool:
-    """Tell whether the request is to be done only if the state is, or is not, a certain one."""
+    """Return whether the request has `If-Match` or `If-None-Match`."""
     return b"If-Match" in request.fields or b"If-None-Match" in request.fields
 
 
-def is_current(request: Any, etag: bytes) -> bool:
-    """Tell whether a client that reads has this state already, so that 304 is the answer.
+def is_not_modified(request: Any, etag: bytes) -> bool:
+    """Return whether a read is to be answered with 304, because the client has the current representation.
 
     Raises:
-        Problem: 412, it asked for another state with `If-Match`.
+        Problem: 412, `If-Match` does not match.
     """
     if has_preconditions(request):
         _check_if_match(request, etag)
@@ -27,34 +27,34 @@ def is_current(request: Any, etag: bytes) -> bool:
     return False
 
 
-def current_tag(request: Any, etags: Sequence[bytes]) -> bytes | None:
-    """Return which form of a state a client has already that reads: the first that it names, the last for `*`.
+def matching_etag(request: Any, etags: Sequence[bytes]) -> bytes | None:
+    """Return the entity tag for a 304: the first of `etags` that `If-None-Match` names, the last for `*`, else None.
 
     Args:
         request: GET or HEAD.
-        etags: the tags of the forms that are good for it, the best first; the last is that of a form there always is.
+        etags: tags of the representations that the client accepts, preferred first; the last always exists.
 
     Raises:
-        Problem: 412, it asked for another state with `If-Match`.
+        Problem: 412, `If-Match` names none of them.
     """
     fields = request.fields
-    if b"If-Match" in fields and not any(_matches(fields[b"If-Match"], etag, weakly=False) for etag in etags):
+    if b"If-Match" in fields and not any(_matches(fields[b"If-Match"], etag, weak_comparison=False) for etag in etags):
         raise precondition_failed()
     field_lines = fields.get(b"If-None-Match")
     if field_lines is None:
         return None
-    if len(field_lines) == 1 and field_lines[0] in etags:  # as most send it
+    if len(field_lines) == 1 and field_lines[0] in etags:  # the usual form
         return bytes(field_lines[0])
     if field_lines == [b"*"]:
         return etags[-1]
-    return next((etag for etag in etags if _matches(field_lines, etag, weakly=True)), None)
+    return next((etag for etag in etags if _matches(field_lines, etag, weak_comparison=True)), None)
 
 
-def require_current(request: Any, etag: bytes) -> None:
-    """Let a write pass whose preconditions hold.
+def check_preconditions(request: Any, etag: bytes) -> None:
+    """Check the preconditions of a write.
 
     Raises:
-        Problem: 412, one of them does not.
+        Problem: 412, one of them does not hold.
     """
     _check_if_match(request, etag)
     if _none_match_fails(request, etag):
@@ -63,23 +63,23 @@ def require_current(request: Any, etag: bytes) -> None:
 
 def _check_if_match(request: Any, etag: bytes) -> None:
     field_lines = request.fields.get(b"If-Match")
-    if field_lines is not None and not _matches(field_lines, etag, weakly=False):
+    if field_lines is not None and not _matches(field_lines, etag, weak_comparison=False):
         raise precondition_failed()
 
 
 def _none_match_fails(request: Any, etag: bytes) -> bool:
     field_lines = request.fields.get(b"If-None-Match")
-    return field_lines is not None and _matches(field_lines, etag, weakly=True)
+    return field_lines is not None and _matches(field_lines, etag, weak_comparison=True)
 
 
-def _matches(field_lines: list[bytes], etag: bytes, *, weakly: bool) -> bool:
-    """Tell whether a list of entity tags, or `*`, has this one in it (RFC 9110 §8.8.3.2).
+def _matches(field_lines: list[bytes], etag: bytes, *, weak_comparison: bool) -> bool:
+    """Return whether a list of entity tags, or `*`, contains this one (RFC 9110 §8.8.3.2).
 
-    Nothing is in a value that is no such list: to take the part of it that can be read would be to guess.
+    A malformed list contains nothing, not even its well-formed part.
     """
     value = b",".join(field_lines).strip(b" \t")
     if value in {b"*", etag}:
         return True
     if not _LIST.fullmatch(value):
         return False
-    return any(tag == etag and (weakly or not weak) for weak, tag in _ENTITY_TAG.findall(value))
+    return any(tag == etag and (weak_comparison or not is_weak) for is_weak, tag in _ENTITY_TAG.findall(value))

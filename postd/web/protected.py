@@ -1,4 +1,4 @@
-"""What protected pages show (spec: Protected page): a text that says who came in, or a folder of files."""
+"""Protected pages (spec: Protected page): a text with the name of the user, or a folder of files."""
 
 import errno
 import math
@@ -20,12 +20,12 @@ from werkzeug.exceptions import NotFound
 from postd.web.errors import Problem
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.driver import ViewResource, error_page, respond
-from postd.web.streaming import PIECE_BYTES, Flow
+from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 
 _log = Logger()
 
 RANGES_MAX = 8
-"""A request for more ranges than this gets the whole file, as RFC 9110 §14.2 lets a server do: each costs a head."""
+"""Limit on ranges; a request for more gets the whole file (RFC 9110 §14.2), because each range costs a part header."""
 
 _RANGE = rb"(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"
 _RANGES = re.compile(rb"bytes=(%b(?:[ \t]*,[ \t]*%b)*)" % (_RANGE, _RANGE))
@@ -34,7 +34,7 @@ _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0
 
 
 def check_method(request: Any) -> None:
-    """Let GET and HEAD pass; unlike elsewhere, OPTIONS is another method here (contract 4.3).
+    """Allow GET and HEAD only: unlike elsewhere, OPTIONS is 405 (reference: Digest).
 
     Raises:
         Problem: 405.
@@ -44,7 +44,7 @@ def check_method(request: Any) -> None:
 
 
 async def show_name(request: Any) -> Response:
-    """Answer with the page that says "Success"; the spec gives no more of its body. Below it is nothing."""
+    """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
     if request.postpath:
         raise NotFound
     check_method(request)
@@ -55,10 +55,10 @@ async def show_name(request: Any) -> Response:
 
 
 class Folder(Resource):
-    """A folder of files, and those below it; `index.html` stands for its folder, and nothing lists one.
+    """A folder of files and subfolders; `index.html` is served for its folder, and there are no listings.
 
-    Names that begin with a dot are not there, and neither is what a link leads to outside of the folder. What of the
-    request's fields stock `File` would stumble over, or misread, is taken out of its way.
+    Dot files are not served, nor are links that lead out of the folder. Header fields that stock `File` fails on or
+    misreads are removed from the request first.
     """
 
     isLeaf = True
@@ -83,17 +83,17 @@ class Folder(Resource):
         request.file = request.path
         if file is None:
             return ViewResource(_add_slash).render(request)
-        _tidy_conditions(request, file.stat())
+        _normalize_conditions(request, file.stat())
         request.setHeader(b"Cache-Control", b"private, no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
         rendered = _File(str(file), defaultType="application/octet-stream").render_GET(request)
         if rendered != b"":
             return rendered
-        request.finish()  # a 304 or HEAD; who is given an empty body sets its length, which is not the file's
+        request.finish()  # 304 or HEAD: returning an empty body would set Content-Length to 0
         return NOT_DONE_YET
 
     def _find(self, segments: list[bytes]) -> Path | None:
-        """Return the file at a path, None if it is the path of a folder without its slash.
+        """Return the file at a path, None for the path of a folder without its trailing slash.
 
         Raises:
             NotFound: there is none.
@@ -107,7 +107,7 @@ class Folder(Resource):
             names.pop()
         if any(not name or name.startswith(".") or set(name) & set("/\0") for name in names):
             raise NotFound
-        # Not Path.resolve(), which has an error of its own for a link that leads to itself.
+        # Path.resolve() raises RuntimeError for a symbolic link loop.
         root = Path(os.path.realpath(self._path))
         found = Path(os.path.realpath(root.joinpath(*names)))
         if not found.is_relative_to(root) or any(part.startswith(".") for part in found.relative_to(root).parts):
@@ -129,7 +129,7 @@ async def _add_slash(request: Any) -> Response:
 
 
 class _File(File):
-    """A file; its errors look like ours, and it is sent as long as it was said to be, or cut off."""
+    """A file with postd's error responses; a body that becomes shorter than announced aborts the connection."""
 
     childNotFound: Any = error_page(NotFound())
     forbidden: Any = error_page(Problem(403, "The server may not read this file."))
@@ -142,11 +142,11 @@ class _File(File):
             spans = producer.rangeInfo
         else:
             spans = [(b"", 0, self.getsize())]
-        return _Sending(request, fileForReading, spans)
+        return _SpanProducer(request, fileForReading, spans)
 
 
-class _Sending:
-    """What stands for a producer of stock `File`, of which one would send what a file has become meanwhile."""
+class _SpanProducer:
+    """Replaces the producers of stock `File`, which send a file that grew meanwhile in its new length."""
 
     def __init__(self, request: Any, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
         self._request = request
@@ -157,30 +157,30 @@ class _Sending:
 
 
 async def _send_spans(request: Any, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
-    """Send parts of a file: of each what stands before it, where it begins, and how many bytes it has.
+    """Send parts of a file; each span is a prefix, an offset and a size in bytes.
 
     Raises:
-        Problem: the file has become shorter, so that what was promised cannot be sent.
+        Problem: the file became shorter, so that the announced length cannot be sent.
     """
     with file:
-        async with Flow(request) as flow:
-            for before, offset, size in spans:
-                if before:
-                    await flow.write(before)
+        async with PacedWriter(request) as writer:
+            for prefix, offset, size in spans:
+                if prefix:
+                    await writer.write(prefix)
                 file.seek(offset)
                 left = size
                 while left:
-                    piece = file.read(min(left, PIECE_BYTES))
+                    piece = file.read(min(left, WRITE_MAX_BYTES))
                     if not piece:
                         _log.warn("{name} became shorter while it was sent", name=file.name)
                         raise Problem(500, "The file became shorter while it was sent.")
                     left -= len(piece)
-                    await flow.write(piece)
+                    await writer.write(piece)
     request.finish()
 
 
-def _tidy_conditions(request: Any, status: os.stat_result) -> None:
-    """Take away the conditions that are not to be looked at (RFC 9110 §13.1.3, §13.1.5, §14.2)."""
+def _normalize_conditions(request: Any, status: os.stat_result) -> None:
+    """Remove conditions that must be ignored, and normalize `Range` (RFC 9110 §13.1.3, §13.1.5, §14.2)."""
     headers = request.requestHeaders
     since = headers.getRawHeaders(b"If-Modified-Since", [])
     if len(since) != 1 or not _DATE.fullmatch(since[0]) or headers.hasHeader(b"If-None-Match"):
@@ -202,7 +202,7 @@ def _tidy_conditions(request: Any, status: os.stat_result) -> None:
 
 
 def _decode_ranges(value: bytes, size: int) -> list[tuple[int, int]] | None:
-    """Return first and last byte of each range that is in the file; None if the field is not to be looked at."""
+    """Return first and last byte of each satisfiable range; None if the field is invalid and to be ignored."""
     match = _RANGES.fullmatch(value.strip())
     pairs = [part.strip().partition(b"-") for part in match[1].split(b",")] if match else []
     if not pairs or len(pairs) > RANGES_MAX:

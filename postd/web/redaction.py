@@ -1,8 +1,8 @@
-"""What the log shows of a request: chosen by what postd knows, never what was sent and looks harmless.
+"""Redaction of requests for the log, by allow-list (reference: Log).
 
-Clients put passwords and tokens anywhere, in any encoding. So a part of a request is shown only if postd knows it (a
-route, a number, a file that was found) or if its form is one of a few (an origin, a product of `User-Agent`). All else
-of a field is one `[N bytes]`, N being its length as it was sent.
+Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if postd knows it (a
+route, a number, an existing file) or if it matches one of a few patterns (an origin, a product of `User-Agent`). The
+rest of a field becomes one `[N bytes]`, where N is its length as sent.
 """
 
 import re
@@ -18,29 +18,29 @@ METHODS = frozenset(
 """The methods of the IANA registry (RFC 9110 §16.1)."""
 
 FILE_MAX_BYTES = 512
-"""The longest path of a file that is shown."""
+"""Length limit of a logged file path."""
 
 USER_MAX_CHARS = 512
-"""The longest name of a user that is shown, after escaping."""
+"""Length limit of a logged user name, after escaping."""
 
-PARAMETERS_MAX = 8
-"""The parameters of a query that are looked at."""
+EXAMINED_PARAMETERS_MAX = 8
+"""Limit on the query parameters that are examined."""
 
 PRODUCTS_MAX, AGENT_MAX_BYTES = 8, 512
-"""The products of a `User-Agent` that are shown, and how much of the field is searched for them."""
+"""Limits on the logged products of a `User-Agent`, and on the part of the field that is examined."""
 
 ORIGIN_MAX_BYTES = 160
-"""The longest origin of a `Referer` that is shown."""
+"""Length limit of the logged origin of a `Referer`."""
 
 _CACHED_MAX, _CACHED_MAX_BYTES = 1024, 256
-"""How many fields of a kind are cached, and up to which length: clients repeat themselves."""
+"""Limits on the cached values of a field, and on their length."""
 
 _PARAMETER = re.compile(rb"(?:after|before|limit)=[0-9]{1,16}")
-# A label of 25 characters or more could be a token; a name of a host seldom has one.
+# A label of 25 characters or more could be a token, and is rare in host names.
 _LABEL = rb"[a-z0-9-]{1,24}"
 _ORIGIN = re.compile(rb"https?://(?:%b(?:\.%b){0,5}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?" % (_LABEL, _LABEL))
 _PRODUCT = re.compile(rb"[A-Za-z-]{1,24}/[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}")
-_ODD = re.compile(r'["\\]')
+_QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 def show_method(method: bytes) -> str:
@@ -48,10 +48,9 @@ def show_method(method: bytes) -> str:
 
 
 def show_target(request: Any) -> str:
-    """Return path and query of a request target; what is not known of them as lengths.
+    """Return the redacted path and query of a request target: `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
 
-    Shown are the segments of the route, ids that are numbers, a file that was found, and numbers of pages: for example
-    `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
+    Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.
     """
     target: bytes = request.uri
     path: bytes = request.path
@@ -67,7 +66,7 @@ def show_target(request: Any) -> str:
 def _show_path(path: bytes, route: str) -> str:
     if path == b"*" or _shape(route).fullmatch(path):
         return path.decode("ascii")
-    known = 0  # up to where the path is
+    known = 0  # length of the part of the path that matches the route
     for segment in route.split("/")[1:]:
         sent = path[known + 1 :].partition(b"/")[0]
         if not _shape(segment).fullmatch(sent):
@@ -79,7 +78,7 @@ def _show_path(path: bytes, route: str) -> str:
 
 @lru_cache(_CACHED_MAX)
 def _shape(route: str) -> re.Pattern[bytes]:
-    """Return what matches a route, or a segment of one, whose variables are numbers."""
+    """Return the pattern of a route or a segment of one, with numbers for its variables."""
     return re.compile(re.sub("<[^>]*>", "[0-9]{1,16}", re.escape(route)).encode("ascii"))
 
 
@@ -87,13 +86,13 @@ def _show_query(target: bytes) -> str:
     _, question, query = target.partition(b"?")
     if not question:  # a target in absolute form
         return ""
-    shown = [one for one in query.split(b"&", PARAMETERS_MAX) if _PARAMETER.fullmatch(one)]
+    shown = [one for one in query.split(b"&", EXAMINED_PARAMETERS_MAX) if _PARAMETER.fullmatch(one)]
     rest = len(query) - sum(len(one) + 1 for one in shown)
     return "?" + "&".join([one.decode("ascii") for one in shown] + [_count(rest)] * (rest >= 0))
 
 
 def show_referer(referer: bytes) -> str:
-    """Return the origin of a `Referer`, and the length of what follows; the length alone where that is not plain."""
+    """Return the origin of a `Referer` and the length of its path; only the length if the value is unusual."""
     return _cached_referer(referer) if len(referer) <= _CACHED_MAX_BYTES else _show_referer(referer)
 
 
@@ -109,14 +108,14 @@ _cached_referer = lru_cache(_CACHED_MAX)(_show_referer)
 
 
 def show_agent(agent: bytes) -> str:
-    """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`), and the length of all else in it."""
+    """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`) and the length of the rest."""
     return _cached_agent(agent) if len(agent) <= _CACHED_MAX_BYTES else _show_agent(agent)
 
 
 def _show_agent(agent: bytes) -> str:
     words = agent[:AGENT_MAX_BYTES].split(b" ")
     if len(agent) > AGENT_MAX_BYTES:
-        words.pop()  # it may be cut
+        words.pop()  # it may be truncated
     shown = [word for word in words if _PRODUCT.fullmatch(word)][:PRODUCTS_MAX]
     rest = len(agent) - sum(len(word) + 1 for word in shown)
     return " ".join([word.decode("ascii") for word in shown] + [_count(rest)] * (rest >= 0))
@@ -127,18 +126,18 @@ _cached_agent = lru_cache(_CACHED_MAX)(_show_agent)
 
 @lru_cache(_CACHED_MAX)
 def show_user(username: str) -> str:
-    """Return the name of an authenticated user, percent-encoded so that it is one word."""
+    """Return the name of an authenticated user, percent-encoded, without white space."""
     return shorten(quote(username, safe="@+:/#"), USER_MAX_CHARS)
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text with at most so many characters, and `...` behind it if it was longer."""
+    """Truncate a text to `most` characters, followed by `...`."""
     return text if len(text) <= most else text[:most] + "..."
 
 
 def escape(shown: str) -> str:
-    """Return what is shown so that it can stand between quotes."""
-    return _ODD.sub(r"\\\g<0>", shown) if '"' in shown or "\\" in shown else shown
+    """Escape a redacted value for use between double quotes."""
+    return _QUOTE_OR_BACKSLASH.sub(r"\\\g<0>", shown) if '"' in shown or "\\" in shown else shown
 
 
 def _count(length: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from postd.web.bearer import METADATA_PATH
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.responses import JSON, Response, make_response
 from postd.web.server.routing import Application
 
@@ -23,7 +23,7 @@ class ResourceMetadata:
 
     app = Application()
 
-    def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: Clients) -> None:
+    def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: PeerResolver) -> None:
         self._issuers = issuers
         self._scopes = scopes
         self._clients = clients

@@ -17,17 +17,17 @@ PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
         b"Content-Security-Policy": b"default-src 'none'; frame-ancestors 'none'",
     }
 )
-"""What every page of ours carries (contract 3); pages in HTML have a policy of their own."""
+"""Header fields of every page (reference: Safe by default); HTML pages replace the policy."""
 
 
 class Response(Struct, frozen=True):
-    """A response that is known whole, and can be sent any number of times.
+    """A complete, reusable response.
 
     Args:
         status: the HTTP status.
-        head: status line and header fields, each with its line's end. What is due for each request alone is added
-            when it is sent: `Date`, `Connection`, and what was set on the request itself.
-        body: what a GET is sent; `Content-Length` tells its length.
+        head: status line and header fields, each ending in CRLF. Fields that depend on the request are added when it
+            is sent: `Date`, `Connection`, and those set on the request.
+        body: the body of a GET; `Content-Length` in `head` is its length.
     """
 
     status: int
@@ -35,14 +35,18 @@ class Response(Struct, frozen=True):
     body: bytes = b""
 
     def with_header(self, name: bytes, value: bytes) -> "Response":
-        """Return the same with one header more."""
+        """Return a copy with one more header field."""
         return Response(self.status, self.head + encode_header(name, value), self.body)
 
 
 class StreamedResponse(Struct, frozen=True):
-    """A response whose body is made while it is sent, as fast as the client reads; `head` is that of `Response`.
+    """A response whose body is generated while it is sent, at the pace of the client.
 
-    If its length is known it is in the head; else the body goes out in chunks.
+    Args:
+        status: the HTTP status.
+        head: as in `Response`, with `Content-Length` if the length is known in advance.
+        pieces: the body.
+        chunked: whether the length is unknown, so that the body is sent in chunks.
     """
 
     status: int
@@ -52,35 +56,35 @@ class StreamedResponse(Struct, frozen=True):
 
 
 def phrase(status: HTTPStatus) -> str:
-    """Return the reason phrase of RFC 9110; Python before 3.13 has those of its forerunners for two of them."""
+    """Return the reason phrase of RFC 9110; Python before 3.13 has older ones for two statuses."""
     return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status.value, status.phrase)
 
 
 def make_response(status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Response:
-    """Return an answer with a body."""
+    """Return a response with a body."""
     length = {b"Content-Type": content_type, b"Content-Length": b"%d" % len(body)}
     return Response(status.value, _encode_head(status, {**headers, **length}), body)
 
 
 def make_no_content(headers: Mapping[bytes, bytes]) -> Response:
-    """Return a 204."""
+    """Return a 204 response."""
     return Response(204, _encode_head(HTTPStatus.NO_CONTENT, headers))
 
 
 def make_not_modified(headers: Mapping[bytes, bytes]) -> Response:
-    """Return a 304; `headers` are those that a 200 would have (RFC 9110 §15.4.5)."""
+    """Return a 304 response; `headers` are those of the 200 response (RFC 9110 §15.4.5)."""
     return Response(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
 
 
 def make_redirect(location: bytes) -> Response:
-    """Return a 302 to a path of ours."""
+    """Return a 302 response to a path on this server."""
     return make_response(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
 def make_streamed_response(
     content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, length: int | None = None
 ) -> StreamedResponse:
-    """Return a 200 whose body comes in pieces; `length` is that of all of them, if it is known."""
+    """Return a 200 response with a generated body; `length` is its length in bytes, None if unknown."""
     known = {} if length is None else {b"Content-Length": b"%d" % length}
     head = _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type, **known})
     return StreamedResponse(200, head, pieces, length is None)
@@ -93,7 +97,11 @@ def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:
 
 
 def encode_header(name: bytes, value: bytes) -> bytes:
-    """Return a field line."""
+    """Return a field line, with its CRLF.
+
+    Raises:
+        ValueError: the value contains a line break.
+    """
     if b"\n" in value or b"\r" in value:
-        raise ValueError("a header with a line's end in it")
+        raise ValueError("line break in a header value")
     return b"%b: %b\r\n" % (name, value)

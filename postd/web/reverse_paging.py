@@ -1,4 +1,4 @@
-"""Reading posts from the last one back, of a store that lists them forwards only."""
+"""Reading posts backwards from a store that lists them only forwards."""
 
 from postd.store.interface import PostStore
 
@@ -6,13 +6,12 @@ from postd.store.interface import PostStore
 async def list_before(store: PostStore, before: int, *, limit: int) -> list[tuple[int, str]]:
     """Return the last `limit` posts with ids smaller than `before`, in ascending order.
 
-    Where ids follow on each other, as they mostly do, that is one look at the store. A gap in them, however large,
-    costs some ten looks more, each at no more than `limit` posts: twice as far back until there are enough, then
-    halving the distance. Posts that come or go meanwhile may be in it or not.
+    Consecutive ids take one query. A gap of any size takes some ten more, each of at most `limit` posts: the distance
+    doubles until there are enough, then a binary search. Concurrent changes may be included or not.
     """
     before = min(before, await store.last_id() + 1)
-    too_late = before - 1  # after this id there are too few of them
-    too_early = -1  # and after this one too many
+    too_late = before - 1  # fewer than `limit` posts after this id
+    too_early = -1  # more than `limit` posts after this id
     step = limit
     while True:
         after = max(0, too_late - step) if too_early < 0 else (too_early + too_late) // 2

@@ -24,12 +24,12 @@ from postd.auth.session import Sessions
 from postd.store.interface import PostStore
 from postd.web.board import Board, show_name_and_board
 from postd.web.cookie import SessionReader
-from postd.web.cors import share
+from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
 from postd.web.guard import CredentialFactory, Guard
 from postd.web.login import LoginPages
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
 from postd.web.resource_metadata import ResourceMetadata
@@ -55,7 +55,7 @@ class Access(Struct, frozen=True):
     portal: CoroutinePortal
     factories: Sequence[CredentialFactory]
     sessions: Sessions
-    clients: Clients
+    clients: PeerResolver
     realm: str
     secure: str
     metadata: ResourceMetadata | None = None
@@ -171,5 +171,5 @@ def make_root(  # noqa: PLR0913 - all that there is
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:
-        share(root, cors_origins)
+        allow_origins(root, cors_origins)
     return root

@@ -1,4 +1,4 @@
-"""Sending more than one write should hold, at the pace of the client."""
+"""Sending large bodies with back-pressure: writing pauses until the client has read."""
 
 from types import TracebackType
 from typing import Any, Self
@@ -7,13 +7,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-PIECE_BYTES = 64 * 1024
-"""What one write holds at the most: Twisted's transports ask for a pause once more than this is waiting."""
+WRITE_MAX_BYTES = 64 * 1024
+"""Size limit of one write: Twisted's transports pause the producer above this."""
 
 
 @implementer(IPushProducer)
-class Flow:
-    """Writes to a request as fast as its client reads. Use it as an asynchronous context manager."""
+class PacedWriter:
+    """Writes to a request as fast as its client reads; an asynchronous context manager."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -29,15 +29,10 @@ class Flow:
         if self._request.channel is not None:  # else the connection is lost
             self._request.unregisterProducer()
 
-    @property
-    def paused(self) -> bool:
-        """Whether the client has yet to take what was written."""
-        return self._paused is not None
-
     async def write(self, data: bytes) -> None:
-        """Write, and return as soon as the client has taken enough for more to be written."""
-        for start in range(0, len(data), PIECE_BYTES):
-            self._request.write(data[start : start + PIECE_BYTES])
+        """Write, and return once the transport accepts more."""
+        for start in range(0, len(data), WRITE_MAX_BYTES):
+            self._request.write(data[start : start + WRITE_MAX_BYTES])
             if self._paused is not None:
                 await self._paused
 
@@ -51,4 +46,4 @@ class Flow:
             paused.callback(None)
 
     def stopProducing(self) -> None:
-        """Called when the connection is lost; the request cancels what writes."""
+        """Called when the connection is lost; the request then cancels the writing coroutine."""

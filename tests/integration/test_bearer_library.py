@@ -25,7 +25,7 @@ from postd.settings.schema import Limits
 from postd.settings.values import ByteCount
 from postd.web.bearer import BearerCredentialFactory
 from postd.web.guard import Guard, Realm
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.server.factory import PostdSite
 from tests.issuer import INTROSPECTION, Issuer, Key
 
@@ -62,7 +62,7 @@ def make_app() -> Resource:
 def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[PostdSite, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer])])
-    factory = BearerCredentialFactory("my realm", Clients())
+    factory = BearerCredentialFactory("my realm", PeerResolver())
     root = Resource()
     root.putChild(b"open", Data(b"for all", "text/plain"))
     root.putChild(b"api", Guard(portal, [factory], resource))

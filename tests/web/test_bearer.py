@@ -20,7 +20,7 @@ from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
 from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.web.clients import (
@@ -360,7 +360,7 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
     policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
     issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write)
     issuer.keys = Held(decode_key_set(json.dumps(MINT.key_set()).encode()))
-    clients = Clients()
+    clients = PeerResolver()
     factory = BearerCredentialFactory("postd", clients, with_metadata=True)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
     guard = Guard(portal, [factory], Inside(), clients=clients, users=users)

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock, deferLater
 
 from postd.reactor import IReactor
 from postd.web import compression as compress
-from postd.web.compression import INLINE_MAX_BYTES, LEAST_BYTES, VARY, Text
+from postd.web.compression import COMPRESSED_MIN_BYTES, INLINE_MAX_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
 from postd.web.posts import PostApi
 from postd.web.responses import TEXT
@@ -194,24 +194,24 @@ class NotModifiedTests:
             assert ask(full, "GET", path, None, {**headers, "If-Match": named}).status == status
 
 
-def serve(text: Text) -> Worker:
+def serve(text: NegotiatedText) -> Worker:
     clock = Clock()
-    return Worker(make_site(ViewResource(text.answer), clock=clock), clock)
+    return Worker(make_site(ViewResource(text.respond), clock=clock), clock)
 
 
 class TextTests:
-    def text(self, body: bytes) -> Text:
-        return Text(TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY})
+    def text(self, body: bytes) -> NegotiatedText:
+        return NegotiatedText(TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY})
 
     def test_what_becomes_no_shorter_is_sent_as_it_is(self) -> None:
-        noise = random.Random(1).randbytes(2 * LEAST_BYTES)
+        noise = random.Random(1).randbytes(2 * COMPRESSED_MIN_BYTES)
         worker = serve(self.text(noise))
         plain, asked = ask(worker, "GET", "/"), ask(worker, "GET", "/", None, GZIP)
         forget_own(plain, asked)
         assert asked == plain
         assert (plain.body, plain.header("ETag"), plain.header("Vary")) == (noise, '"tag"', "Accept-Encoding")
 
-    @pytest.mark.parametrize(("length", "coding"), [(LEAST_BYTES - 1, None), (LEAST_BYTES, "gzip")])
+    @pytest.mark.parametrize(("length", "coding"), [(COMPRESSED_MIN_BYTES - 1, None), (COMPRESSED_MIN_BYTES, "gzip")])
     def test_it_begins_to_pay_with_a_kibibyte(self, length: int, coding: str | None) -> None:
         answer = ask(serve(self.text(b"x" * length)), "GET", "/", None, GZIP)
         assert answer.header("Content-Encoding") == coding

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from postd.errors import StoreUnavailableError
 from postd.model import Version
 from postd.store.interface import CHANGES_KEPT
-from postd.web.events import BEAT_EVERY_S, LOOK_EVERY_S, TOLD_AT_ONCE
+from postd.web.events import BATCH_MAX, HEARTBEAT_EVERY_S, POLL_EVERY_S
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
 from tests.web.test_posts import JSON, check_problem, post_body
@@ -83,11 +83,11 @@ class Listener:
         self.last_id = fields.get("id", self.last_id)
         return Event(fields["event"], int(fields["id"]), json.loads(fields["data"])) if "data" in fields else None
 
-    def wait(self, seconds: float = 2 * LOOK_EVERY_S) -> list[Event]:
+    def wait(self, seconds: float = 2 * POLL_EVERY_S) -> list[Event]:
         """Let time pass; return the events that have come since the last time."""
         events = []
-        for _ in range(round(seconds / LOOK_EVERY_S)):
-            self._api.clock.advance(LOOK_EVERY_S)
+        for _ in range(round(seconds / POLL_EVERY_S)):
+            self._api.clock.advance(POLL_EVERY_S)
             for _ in range(3):
                 self._api.clock.advance(0)
             events += self.read()
@@ -133,14 +133,14 @@ class StreamTests:
         assert listener.wait() == []
 
     def test_all_listeners_are_told_the_same(self, api: InMemoryApi) -> None:
-        listeners = [Listener(api) for _ in range(TOLD_AT_ONCE + 5)]
+        listeners = [Listener(api) for _ in range(BATCH_MAX + 5)]
         api.add("one")
         listeners[0].wait()
         assert all(listener.read() == [added(1, 1, "one")] for listener in listeners[1:])
 
     def test_a_comment_comes_while_there_is_nothing_to_tell(self, api: InMemoryApi) -> None:
         listener = Listener(api)
-        assert listener.wait(4 * BEAT_EVERY_S + 1) == []
+        assert listener.wait(4 * HEARTBEAT_EVERY_S + 1) == []
         assert listener.beats == 4
 
     def test_head_has_the_headers_and_ends(self, api: InMemoryApi) -> None:
@@ -196,7 +196,7 @@ class ResumeTests:
         assert [event.number for event in Listener(api, "/post/events?after=0").read()] == [1, 2, 3]
 
     def test_all_that_the_log_has_is_told(self, api: InMemoryApi) -> None:
-        many = 3 * TOLD_AT_ONCE + 7
+        many = 3 * BATCH_MAX + 7
         writer: Any = api.store.database.writer  # many posts at once, past the queue
         writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(many)])
         listener = Listener(api, Last_Event_ID="3")
@@ -249,7 +249,7 @@ class SlowListenerTests:
         slow, quick = Listener(api), Listener(api)
         slow.read()
         told = []
-        for n in range(5 * TOLD_AT_ONCE):
+        for n in range(5 * BATCH_MAX):
             api.add(f"{n:0100}")
             if n % 50 == 0:
                 told += quick.wait()
@@ -257,13 +257,13 @@ class SlowListenerTests:
         held = len(slow.transport.value())
         assert held < 2 * 64 * 1024
         assert slow.wait() == told
-        assert len(told) == 5 * TOLD_AT_ONCE
+        assert len(told) == 5 * BATCH_MAX
 
     def test_one_that_reads_nothing_is_dropped_at_last(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[limits]\nidle_time = "60s"\n')
         listener = Listener(api)
         listener.read()
-        for n in range(3 * TOLD_AT_ONCE):
+        for n in range(3 * BATCH_MAX):
             api.add(f"{n:0140}")
         for _ in range(62):
             api.clock.advance(1)
@@ -294,7 +294,7 @@ class AccessTests:
         listener = Listener(api, Cookie=sign_in(api))
         listener.wait(4 * 60)
         assert listener.transport.connected
-        listener.wait(60 + BEAT_EVERY_S)
+        listener.wait(60 + HEARTBEAT_EVERY_S)
         assert not listener.transport.connected
 
     @pytest.mark.parametrize("scheme", ["basic", "digest"])
@@ -327,7 +327,7 @@ class TroubleTests:
         with monkeypatch.context() as patched:
             for method in ("version", "list_changes"):
                 patched.setattr(api.store, method, away)
-            assert listener.wait(2 * BEAT_EVERY_S + 1) == []
+            assert listener.wait(2 * HEARTBEAT_EVERY_S + 1) == []
             assert listener.beats == 2
             check_problem(api.request("GET", "/post/events"), 503)
         api.add("one")
@@ -364,23 +364,23 @@ class TroubleTests:
         for _ in range(5):
             listener = Listener(api)
             answer_all()
-            api.clock.advance(LOOK_EVERY_S)  # a look begins
+            api.clock.advance(POLL_EVERY_S)  # a look begins
             listener.transport.loseConnection()
         last = Listener(api)
         answer_all()
         last.read()
         before = len(asked)
         for _ in range(20):
-            api.clock.advance(LOOK_EVERY_S)
+            api.clock.advance(POLL_EVERY_S)
             answer_all()
         assert len(asked) - before <= 21
 
     def test_other_rules_end_the_streams_of_those_who_were_let_in_before(self, api: InMemoryApi) -> None:
         before = Listener(api)
-        api.events.begin_era()  # nobody is let in by them yet
+        api.events.begin_generation()  # nobody is let in by them yet
         api.add("one")
         assert before.wait() == [added(1, 1, "one")]
-        api.events.end_earlier()
+        api.events.end_earlier_generations()
         api.clock.advance(0)
         before.read()
         assert not before.transport.connected

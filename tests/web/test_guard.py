@@ -46,7 +46,7 @@ from postd.web.basic import BasicCredentialFactory
 from postd.web.bearer import BearerCredentialFactory
 from postd.web.errors import Problem
 from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.protected import show_name
 from postd.web.server.driver import ViewResource, error_page
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
@@ -999,7 +999,7 @@ class PortalTests:
     @pytest.fixture
     def worker(self, foreign: Foreign) -> Worker:
         factories: list[CredentialFactory] = [
-            BasicCredentialFactory("postd", Clients()),
+            BasicCredentialFactory("postd", PeerResolver()),
             BearerCredentialFactory("postd"),
         ]
         guard = Guard(CoroutinePortal(Realm(), [foreign]), factories, ViewResource(show_name))

@@ -15,7 +15,7 @@ from twisted.web.resource import Resource
 from zope.interface import directlyProvides
 
 from postd.web.errors import Problem
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_site
 
 PROXY = IPv4Address("TCP", "10.0.0.1", 4711)
@@ -37,7 +37,7 @@ class Probe(Resource):
 
     isLeaf = True
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: PeerResolver) -> None:
         super().__init__()
         self.clients = clients
         self.address = ""
@@ -64,7 +64,7 @@ class Probe(Resource):
 
 
 def ask(  # noqa: PLR0913 - a request has as many sides
-    clients: Clients,
+    clients: PeerResolver,
     *fields: str | bytes,
     peer: IAddress = PROXY,
     tls: bool = False,
@@ -87,7 +87,7 @@ def ask(  # noqa: PLR0913 - a request has as many sides
 
 def address(forwarded: Sequence[str | bytes], *trusted: str, peer: IAddress = PROXY) -> str:
     fields = [b"X-Forwarded-For: " + (line if isinstance(line, bytes) else line.encode()) for line in forwarded]
-    return ask(Clients(trusted), *fields, peer=peer).address
+    return ask(PeerResolver(trusted), *fields, peer=peer).address
 
 
 class AddressTests:
@@ -186,14 +186,14 @@ class AddressTests:
     def test_only_proxies_of_ours_are_believed(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
         own = getattr(peer, "host", "unix")
         with capturedLogs() as events:
-            told = ask(Clients(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
+            told = ask(PeerResolver(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
         assert (told.address, told.secure) == (("198.51.100.7", True) if believed else (own, False))
         warned = [event["peer"] for event in events if event["log_level"] == LogLevel.warn]
         assert warned == ([] if believed else [own])
 
     def test_others_are_told_of_in_the_log_once(self) -> None:
         for field in ("X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https"):
-            clients = Clients(["192.0.2.0/24"])
+            clients = PeerResolver(["192.0.2.0/24"])
             with capturedLogs() as events:
                 ask(clients, peer=STRANGER)
                 for _ in range(3):
@@ -203,7 +203,7 @@ class AddressTests:
 
     def test_only_this_field_tells(self) -> None:
         fields = ("Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4", "Client-IP: 1.2.3.4", "X-Forwarded-Host: evil")
-        assert ask(Clients(["10.0.0.0/8"]), *fields).address == "10.0.0.1"
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields).address == "10.0.0.1"
 
     @given(
         st.lists(
@@ -240,28 +240,31 @@ class SecureTests:
     )
     def test_a_proxy_of_ours_tells(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
         fields = [f"X-Forwarded-Proto: {value}" for value in values]
-        assert ask(Clients(["10.0.0.0/8"]), *fields).secure is secure
-        assert ask(Clients(["unix"]), *fields, peer=UNIX).secure is secure
-        assert ask(Clients(["10.0.0.0/8"]), *fields, peer=STRANGER).secure is False
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
+        assert ask(PeerResolver(["unix"]), *fields, peer=UNIX).secure is secure
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields, peer=STRANGER).secure is False
 
     def test_tls_of_our_own_is_secure(self) -> None:
         for trusted in ((), ("10.0.0.0/8",)):
-            assert ask(Clients(trusted), tls=True).secure is True
-            assert ask(Clients(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
+            assert ask(PeerResolver(trusted), tls=True).secure is True
+            assert ask(PeerResolver(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
 
     def test_browsers_are_told_to_come_over_tls_only_over_tls(self) -> None:
         """RFC 6797 §7.2: whatever our public address is."""
         line = b"Strict-Transport-Security: max-age=60\r\n"
-        assert ask(Clients(), tls=True).strict == line
-        assert ask(Clients(["10.0.0.0/8"]), "X-Forwarded-Proto: https").strict == line
-        for clients in (Clients((), "https://posts.example"), Clients(["10.0.0.0/8"], "https://posts.example")):
+        assert ask(PeerResolver(), tls=True).strict == line
+        assert ask(PeerResolver(["10.0.0.0/8"]), "X-Forwarded-Proto: https").strict == line
+        for clients in (
+            PeerResolver((), "https://posts.example"),
+            PeerResolver(["10.0.0.0/8"], "https://posts.example"),
+        ):
             assert ask(clients).strict == b""
             assert ask(clients, "X-Forwarded-Proto: http").strict == b""
 
     def test_our_public_address_tells(self) -> None:
-        assert ask(Clients((), "https://posts.example")).secure is True
-        assert ask(Clients((), "http://posts.example")).secure is False
-        assert ask(Clients((), "http://posts.example"), "X-Forwarded-Proto: https").secure is False
+        assert ask(PeerResolver((), "https://posts.example")).secure is True
+        assert ask(PeerResolver((), "http://posts.example")).secure is False
+        assert ask(PeerResolver((), "http://posts.example"), "X-Forwarded-Proto: https").secure is False
 
 
 class CrossSiteTests:
@@ -306,35 +309,35 @@ class CrossSiteTests:
         public_url: str,
         foreign: bool,  # noqa: FBT001
     ) -> None:
-        assert ask(Clients((), public_url), *fields).foreign is foreign
+        assert ask(PeerResolver((), public_url), *fields).foreign is foreign
 
     def test_without_a_public_address_the_scheme_is_not_known(self) -> None:
-        assert ask(Clients(), "Origin: http://posts.example").foreign is False
-        assert ask(Clients(), "Origin: http://posts.example", tls=True).foreign is False
-        assert ask(Clients((), "https://posts.example"), "Origin: http://posts.example").foreign is True
+        assert ask(PeerResolver(), "Origin: http://posts.example").foreign is False
+        assert ask(PeerResolver(), "Origin: http://posts.example", tls=True).foreign is False
+        assert ask(PeerResolver((), "https://posts.example"), "Origin: http://posts.example").foreign is True
 
     def test_a_port_is_a_part_of_it(self) -> None:
-        assert ask(Clients(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is False
-        assert ask(Clients(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").foreign is True
-        assert ask(Clients(), "Origin: http://[::1]:8080", host=b"[::1]:8080").foreign is False
-        assert ask(Clients(), "Origin: http://posts.example", host=b"POSTS.example").foreign is False
+        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is False
+        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").foreign is True
+        assert ask(PeerResolver(), "Origin: http://[::1]:8080", host=b"[::1]:8080").foreign is False
+        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"POSTS.example").foreign is False
 
     def test_a_public_address_is_ours_whatever_the_proxy_makes_of_the_host(self) -> None:
-        clients = Clients((), "https://posts.example")
+        clients = PeerResolver((), "https://posts.example")
         assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").foreign is False
         assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is True
 
     @pytest.mark.parametrize("origin", ["null", "", "https://", "https://evil.example", "//"])
     def test_where_no_host_is_named_no_origin_is_ours(self, origin: str) -> None:
-        assert ask(Clients(), f"Origin: {origin}", version=b"1.0", host=None).foreign is True
-        assert ask(Clients(), f"Origin: {origin}", host=b"").foreign is True
+        assert ask(PeerResolver(), f"Origin: {origin}", version=b"1.0", host=None).foreign is True
+        assert ask(PeerResolver(), f"Origin: {origin}", host=b"").foreign is True
 
     @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
     def test_of_writes_it_refuses_what_is_foreign(self, method: bytes) -> None:
-        assert ask(Clients(), "Sec-Fetch-Site: cross-site", method=method).foreign_write is True
-        assert ask(Clients(), "Sec-Fetch-Site: same-origin", method=method).foreign_write is False
+        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", method=method).foreign_write is True
+        assert ask(PeerResolver(), "Sec-Fetch-Site: same-origin", method=method).foreign_write is False
 
     @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
     def test_reading_is_nobody_elses_business(self, method: bytes) -> None:
         """A link in another site's page leads here, and what comes back that site cannot see."""
-        assert ask(Clients(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).foreign_write is False
+        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).foreign_write is False

@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
-from postd.web.long_list import STREAMED_PAGE
 from postd.web.posts import SNAPSHOT_MAX
-from postd.web.streaming import PIECE_BYTES, Flow
+from postd.web.streamed_list import PAGE_POSTS
+from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 
 MANY = SNAPSHOT_MAX + 1
@@ -61,7 +61,7 @@ def test_a_long_list_is_whole(transport: SlowTransport) -> None:
 def test_no_more_is_read_than_the_client_takes(transport: SlowTransport) -> None:
     get(transport)
     for _ in range(3):
-        assert transport.value().count(b'"id"') == STREAMED_PAGE
+        assert transport.value().count(b'"id"') == PAGE_POSTS
         transport.drain()
 
 
@@ -69,9 +69,9 @@ def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: I
     get(transport)
     begun = transport.drain()
     writer: Any = api.store.database.writer
-    writer.execute("DELETE FROM post WHERE id > ?", (2 * STREAMED_PAGE,))
+    writer.execute("DELETE FROM post WHERE id > ?", (2 * PAGE_POSTS,))
     # The second page was read before the posts were gone and says that more follow; nothing does.
-    assert ids(body_of(begun + read_to_the_end(transport))) == list(range(1, 2 * STREAMED_PAGE + 1))
+    assert ids(body_of(begun + read_to_the_end(transport))) == list(range(1, 2 * PAGE_POSTS + 1))
 
 
 def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
@@ -91,7 +91,7 @@ def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport,
     head = api.request("HEAD", "/post", headers=NO_GZIP)
     get(transport)
     first = len(transport.value())
-    assert first < 2 * PIECE_BYTES
+    assert first < 2 * WRITE_MAX_BYTES
     body = body_of(read_to_the_end(transport))
     assert ids(body) == list(range(2, MANY + 1))
     assert head.header("Content-Length") == str(len(body))
@@ -133,7 +133,7 @@ def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, ap
 
 @pytest.mark.usefixtures("transport")
 def test_what_is_too_long_to_be_kept_is_not(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postd.web.long_list.KEPT_MAX_BYTES", 10_000)
+    monkeypatch.setattr("postd.web.streamed_list.CACHED_MAX_BYTES", 10_000)
     assert [read(api).header("ETag") for _ in range(4)] == [None] * 4
 
 
@@ -149,7 +149,7 @@ def test_of_several_who_are_sent_it_one_keeps_it(transport: SlowTransport, api: 
 def test_who_takes_long_leaves_it_to_another(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postd.web.long_list.KEEP_WITHIN_S", 0)
+    monkeypatch.setattr("postd.web.streamed_list.RECORDING_MAX_S", 0)
     read(api)
     get(transport)  # slowly, and for good
     assert [read(api).header("ETag") is None for _ in range(2)] == [True, False]
@@ -177,13 +177,13 @@ def test_a_client_that_leaves_ends_the_reading(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_in: list[BaseException | None] = []
-    leave = Flow.__aexit__
+    leave = PacedWriter.__aexit__
 
-    async def note(flow: Flow, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    async def note(flow: PacedWriter, kind: Any, error: BaseException | None, traceback: Any) -> None:
         left_in.append(error)
         await leave(flow, kind, error, traceback)
 
-    monkeypatch.setattr(Flow, "__aexit__", note)
+    monkeypatch.setattr(PacedWriter, "__aexit__", note)
     get(transport)
     transport.drain()
     assert left_in == []
@@ -202,7 +202,7 @@ def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api:
 
 
 def test_flow_is_a_push_producer() -> None:
-    assert verifyObject(IPushProducer, Flow(None))
+    assert verifyObject(IPushProducer, PacedWriter(None))
 
 
 def get_zipped(transport: SlowTransport, method: str = "GET", path: str = "/post") -> None:
@@ -251,7 +251,7 @@ def test_each_piece_with_gzip_can_be_read_when_it_is_there(transport: SlowTransp
     for _ in range(3):
         text += inflating.decompress(transport.drain())
         seen.append(text.count(b'"id"'))
-    assert seen == [STREAMED_PAGE, 2 * STREAMED_PAGE, 3 * STREAMED_PAGE]
+    assert seen == [PAGE_POSTS, 2 * PAGE_POSTS, 3 * PAGE_POSTS]
 
 
 @pytest.mark.parametrize("keeps_zipped", [False, True])

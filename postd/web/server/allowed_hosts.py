@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 
 if TYPE_CHECKING:
     from postd.web.server.connection import Channel
@@ -37,7 +37,7 @@ class Hosts:
         exclusive: whether the names are the only ones, where there are any.
     """
 
-    def __init__(self, names: Collection[str], clients: Clients, *, exclusive: bool = True) -> None:
+    def __init__(self, names: Collection[str], clients: PeerResolver, *, exclusive: bool = True) -> None:
         own = [normalize_host(clients.public_url.partition("://")[2])] if clients.public_url else []
         self._names = frozenset([*names, *own])
         self._exclusive = exclusive and bool(names)

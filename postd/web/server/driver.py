@@ -13,7 +13,7 @@ from twisted.web.server import NOT_DONE_YET
 from postd.web.errors import make_error_response
 from postd.web.interface import Request, View
 from postd.web.responses import Response, StreamedResponse
-from postd.web.streaming import PIECE_BYTES, Flow
+from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 
 _log = Logger()
 
@@ -86,7 +86,7 @@ class _Responder:
 
     def _answer(self, made: Response | StreamedResponse | IResource | None) -> None:
         request = self._request
-        if isinstance(made, Response) and len(made.body) <= PIECE_BYTES:
+        if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
             request.send(made)
         elif isinstance(made, Response | StreamedResponse):
             respond(request, _send_in_pieces(request, made))
@@ -102,7 +102,7 @@ async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -
     """Send what is larger than one write at the pace of the client: each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
-        async with Flow(request) as flow:
+        async with PacedWriter(request) as flow:
             if isinstance(made, Response):
                 await flow.write(made.body)
             else:

@@ -12,7 +12,14 @@ from twisted.web.server import NOT_DONE_YET
 
 from postd.auth.identity import Authentication
 from postd.settings.schema import Limits
-from postd.web.redaction import AGENT_MAX_BYTES, FILE_MAX_BYTES, METHODS, PARAMETERS_MAX, PRODUCTS_MAX, USER_MAX_CHARS
+from postd.web.redaction import (
+    AGENT_MAX_BYTES,
+    EXAMINED_PARAMETERS_MAX,
+    FILE_MAX_BYTES,
+    METHODS,
+    PRODUCTS_MAX,
+    USER_MAX_CHARS,
+)
 from postd.web.server.access_log import DELAY_S, AccessLog
 from postd.web.server.factory import PostdSite
 from tests.helpers import MemoryTransport, connect
@@ -139,7 +146,7 @@ def test_as_json_it_has_the_same(connection: Connection) -> None:
         ("/post", "/post?limit=hunter2", "/post?[13 bytes]"),
         ("/post", "/post?limit=12345678901234567", "/post?[23 bytes]"),
         ("/post", "/post?next=/x?limit=1", "/post?[15 bytes]"),
-        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * PARAMETERS_MAX + "[736 bytes]"),
+        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * EXAMINED_PARAMETERS_MAX + "[736 bytes]"),
         ("/room", '/files/a%20"\\.txt', '/files/a%20\\"\\\\.txt'),
         ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/[{FILE_MAX_BYTES + 6} bytes]"),
     ],

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, eventAsText
 
 from postd.monitoring.tally import Tally
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
 from tests.helpers import connect, make_site
 from tests.web.server.connections import Recorder, Transport, decode_responses
@@ -42,7 +42,7 @@ class Server:
         self.clock = Clock()
         self.recorder = Recorder()
         self.site = make_site(self.recorder, clock=self.clock)
-        self.site.hosts = Hosts(names, Clients(proxies, public_url), exclusive=exclusive)
+        self.site.hosts = Hosts(names, PeerResolver(proxies, public_url), exclusive=exclusive)
         self.site.local_addresses = LOCAL
 
     def send(self, *requests: bytes, to: IAddress = LOOPBACK, peer: IAddress = BROWSER) -> Transport:
@@ -180,9 +180,9 @@ def test_other_rule_holds_from_the_next_request_on() -> None:
     request = b"GET /post HTTP/1.1\r\nHost: posts.example\r\n\r\n"
     server.site.hosts = None
     transport = server.send(request)
-    server.site.hosts = Hosts(["posts.example"], Clients())
+    server.site.hosts = Hosts(["posts.example"], PeerResolver())
     transport.protocol.dataReceived(request)
-    server.site.hosts = Hosts([], Clients())
+    server.site.hosts = Hosts([], PeerResolver())
     transport.protocol.dataReceived(request)
     assert [answer.status for answer in decode_responses(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
 

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 from postd.monitoring.tally import Tally
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.settings.schema import Limits
-from postd.web.peer import Clients
+from postd.web.peer import PeerResolver
 from postd.web.server.factory import FULL_NOTE_S, PostdSite
 from tests.helpers import MemoryTransport
 from tests.web.server.connections import Recorder
@@ -33,7 +33,7 @@ class Front:
 
     def __init__(self, connections: int) -> None:
         self.clock, self.tally = Clock(), Tally()
-        self.clients = Clients((PROXY,))
+        self.clients = PeerResolver((PROXY,))
         self.site: Any = PostdSite(
             Recorder(),
             limits=Limits(connections=connections),
@@ -154,7 +154,7 @@ def test_a_reload_changes_who_is_trusted_for_new_connections() -> None:
     proxies = [front.open(PROXY), front.open(PROXY)]
     clients = [front.open(CLIENT), front.open(CLIENT)]
     settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
-    front.site.renew(front.site.resource, group_of=Clients((CLIENT,)).connection_group, **settings)
+    front.site.renew(front.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
     assert front.accepted(CLIENT, PROXY) == [True] * 2
     for transport in (*proxies, *clients):
         transport.loseConnection()
