@@ -7,7 +7,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
-from postd.auth.digest import NonceBook
+from postd.auth.digest import NonceRegistry
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
 from postd.web.errors import Problem
 from postd.web.peer import Clients
@@ -24,7 +24,7 @@ class DigestCredentialFactory:
     scheme = b"digest"
     _log = Logger()
 
-    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceBook, clients: Clients) -> None:
+    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceRegistry, clients: Clients) -> None:
         self._realm = realm
         self._algorithms = algorithms
         self._nonces = nonces
