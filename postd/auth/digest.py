@@ -1,4 +1,4 @@
-"""Proofs of knowing a password (Digest, RFC 7616; spec: Digest)."""
+"""Checks Digest responses, and issues and uses up nonces (RFC 7616; spec: Digest)."""
 
 import hmac
 import secrets
@@ -21,18 +21,18 @@ from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
 
 NONCE_KEY = "digest-nonce"
-"""The name of the key that signs nonces."""
+"""The name of the stored key that signs nonces."""
 
 _ENCODED_NAME_MAX_CHARS = NAME_MAX_BYTES * 3
 """The longest name that is decoded if it is percent-encoded: three characters for each of its bytes."""
 
 
-class NonceBook:
-    """Nonces that every worker knows for ours, each good for any count, once.
+class NonceRegistry:
+    """Issues nonces that every worker and node can verify, and records the counts used with each.
 
     Args:
-        store: keeps the key and the counts.
-        lifetime_s: how long a nonce lives, in seconds.
+        store: keeps the signing key and the counts.
+        lifetime_s: the lifetime of a nonce, in seconds.
         now: the clock, in seconds since the epoch.
     """
 
@@ -45,15 +45,15 @@ class NonceBook:
         """Make a nonce.
 
         Raises:
-            StoreUnavailableError: the key cannot be had.
+            StoreUnavailableError: the key cannot be read.
         """
         return make_nonce(await self._store.key(NONCE_KEY), expires=self._now() + self._lifetime_s)
 
     async def use(self, text: str, count: int) -> bool:
-        """Tell whether this is the first use of a live nonce of ours with this count, and note it.
+        """Record a use of a nonce; return whether it is a live one of this server, first used with this count.
 
         Raises:
-            StoreUnavailableError: nobody knows.
+            StoreUnavailableError: the key or the counts cannot be read.
         """
         nonce = check_nonce(await self._store.key(NONCE_KEY), text)
         if nonce is None or nonce.expires <= self._now():
@@ -62,32 +62,32 @@ class NonceBook:
 
 
 class DigestChecker(Checker):
-    """Digest responses.
+    """Checks Digest responses.
 
     Args:
-        users: have H(A1)s in the place of passwords.
-        realm: what they are bound to.
-        nonces: ours.
-        throttle: counts wrong responses.
+        users: the accounts, with H(A1).
+        nonces: of this server.
+        throttle: limits wrong responses.
+        realm: the protection realm that H(A1) is bound to.
     """
 
     credentialInterfaces = (IDigestCredentials,)
 
-    def __init__(self, users: UserDirectory, nonces: NonceBook, throttle: Throttle, *, realm: str) -> None:
+    def __init__(self, users: UserDirectory, nonces: NonceRegistry, throttle: Throttle, *, realm: str) -> None:
         self._users = users
         self._nonces = nonces
         self._throttle = throttle
         self._realm = realm
-        self._nobody = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
+        self._dummy_h_a1 = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
     async def check(self, credentials: DigestCredentials) -> Identity:
         """Return who can compute this response; `credentials.accepted` has been called with the `rspauth` by then.
 
         Raises:
-            StaleNonceError: all is right but the nonce.
-            Refused: there is no such user, it cannot use Digest, or the response is not right.
-            TooManyFailuresError: the throttle does not let it pass.
-            StoreUnavailableError: the counts cannot be had.
+            StaleNonceError: the response is right, but for an unknown, expired or used nonce.
+            Refused: the user does not exist or cannot use Digest, or the response is wrong.
+            TooManyFailuresError: the throttle does not admit the attempt.
+            StoreUnavailableError: the counts cannot be read.
         """
         sent = credentials.response
         name = sent.username
@@ -99,23 +99,23 @@ class DigestChecker(Checker):
         if "%" in name and self._users.get(name) is None:
             name = normalize(decode_encoded_username(name))
         attempt = await self._throttle.admit(login_keys(name, credentials.address))
-        # Up to the comparison nothing waits (`Throttle.admit`).
+        # No wait up to the comparison: the attempt may have no reservation (`Throttle.admit`).
         account = self._users.get(name)
         known = account.h_a1_for(self._realm, sent.algorithm) if account else None
-        ha1 = known or self._nobody[sent.algorithm]
-        wanted = response_hash(sent, ha1, credentials.method)
-        right = sent.response.isascii() and hmac.compare_digest(wanted, sent.response.lower())
+        ha1 = known or self._dummy_h_a1[sent.algorithm]
+        expected = response_hash(sent, ha1, credentials.method)
+        right = sent.response.isascii() and hmac.compare_digest(expected, sent.response.lower())
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
             await self._throttle.record_failure(attempt)
             raise refusal
-        # Only now: that a nonce is stale is told to those alone who know the password (RFC 7616 §3.3).
+        # Only after the response: `stale` is for clients that know the password (RFC 7616 §3.3).
         fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
         if self._throttle.needs_release(attempt):
             await self._throttle.release(attempt, reset_failures=fresh)
         if not fresh:
-            stale = StaleNonceError("nonce not ours, expired, or used with this count", name, known=True)
+            stale = StaleNonceError("unknown or expired nonce, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)
         credentials.accepted(response_hash(sent, ha1, ""))
         return Identity(name, "digest", revalidate=self._users.revalidate(name))

@@ -1,7 +1,7 @@
-"""Names with passwords: verified off the reactor's thread, and not twice when that can be helped.
+"""Checks user names with passwords, in threads and with a cache.
 
-Verifying costs some 15 ms by intent. A right password is therefore remembered for a minute, and those who ask the same
-at the same time wait for one answer.
+Verifying a password takes about 15 ms by design. Right passwords are therefore cached for a minute, and concurrent
+checks of the same password share one verification.
 """
 
 import hashlib
@@ -29,15 +29,14 @@ from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_passwo
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
 
-UNKNOWN_USERS_KEY = "unknown-users"
-"""The name of the key that chooses what a password of an unknown user is verified against."""
+DUMMY_HASH_KEY = "unknown-users"
+"""The name of the stored key that selects the dummy hash of an unknown user."""
 
 QUEUE_MAX = 64
-"""Passwords that may wait to be verified; one more is refused."""
+"""How many passwords may wait to be verified; further ones are refused."""
 
-REMEMBERED_MAX = 1024
-REMEMBERED_S = 60
-"""How many right passwords are remembered, and for how long."""
+CACHE_MAX, CACHE_TTL_S = 1024, 60
+"""How many right passwords are cached, and for how long."""
 
 THREADS = len(os.sched_getaffinity(0))
 _THREAD_NICENESS = 5
@@ -46,7 +45,7 @@ T = TypeVar("T")
 
 
 class HashThreads:
-    """The threads that verify passwords. They run only when the reactor's has nothing to do."""
+    """A thread pool for verifying passwords, of lower priority than the reactor's thread."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
@@ -58,7 +57,7 @@ class HashThreads:
 
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
         if self._pool.joined:
-            raise LoginsBusyError  # we are stopping; the pool would drop it without a word
+            raise LoginsBusyError  # stopped: the pool would silently drop the call
         return deferToThreadPool(self._reactor, self._pool, self._run, function, *args)
 
     def stop(self) -> None:
@@ -66,17 +65,17 @@ class HashThreads:
 
     def _run(self, function: Callable[..., T], *args: object) -> T:
         if not hasattr(self._nice, "done"):
-            with suppress(OSError):  # not allowed: it goes as well without
-                os.nice(_THREAD_NICENESS)  # on Linux: of this thread
+            with suppress(OSError):  # not permitted; the priority is optional
+                os.nice(_THREAD_NICENESS)  # on Linux this affects the current thread only
             self._nice.done = True
         return function(*args)
 
 
 class PasswordVerifier:
-    """Verifies passwords, a few at a time.
+    """Verifies passwords in a bounded number of threads, and caches the right ones.
 
     Args:
-        threads: where.
+        threads: the thread pool.
         now: the clock, in seconds.
     """
 
@@ -85,72 +84,71 @@ class PasswordVerifier:
         self._now = now
         self._slots = DeferredSemaphore(THREADS)
         self._key = secrets.token_bytes(32)
-        self._right = TTLCache[tuple[str, str], bytes](REMEMBERED_MAX)
-        self._under_way = SingleFlight[bytes, bool]()
+        self._cache = TTLCache[tuple[str, str], bytes](CACHE_MAX)
+        self._verifying = SingleFlight[bytes, bool]()
 
-    def recall(self, credentials: PasswordCredentials, stored: str) -> bool | None:
-        """Tell whether a password is the one that was found a moment ago to be stored as `stored`; None if none was."""
-        right = self._right.get((credentials.username, stored), self._now())
-        return None if right is None else hmac.compare_digest(right, self._digest(credentials, stored))
+    def check_cached(self, credentials: PasswordCredentials, stored: str) -> bool | None:
+        """Return whether a password is the right one according to the cache, None if none is cached for this hash."""
+        cached = self._cache.get((credentials.username, stored), self._now())
+        return None if cached is None else hmac.compare_digest(cached, self._digest(credentials, stored))
 
     async def verify(
         self,
         credentials: PasswordCredentials,
         stored: str,
         *,
-        until: float,
-        remember: bool = True,
+        deadline: float,
+        cache: bool = True,
     ) -> bool:
-        """Tell whether a password is the one that was stored as `stored`.
+        """Return whether a password matches a hash.
 
         Args:
-            credentials: with the password, normalized.
-            stored: the hash. It is part of what is remembered: another hash, another question.
-            until: when it must have been verified, by the clock.
-            remember: False if it is verified again each time, even if it is right.
+            credentials: with the normalized password.
+            stored: the hash. It is part of the cache key, so a changed password is never taken from the cache.
+            deadline: when the verification must have ended, by the clock.
+            cache: whether to cache the password if it is right.
 
         Raises:
-            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or it came too late.
+            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or the deadline has passed.
         """
-        if self.recall(credentials, stored):
+        if self.check_cached(credentials, stored):
             return True
         key = self._digest(credentials, stored)
-        if key not in self._under_way and len(self._slots.waiting) >= QUEUE_MAX:
+        if key not in self._verifying and len(self._slots.waiting) >= QUEUE_MAX:
             raise LoginsBusyError
-        right = await self._under_way.run(key, lambda: self._ask(credentials.password, stored, until))
-        if right and remember:
+        right = await self._verifying.run(key, lambda: self._verify(credentials.password, stored, deadline))
+        if right and cache:
             now = self._now()
-            self._right.put((credentials.username, stored), key, since=now, until=now + REMEMBERED_S)
+            self._cache.put((credentials.username, stored), key, since=now, until=now + CACHE_TTL_S)
         return right
 
-    async def _ask(self, password: str, stored: str, until: float) -> bool:
+    async def _verify(self, password: str, stored: str, deadline: float) -> bool:
         await self._slots.acquire()
         try:
-            if self._now() >= until:
+            if self._now() >= deadline:
                 raise LoginsBusyError
             right = await self._threads.run(verify_password, stored, password)
         except MemoryError:
             raise LoginsBusyError from None
         finally:
             self._slots.release()
-        if self._now() >= until:  # this process stood still, and the attempt no longer counts
+        if self._now() >= deadline:  # this process was suspended, and its reservation has expired
             raise LoginsBusyError
         return right
 
     def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
-        """Return what stands for a password in memory: with the key of this process, and without it nothing."""
+        """Return the keyed hash that stands for a password in memory; without this process's key it reveals nothing."""
         username = credentials.username.encode(errors="surrogatepass")
         password = credentials.password.encode(errors="surrogatepass")
         message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
         return hashlib.blake2b(message, key=self._key, digest_size=32).digest()  # a MAC when it has a key (RFC 7693)
 
-    def forget_all(self) -> None:
-        """Forget all right passwords."""
-        self._right.clear()
+    def clear_cache(self) -> None:
+        self._cache.clear()
 
 
 class PasswordChecker(Checker):
-    """Names with passwords (Basic: RFC 7617; spec: Form login)."""
+    """Checks user names with passwords (Basic: RFC 7617; spec: Form login)."""
 
     credentialInterfaces = (IPasswordCredentials,)
 
@@ -166,57 +164,59 @@ class PasswordChecker(Checker):
         """Return whose name and password these are.
 
         Raises:
-            Refused: there is no such user, or the password is not right: both take the same time.
-            TooManyFailuresError: the throttle does not let it pass.
-            LoginsBusyError: too many wait.
-            StoreUnavailableError: the throttle's counts cannot be had.
+            Refused: there is no such user, or the password is wrong; both take the same time.
+            TooManyFailuresError: the throttle does not admit the attempt.
+            LoginsBusyError: too many passwords wait to be verified.
+            StoreUnavailableError: the throttle's counts cannot be read.
         """
         if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
-            raise _refused(credentials, "longer than any name or password")  # to normalize it may take a second
+            raise _refused(credentials, "longer than any name or password")  # normalizing it could take a second
         name, password = normalize(credentials.username), normalize(credentials.password)
         account = self._users.get(name)
         if account:
             stored = account.password_hash
         else:
-            stored = self._users.hash_in_place_of(name, await self._store.key(UNKNOWN_USERS_KEY))
-        shown = PasswordCredentials(credentials.scheme, name, password, credentials.address)
+            stored = self._users.dummy_hash(name, await self._store.key(DUMMY_HASH_KEY))
+        normalized = PasswordCredentials(credentials.scheme, name, password, credentials.address)
         attempt = await self._throttle.admit(login_keys(name, credentials.address))
-        right = self._verifier.recall(shown, stored)
-        done = right and not self._throttle.needs_release(attempt)
-        if not done and not await self._is_right(shown, stored, attempt, right=right, known=account is not None):
+        cached = self._verifier.check_cached(normalized, stored)
+        done = cached and not self._throttle.needs_release(attempt)
+        if not done and not await self._verify(normalized, stored, attempt, cached=cached, known=account is not None):
             why = "wrong password" if account else "no such user"
-            raise _refused(shown, why, known=account is not None)
-        # Last: nothing waits between this and the session that it begins.
-        now = self._users.get(name)
-        if now is None or now.password_hash != stored:
-            raise _refused(shown, "the password was changed meanwhile", known=True)
+            raise _refused(normalized, why, known=account is not None)
+        # Last: nothing waits between this check and the session that the caller begins.
+        account = self._users.get(name)
+        if account is None or account.password_hash != stored:
+            raise _refused(normalized, "the password was changed meanwhile", known=True)
         return Identity(name, credentials.scheme, revalidate=self._users.revalidate(name))
 
-    async def _is_right(
-        self, shown: PasswordCredentials, stored: str, attempt: Attempt, *, right: bool | None, known: bool
+    async def _verify(
+        self, normalized: PasswordCredentials, stored: str, attempt: Attempt, *, cached: bool | None, known: bool
     ) -> bool:
-        """Tell whether a password is right, of a user who is known; count it if it is not.
+        """Return whether a user exists and the password is right; record a failure if not.
 
         Args:
-            shown: name and password, normalized.
-            stored: the hash.
+            normalized: name and password, normalized.
+            stored: the hash, or a dummy hash if the user does not exist.
             attempt: admitted.
-            right: what `PasswordVerifier.recall` says of the password.
-            known: whether there is such a user.
+            cached: the result of `PasswordVerifier.check_cached`.
+            known: whether the user exists.
 
         Raises:
             TooManyFailuresError, LoginsBusyError, StoreUnavailableError: as `check`.
         """
+        right = cached
         if not right:
             try:
                 attempt = reserved = await self._throttle.reserve(attempt)
                 assert reserved.reservation is not None
-                # Not remembered of an unknown user: a quick answer would tell that it is right for somebody.
-                right = await self._verifier.verify(shown, stored, until=reserved.reservation.expires, remember=known)
+                # Not cached for an unknown user: a quick answer would show that it matches another account's hash.
+                right = await self._verifier.verify(
+                    normalized, stored, deadline=reserved.reservation.expires, cache=known
+                )
             except (LoginsBusyError, StoreUnavailableError, TooManyFailuresError):
-                # Another password than the remembered one was compared, and found wrong: that counts, whatever else
-                # can be done now.
-                await (self._throttle.release(attempt) if right is None else self._throttle.record_failure(attempt))
+                # A password that differs from the cached one is known to be wrong without verifying it.
+                await (self._throttle.release(attempt) if cached is None else self._throttle.record_failure(attempt))
                 raise
         if known and right:
             await self._throttle.release(attempt, reset_failures=True)

@@ -1,4 +1,4 @@
-"""Sign-ins that last: sessions (spec: Form login with cookie session)."""
+"""Sessions of users who sign in by form (spec: Form login with cookie session)."""
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -14,7 +14,7 @@ from postd.protocol.session import hash_session_id, make_session, make_session_i
 from postd.store.interface import LoginStore
 
 _CANDIDATES_MAX = 32
-"""Session identifiers that one request may present: a browser has one, unless a neighboring site has set others."""
+"""How many session identifiers a request may have: a browser sends one, unless a neighboring site has set others."""
 
 
 class Sessions:
@@ -22,9 +22,9 @@ class Sessions:
 
     Args:
         store: keeps them.
-        users: whose they are.
-        idle_s: how long one lasts without being used, in seconds.
-        lifetime_s: how long one lasts in any case.
+        users: the accounts they belong to.
+        idle_s: how long a session lasts without being used, in seconds.
+        lifetime_s: how long it lasts at most, in seconds.
         now: the clock, in seconds since the epoch.
     """
 
@@ -38,11 +38,11 @@ class Sessions:
         self._now = now
 
     async def begin(self, username: str, *, in_place_of: Collection[bytes]) -> str:
-        """Begin a session and return its identifier; those that the client had until now end.
+        """Begin a session and return its identifier; the client's earlier sessions end.
 
         Raises:
-            Refused: the user has gone since the password was verified.
-            StoreUnavailableError: it could not be kept.
+            Refused: the user was removed since the password was verified.
+            StoreUnavailableError: it could not be stored.
         """
         fingerprint = self._users.fingerprint(username)
         if fingerprint is None:
@@ -55,7 +55,7 @@ class Sessions:
         return session_id
 
     async def user_of(self, id_hash: bytes) -> str | None:
-        """Return whose live session this is, None if there is none. That it is in use is noted now and then."""
+        """Return the user of a live session, None if there is none, and renew the session now and then."""
         session = await self._find(id_hash)
         if session is None:
             return None
@@ -65,8 +65,8 @@ class Sessions:
             await self._renew(id_hash, now, expires)
         return session.username
 
-    async def lives(self, id_hash: bytes) -> bool:
-        """Tell whether there is such a live session, which is no use of it."""
+    async def is_live(self, id_hash: bytes) -> bool:
+        """Return whether a session is live, without renewing it."""
         return await self._find(id_hash) is not None
 
     async def _find(self, id_hash: bytes) -> Session | None:
@@ -76,20 +76,20 @@ class Sessions:
         return session if self._users.fingerprint(session.username) == session.fingerprint else None
 
     async def _renew(self, id_hash: bytes, now: float, expires: float) -> None:
-        with suppress(StoreUnavailableError):  # it is good for this request, and the store tells the log
+        with suppress(StoreUnavailableError):  # this request may proceed; the store logs the error
             await self._store.renew_session(id_hash, seen=now, expires=expires)
 
     async def end(self, id_hashes: Collection[bytes]) -> None:
         """End sessions.
 
         Raises:
-            StoreUnavailableError: they may still be there.
+            StoreUnavailableError: they may not have ended.
         """
         await self._store.delete_sessions(id_hashes)
 
 
 class SessionChecker(Checker):
-    """Sessions, by the hashes of their identifiers."""
+    """Checks sessions by the hashes of their identifiers."""
 
     credentialInterfaces = (ISessionCredentials,)
 
@@ -100,11 +100,11 @@ class SessionChecker(Checker):
         """Return whose session this is.
 
         Raises:
-            Refused: there is no live session among them, or more than one, or there are too many to look up: another
-                site of the domain has set some of them.
-            StoreUnavailableError: nobody knows.
+            Refused: none of them is live, or more than one is, or there are too many: another site of the domain has
+                set some of them.
+            StoreUnavailableError: they cannot be looked up.
         """
-        # With some of them looked up and others not, the second live session could be among the others.
+        # Looking up only some could miss a second live session.
         if len(credentials.id_hashes) > _CANDIDATES_MAX:
             raise Refused("too many session cookies")
         live = []
@@ -119,6 +119,6 @@ class SessionChecker(Checker):
     async def _is_live(self, credentials: SessionCredentials) -> bool:
         try:
             # Exactly one was live when the request was accepted.
-            return any([await self._sessions.lives(id_hash) for id_hash in credentials.id_hashes])
+            return any([await self._sessions.is_live(id_hash) for id_hash in credentials.id_hashes])
         except StoreUnavailableError:
             return True  # unknown, and without the store there is nothing to send either

@@ -1,13 +1,13 @@
-"""The user file: its format, and how it is read (contract 4.1).
+"""The format of the user file, and how it is read (reference: User file).
 
-A superset of Apache's htpasswd, a line an account:
+A superset of Apache's htpasswd, one account a line:
 
     name:hash
     name:hash:MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
 
-`hash` is what `postd.protocol.password.check_hash` lets through. The third field, which Apache ignores, has an H(A1)
-for one or more algorithms of Digest, and the realm that they are bound to. As with Apache, white space before a name
-and after a hash does not count, and lines that are blank or begin with `#` are comments.
+`hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache ignores, has an H(A1) for
+one or more Digest algorithms, and the realm they are bound to. As with Apache, white space before a name and after a
+hash is ignored, and lines that are blank or begin with `#` are comments.
 """
 
 import codecs
@@ -26,7 +26,7 @@ from postd.protocol.digest import HASHES, check_realm, h_a1
 from postd.protocol.password import check_hash, check_password, has_control, hash_password, normalize
 
 NAME_MAX_BYTES = 255
-"""Of a name in UTF-8 (Apache's htpasswd has the same limit)."""
+"""The longest name, in UTF-8 (Apache's htpasswd has the same limit)."""
 
 USER_FILE_MAX_BYTES = 16 * 1024**2
 
@@ -37,10 +37,10 @@ _Checked = TypeVar("_Checked")
 
 
 class Account(Struct, frozen=True):
-    """What the user file has of a user. Its `repr` shows no hash.
+    """An account of the user file. Its `repr` shows no hash.
 
-    `name` is in NFC. `h_a1` goes from the name of an algorithm to lower-case hex that is bound to `digest_realm`; an
-    account that Digest cannot serve has neither.
+    `name` is in NFC. `h_a1` has the H(A1) in lower-case hex by the name of the algorithm, bound to `digest_realm`; an
+    account that cannot use Digest has neither.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Account(Struct, frozen=True):
         return f"Account({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
     def h_a1_for(self, realm: str, algorithm: str) -> str | None:
-        """Return H(A1) for an algorithm, None if the account has none for it in this realm."""
+        """Return the H(A1) for an algorithm in a realm, None if the account has none."""
         return self.h_a1.get(algorithm) if realm == self.digest_realm else None
 
 
 def make_account(name: str, password: str, realm: str) -> Account:
-    """Make an account that every scheme can serve. Blocks for about 15 ms.
+    """Return a new account for all schemes. Blocks for about 15 ms.
 
     Raises:
-        ValueError: the file cannot hold the name, the password or the realm; `str()` of it says which and why.
+        ValueError: the name, the password or the realm is not allowed; `str()` says which and why.
     """
     name = _about("the name", check_name, name)
     password = _about("the password", check_password, password)
@@ -77,7 +77,7 @@ def make_account(name: str, password: str, realm: str) -> Account:
 
 
 def _about(what: str, check: Callable[[str], _Checked], text: str) -> _Checked:
-    """Check a text; say what it is if it is refused."""
+    """Check a text; an error begins with what it is."""
     try:
         return check(text)
     except ValueError as error:
@@ -88,7 +88,7 @@ def check_name(name: str) -> str:
     """Return `name` normalized if the user file can hold it.
 
     Raises:
-        ValueError: it cannot; `str()` of it says why.
+        ValueError: it cannot; `str()` says why.
     """
     if not name:
         raise ValueError("is empty")
@@ -104,7 +104,7 @@ def check_name(name: str) -> str:
         raise ValueError("begins with #, as a comment does")
     if name != name.strip():
         raise ValueError("begins or ends with white space")
-    # The first bound keeps what is normalized short: that takes a time that grows with the square of the length.
+    # The first check bounds the work: normalizing takes time that grows with the square of the length.
     if len(name) > NAME_MAX_BYTES or len(normalize(name).encode()) > NAME_MAX_BYTES:
         raise ValueError(f"has more than {NAME_MAX_BYTES} bytes")
     return normalize(name)
@@ -114,9 +114,9 @@ def decode_users(content: bytes, where: str) -> dict[str, Account]:
     """Return the accounts of a user file by name, in the order of the file.
 
     Raises:
-        ConfigError: a line cannot be used. It names the line after `where`, and has nothing of a hash in it.
+        ConfigError: a line is invalid. It names the line after `where`, and contains no hash.
     """
-    # Apache would take it for a part of the first name.
+    # Apache would read it as part of the first name.
     if content.startswith(codecs.BOM_UTF8):
         raise ConfigError(f"{where}: line 1", "begins with a byte order mark; save the file as UTF-8 without one")
     accounts: dict[str, Account] = {}
@@ -158,7 +158,7 @@ def _decode_account(line: str, earlier: Mapping[str, Account]) -> Account:
 
 
 def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
-    """Return the realm and the H(A1)s of a third field."""
+    """Return the realm and the H(A1)s of a line's third field."""
     hashes: dict[str, str] = {}
     rest = field
     while not rest.startswith("realm="):
@@ -187,16 +187,16 @@ def _check_realm(realm: str) -> None:
     try:
         check_realm(realm)
     except ValueError:
-        # What that says has the text in it, and on a line of the file the text may be a hash that is out of its place.
+        # That error quotes the text, which on a malformed line may be a hash.
         raise ValueError('is empty or has something else in it than printable ASCII without " and \\') from None
     if _HASH_IN_REALM.search(realm):
         raise ValueError("has a hash in it; realm=<text> is the last part of the field")
 
 
 def set_account(content: bytes, account: Account) -> bytes:
-    """Return a user file with an account in the place of the one of its name, or at the end if there is none.
+    """Return a user file with an account added, or replaced if the file has one of its name.
 
-    Every other line stays as it is, to the byte. `content` is what `decode_users` takes.
+    Every other line stays the same, to the byte. `content` is as for `decode_users`.
     """
     lines = _split(content)
     encoded = _encode_account(account)
@@ -211,7 +211,7 @@ def set_account(content: bytes, account: Account) -> bytes:
 
 
 def remove_account(content: bytes, name: str) -> bytes:
-    """Return a user file without the line of an account, and otherwise as it is; `content` as for `set_account`."""
+    """Return a user file without the line of an account; every other line stays the same, to the byte."""
     return b"".join(line for line in _split(content) if _name_in(line) != normalize(name))
 
 
@@ -232,16 +232,16 @@ def _encode_account(account: Account) -> bytes:
     return line.encode()
 
 
-def open_at_once(path: str, flags: int, *, folder: int | None = None) -> int:
-    """Open a FIFO without waiting for its other end, and a terminal without its becoming ours."""
+def open_nonblocking(path: str, flags: int, *, folder: int | None = None) -> int:
+    """Open a file without blocking on a FIFO, and without acquiring a terminal."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
 
 
-def read_user_file(path: Path, opener: Callable[[str, int], int] = open_at_once) -> bytes | None:
-    """Return what is in the user file, None if there is no such file. `opener` is as for `open`.
+def read_user_file(path: Path, opener: Callable[[str, int], int] = open_nonblocking) -> bytes | None:
+    """Return the content of the user file, None if it does not exist. `opener` is as for `open`.
 
     Raises:
-        ConfigError: it cannot be read, is no regular file, or has more than `USER_FILE_MAX_BYTES`.
+        ConfigError: it cannot be read, is not a regular file, or has more than `USER_FILE_MAX_BYTES`.
     """
     try:
         with open(path, "rb", opener=opener) as opened:

@@ -1,4 +1,4 @@
-"""How the user file is changed: under a lock, as a whole or not at all (contract 1, "The `postd` command")."""
+"""Edits the user file under a lock and atomically (reference: Command line)."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from postd.auth.user_file import USER_FILE_MAX_BYTES, Account, decode_users, open_at_once, read_user_file
+from postd.auth.user_file import USER_FILE_MAX_BYTES, Account, decode_users, open_nonblocking, read_user_file
 from postd.auth.user_file_path import Place, follow
 from postd.errors import ConfigError
 
@@ -17,9 +17,10 @@ _OTHERS = 0o077
 
 
 class Edited(Struct, frozen=True):
-    """What became of the file besides what was asked for.
+    """Side effects of an edit.
 
-    `created` if there was none before; `was_mode` is the mode it had if others than its owner were let in, else None.
+    `created` is whether the file is new; `was_mode` its former mode if that gave access to others than its owner, else
+    None.
     """
 
     created: bool
@@ -27,21 +28,20 @@ class Edited(Struct, frozen=True):
 
 
 def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], bytes]) -> Edited:
-    """Change the user file, or make it.
+    """Change the user file, or create it.
 
-    Edits come one after the other, in this process or another; who reads meanwhile reads the old file or the new one.
-    The file is on the disk before this returns. It has mode 0600 then, and the owner it had; one that root makes gets
-    the owner of its folder, who in a folder of the daemon is the daemon. A link to the file stays one, where it is
-    followed (`postd.auth.user_file_path`). All is done in the folder that was found so, whatever the path leads to
-    meanwhile.
+    Edits are serialized, also between processes; readers get either the old content or the new. The file is synced to
+    disk before this returns. It gets mode 0600 and keeps its owner; one created by root gets the owner of its folder,
+    so that the daemon can read it. A symbolic link to the file stays a link (`postd.auth.user_file_path`). The folder
+    is resolved once, so later changes to the path have no effect.
 
     Args:
-        path: the file, or a link to it. Its folder must be there.
-        change: called with the content and its accounts, both empty for a file that is not there yet; returns the
-            new content. Whatever it raises ends the edit with nothing written.
+        path: the file, or a link to it. Its folder must exist.
+        change: called with the content and its accounts, both empty for a new file; returns the new content. If it
+            raises, nothing is written.
 
     Raises:
-        ConfigError: the file cannot be read or written, is broken as it stands, or behind somebody's link; nothing was
+        ConfigError: the file cannot be read or written, is invalid, or is behind another user's link; nothing was
             written.
     """
     try:
@@ -61,7 +61,7 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
 
 
 def load_user_file(path: Path) -> bytes | None:
-    """Return what is in the user file, None if there is no such file; links count as for `edit_user_file`.
+    """Return the content of the user file, None if it does not exist; links are followed as by `edit_user_file`.
 
     Raises:
         ConfigError: it cannot be read (`read_user_file`), or would not be edited.
@@ -76,12 +76,12 @@ def load_user_file(path: Path) -> bytes | None:
 
 
 class _NotOwnerError(Exception):
-    """The file would not belong any more to whom it belongs: the daemon, maybe, that could not read it then."""
+    """The file's owner cannot be kept, so the daemon might no longer be able to read it."""
 
 
 @contextmanager
 def _lock(folder: int) -> Iterator[int]:
-    """Hold the folder's lock; gives another descriptor of it. Locking the folder leaves no lock file behind."""
+    """Hold a lock on the folder, and give a descriptor of it. Locking the folder needs no lock file."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -91,16 +91,16 @@ def _lock(folder: int) -> Iterator[int]:
 
 
 def _read(path: Path, place: Place) -> tuple[bytes | None, os.stat_result | None]:
-    """Return the content of the file, and what it is, None and None if it is not there. A link is none by now.
+    """Return the content of the file and its status, None and None if it does not exist. Links are not followed.
 
     Raises:
-        ConfigError: it cannot be read; `path` is what it is called.
+        ConfigError: it cannot be read; the error names `path`.
     """
     opened: list[os.stat_result] = []
 
     def open_in_place(_path: str, flags: int) -> int:
-        descriptor = open_at_once(place.name, flags | os.O_NOFOLLOW, folder=place.folder)
-        opened.append(os.fstat(descriptor))  # of what is read: the name may be another file's by now
+        descriptor = open_nonblocking(place.name, flags | os.O_NOFOLLOW, folder=place.folder)
+        opened.append(os.fstat(descriptor))  # of the opened file: the name may be another file's by now
         return descriptor
 
     content = read_user_file(path, open_in_place)
@@ -115,7 +115,7 @@ def _owner(before: os.stat_result | None, folder: int) -> tuple[int, int]:
 
 
 def _replace(place: Place, content: bytes, owner: tuple[int, int]) -> None:
-    # The lock lets us use the same name each time: what an edit that was killed left here goes with the next one.
+    # The lock allows a fixed name, so a file left by a killed edit is removed by the next one.
     temporary, folder = f".{place.name}.new", place.folder
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=folder)
@@ -124,7 +124,7 @@ def _replace(place: Place, content: bytes, owner: tuple[int, int]) -> None:
     try:
         with os.fdopen(descriptor, "wb") as opened:
             os.fchmod(descriptor, _MODE)
-            _give(descriptor, *owner)
+            _change_owner(descriptor, *owner)
             opened.write(content)
             opened.flush()
             os.fsync(descriptor)
@@ -135,14 +135,14 @@ def _replace(place: Place, content: bytes, owner: tuple[int, int]) -> None:
         raise
 
 
-def _give(descriptor: int, user: int, group: int) -> None:
-    made = os.fstat(descriptor)
-    if made.st_uid != user:
+def _change_owner(descriptor: int, user: int, group: int) -> None:
+    status = os.fstat(descriptor)
+    if status.st_uid != user:
         try:
             os.fchown(descriptor, user, group)
         except PermissionError:
             raise _NotOwnerError from None
-    elif made.st_gid != group:
-        # Not everybody may give a file to every group, and with mode 0600 the group has no say.
+    elif status.st_gid != group:
+        # Changing the group may not be permitted, and with mode 0600 it does not matter.
         with suppress(PermissionError):
             os.fchown(descriptor, -1, group)

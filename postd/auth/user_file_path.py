@@ -1,8 +1,8 @@
-"""The way to the user file, symbolic links included (contract 7).
+"""Resolves the path of the user file, symbolic links included, without races (reference: Safe by default).
 
-Root edits files in folders of other users. There, a link to a file of root's would have root read and replace that
-file. The path is therefore walked a component at a time, each opened relative to the folder before it: what was checked
-is what is used, whatever is moved meanwhile.
+Root edits files in folders of other users, where a symbolic link to one of root's files would have root read and
+replace that file. The path is therefore resolved one component at a time, each opened relative to the folder before it,
+so that the file checked is the file used.
 """
 
 import errno
@@ -18,13 +18,13 @@ from msgspec import Struct
 from postd.errors import ConfigError
 
 _LINKS_MAX = 40
-"""Links in a path, as for Linux (path_resolution(7))."""
+"""The most symbolic links in a path, as in Linux (path_resolution(7))."""
 
 _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
-    """A file that is there or may be made: the descriptor of its folder (`O_PATH`), and its name in there."""
+    """A resolved path: the descriptor of the folder (`O_PATH`), and the name in it, which need not exist."""
 
     folder: int
     name: str
@@ -32,14 +32,14 @@ class Place(Struct, frozen=True):
 
 @contextmanager
 def follow(path: Path) -> Iterator[Place]:
-    """Give the place that a path leads to; its name was no symbolic link.
+    """Resolve a path; the name in the result was not a symbolic link when it was resolved.
 
-    Run by root, no link is followed that belongs neither to root nor to the owner of the file (of its folder, if the
-    file is not there). Opening nothing before that is known leaves devices alone.
+    As root, only links of root and of the file's owner are followed (of the folder's owner, if the file does not
+    exist). Nothing is opened for reading before that is checked, so that no device is touched.
 
     Raises:
-        ConfigError: there is such a link, or a NUL in the path.
-        OSError: the path leads nowhere.
+        ConfigError: there is a link of another user, or a NUL in the path.
+        OSError: the path cannot be resolved.
     """
     if "\0" in str(path):
         raise ConfigError(str(path), "there is a NUL in the path")
@@ -82,7 +82,7 @@ def _check_links(path: Path, links: Sequence[tuple[Path, int]], owner: int) -> N
         if maker not in (0, owner):
             raise ConfigError(
                 str(path),
-                f"the symbolic link {link} belongs to {_user(maker)}, what it leads to to {_user(owner)}; root follows "
+                f"the symbolic link {link} belongs to {_user(maker)}, its target to {_user(owner)}; root follows "
                 "only links of root or of that owner: give the path of the file itself",
             )
 

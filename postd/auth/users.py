@@ -1,4 +1,4 @@
-"""The accounts of the user file, kept up to date (contract 4.1)."""
+"""The accounts of the user file, reloaded when it changes (reference: User file)."""
 
 import hashlib
 import hmac
@@ -14,20 +14,20 @@ from postd.auth.user_file import Account, decode_users, read_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import UNKNOWN_HASH, cost_of
 
-WATCH_EVERY_S = 0.5
-"""How often the file is looked at (contract: taken up within 2 s)."""
+WATCH_INTERVAL_S = 0.5
+"""How often the file is checked for changes (reference: User file; within 2 s)."""
 
 
 class _Accounts(Struct, frozen=True):
-    """What a file said: its accounts, of each the fingerprint that a session carries, and a hash of each cost."""
+    """The accounts of a file, the fingerprint of each for its sessions, and one hash of each cost."""
 
     by_name: Mapping[str, Account]
     fingerprints: Mapping[str, bytes]
-    one_of_each_cost: Mapping[str, str]
+    hash_by_cost: Mapping[str, str]
 
 
 def fingerprint_of(account: Account) -> bytes:
-    """Return what a session carries of its user's entry: another one for each password that the user has had."""
+    """Return the fingerprint that a session carries of its account; it changes with the password."""
     return hashlib.sha256(account.password_hash.encode()).digest()[:16]
 
 
@@ -38,11 +38,11 @@ def _index(by_name: Mapping[str, Account]) -> _Accounts:
 
 
 class UserDirectory:
-    """The accounts there are.
+    """The current accounts.
 
     Args:
-        path: the user file; empty for none, and no accounts.
-        changed: is told whose password is another one or who has gone: names, with fingerprints or None.
+        path: the user file; empty for no file and no accounts.
+        changed: called with the names of changed and removed accounts, and their new fingerprints or None.
     """
 
     _log = Logger()
@@ -51,48 +51,48 @@ class UserDirectory:
         self._path = path
         self._changed = changed
         self._accounts = _index({})
-        self._seen: tuple[int, ...] | None = None
-        self._has_read = self._found_empty = False
+        self._loaded_signature: tuple[int, ...] | None = None
+        self._was_read = self._was_empty = False
 
     def load(self) -> None:
-        """Read the file for the first time. One that is not there yet means no users.
+        """Read the file for the first time; a missing file means no users.
 
         Raises:
-            ConfigError: it cannot be read, or has something in it that cannot be used.
+            ConfigError: it cannot be read, or a line of it is invalid.
         """
         if not self._path:
             return
-        self._seen = self._signature()
+        self._loaded_signature = self._signature()
         self._accounts = self._read() or self._accounts
 
     def check(self) -> None:
-        """Read the file, and leave what it says.
+        """Check that the file can be loaded, without changing the accounts.
 
         Raises:
-            ConfigError: it cannot be used, or has gone.
+            ConfigError: it cannot be used, or was removed.
         """
-        if self._path and self._read_index() is None and self._has_read:
+        if self._path and self._read_index() is None and self._was_read:
             raise ConfigError(self._path, "is gone")
 
     def refresh(self) -> bool:
-        """Take the file up if it has changed; return whether it was. What cannot be used leaves the old in force."""
+        """Reload the file if it has changed; return whether it was reloaded. An invalid file changes nothing."""
         signature = self._signature() if self._path else None
-        if signature == self._seen:
+        if signature == self._loaded_signature:
             return False
-        self._seen = signature
+        self._loaded_signature = signature
         try:
             accounts = self._read()
         except ConfigError as error:
-            self._log.error("the last good user file stays in force: {error}", error=error)
+            self._log.error("user file not reloaded, keeping the last good one: {error}", error=error)
             return False
         if accounts is None:
-            self._log.error("the last good user file stays in force: {path} is gone", path=self._path)
+            self._log.error("user file not reloaded, keeping the last good one: {path} is gone", path=self._path)
             return False
-        if not accounts.by_name and self._accounts.by_name and not self._found_empty:
-            # htpasswd empties the file before it writes it anew: another look, before all are signed out.
-            self._found_empty, self._seen = True, None
+        if not accounts.by_name and self._accounts.by_name and not self._was_empty:
+            # htpasswd truncates the file before it writes: check once more before all users are signed out.
+            self._was_empty, self._loaded_signature = True, None
             return False
-        self._found_empty = False
+        self._was_empty = False
         before, self._accounts = self._accounts, accounts
         count = len(accounts.by_name)
         self._log.info("{path}: {users}", path=self._path, users="1 user" if count == 1 else f"{count} users")
@@ -102,7 +102,7 @@ class UserDirectory:
 
     def _read(self) -> _Accounts | None:
         accounts = self._read_index()
-        self._has_read = self._has_read or accounts is not None
+        self._was_read = self._was_read or accounts is not None
         return accounts
 
     def _read_index(self) -> _Accounts | None:
@@ -121,33 +121,33 @@ class UserDirectory:
         """Return a callback that returns whether the account still exists, with the same password."""
         fingerprint = self.fingerprint(name)
 
-        async def is_the_same() -> bool:
+        async def is_unchanged() -> bool:
             return self.fingerprint(name) == fingerprint
 
-        return is_the_same
+        return is_unchanged
 
-    def hash_in_place_of(self, name: str, key: bytes) -> str:
-        """Return the hash to verify against for a user that there is not, so that this takes the time it takes others.
+    def dummy_hash(self, name: str, key: bytes) -> str:
+        """Return the hash to verify against for an unknown user, so that timing does not reveal that it is unknown.
 
-        It costs what the hash of some account costs, always the same for a name, as it is for a name that there is.
+        Its cost is that of some account's hash, and the same each time for a name.
 
         Args:
-            name: the user that there is not.
-            key: the same after each start, and for all workers.
+            name: the unknown user.
+            key: the same for all workers and after each start.
         """
-        hashes = self._accounts.one_of_each_cost
+        hashes = self._accounts.hash_by_cost
         text = name.encode(errors="surrogateescape")
         return hashes[max(hashes, key=lambda cost: hmac.digest(key, b"%b\0%b" % (cost.encode(), text), "sha256"))]
 
     @property
     def accounts(self) -> Mapping[str, Account] | None:
-        """All of them, by name; None if there has not been a file yet."""
-        return self._accounts.by_name if self._has_read else None
+        """All accounts by name; None as long as no file has been read."""
+        return self._accounts.by_name if self._was_read else None
 
     def _signature(self) -> tuple[int, ...] | None:
-        """Return what differs between states of the file: a copy put back may be older than what it replaces."""
+        """Return the stat fields that identify a version of the file; a restored copy may have an older time."""
         try:
-            status = os.stat(self._path)  # noqa: PTH116 - it says what it does
+            status = os.stat(self._path)  # noqa: PTH116 - as the docstring says
         except (OSError, ValueError):  # a path with NUL in it names nothing
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

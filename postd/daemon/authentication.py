@@ -11,12 +11,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.auth.bearer import BearerChecker, Issuer
-from postd.auth.digest import DigestChecker, NonceBook
+from postd.auth.digest import DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.throttle import Throttle
-from postd.auth.users import WATCH_EVERY_S, UserDirectory
+from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
 from postd.daemon.issuers import make_issuer
 from postd.daemon.settings_checks import find_problems
 from postd.errors import StoreUnavailableError
@@ -99,7 +99,7 @@ class Authentication:
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
-        nonces = NonceBook(store, lifetime_s=settings.digest.nonce_lifetime_s, now=now)
+        nonces = NonceRegistry(store, lifetime_s=settings.digest.nonce_lifetime_s, now=now)
         sessions = Sessions(
             store, self.users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
         )
@@ -140,7 +140,7 @@ class Authentication:
         self._log_problems()
         for issuer in self.issuers:
             issuer.start()
-        for loop, every_s in zip(self._loops, (WATCH_EVERY_S, PURGE_EVERY_S), strict=True):
+        for loop, every_s in zip(self._loops, (WATCH_INTERVAL_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
     def _replace(self, previous: "Authentication") -> None:
@@ -193,7 +193,7 @@ class Authentication:
 
     def _watch_users(self) -> None:
         if self.users.refresh():
-            self.kept.verifier.forget_all()
+            self.kept.verifier.clear_cache()
             self._log_problems()
 
     def _purge(self) -> Deferred[None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from twisted.logger import Logger
 
 from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
-from postd.auth.digest import NonceBook
+from postd.auth.digest import NonceRegistry
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
 from postd.web.errors import Problem
 from postd.web.interface import Request
@@ -24,7 +24,7 @@ class DigestCredentialFactory:
     scheme = b"digest"
     _log = Logger()
 
-    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceBook, clients: PeerResolver) -> None:
+    def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceRegistry, clients: PeerResolver) -> None:
         self._realm = realm
         self._algorithms = algorithms
         self._nonces = nonces

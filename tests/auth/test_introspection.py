@@ -1,7 +1,7 @@
 """Opaque tokens: what the issuer says of them, and for how long that is remembered."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -22,6 +22,7 @@ from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher, FetchError, UnusableError
 from postd.protocol.jwt import LEEWAY_S, AccessToken, ExpiredTokenError, TokenError, TokenPolicy
 from postd.reactor import IReactor
+from tests.auth.helpers import all_in
 from tests.auth.test_jwks import Network, Question
 from tests.helpers import result_of
 
@@ -82,24 +83,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def all_in(thing: object, seen: set[int]) -> Iterator[object]:
-    """Return all that is kept in an object of ours, at any depth."""
-    if id(thing) in seen or isinstance(thing, type | Clock):
-        return
-    seen.add(id(thing))
-    yield thing
-    inner: list[object] = []
-    if isinstance(thing, Mapping):
-        inner = [*thing.keys(), *thing.values()]
-    elif isinstance(thing, list | tuple | set | frozenset):
-        inner = list(thing)
-    elif type(thing).__module__.startswith("postd."):
-        names = getattr(thing, "__struct_fields__", None) or vars(thing)
-        inner = [getattr(thing, name) for name in names]
-    for one in inner:
-        yield from all_in(one, seen)
 
 
 class AskingTests:
@@ -199,7 +182,7 @@ class RememberingTests:
             world.ask("bad-token", BAD)
         world.fail("lost-token", FetchError("nobody is there"))
         world.network.asked.clear()
-        kept = repr([one for one in all_in(world.introspector, set()) if isinstance(one, str | bytes)])
+        kept = repr([one for one in all_in(world.introspector) if isinstance(one, str | bytes)])
         assert [token for token in ("good-token", "bad-token", "lost-token") if token in kept] == []
 
     def test_good_ones_are_not_forgotten_because_of_made_up_ones(self, world: World) -> None:
@@ -219,7 +202,7 @@ class RememberingTests:
 
     def check_bounded(self, world: World) -> None:
         world.network.asked.clear()
-        assert sum(1 for _ in all_in(world.introspector, set())) < 10 * CACHE_MAX
+        assert sum(1 for _ in all_in(world.introspector)) < 10 * CACHE_MAX
 
 
 class AtTheSameTimeTests:

@@ -14,6 +14,7 @@ from postd.auth.session import SessionChecker, Sessions
 from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
 from postd.protocol.session import hash_session_id
+from tests.auth.helpers import refusing_writes
 from tests.helpers import InMemoryApi, result_of
 from tests.web.wire import user_line
 
@@ -121,13 +122,12 @@ class SessionsTests:
 
     def test_a_use_that_cannot_be_noted_is_let_in(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
-        result_of(api.store.database.write_queue.close())  # as when the disk is full
         api.clock.rightNow += 100
-        assert result_of(sessions.user_of(id_hash)) == "alice"
-        with pytest.raises(StoreUnavailableError):
-            run(api, sessions.end([id_hash]))
-        with pytest.raises(StoreUnavailableError):
-            run(api, sessions.begin("alice", in_place_of=()))
+        with refusing_writes(api.store):
+            assert result_of(sessions.user_of(id_hash)) == "alice"
+            for call in (sessions.end([id_hash]), sessions.begin("alice", in_place_of=())):
+                with pytest.raises(StoreUnavailableError):
+                    run(api, call)
 
     def test_the_checker_wants_exactly_one(self, api: InMemoryApi, sessions: Sessions) -> None:
         checker = SessionChecker(sessions)

@@ -2,10 +2,8 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -26,7 +24,7 @@ from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
-from postd.store.interface import LoginStore
+from tests.auth.helpers import refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
 
@@ -38,24 +36,6 @@ WINDOW_S = 300
 
 def start(call: Any) -> Deferred[Any]:
     return Deferred.fromCoroutine(call)
-
-
-@contextmanager
-def refusing_writes(store: LoginStore) -> Iterator[list[str]]:
-    """Have a store refuse all writes of the throttle, as on a full disk; give the names of the refused ones."""
-    refused = []
-
-    def refuse(name: str) -> Callable[..., Any]:
-        async def write(*_: Any, **__: Any) -> None:
-            refused.append(name)
-            raise StoreUnavailableError("disk full")
-
-        return write
-
-    names = ("add_failure", "reserve_attempt", "release_attempt", "forget_failures")
-    replaced: dict[str, Any] = {name: refuse(name) for name in names}
-    with patch.multiple(store, **replaced):
-        yield refused
 
 
 class FailureKeysTests:

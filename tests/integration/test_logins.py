@@ -488,11 +488,11 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
             assert httpx.get(f"{daemon.url}/basic", auth=("alice", PASSWORD)).status_code == 200
             assert see_home(daemon, session).text == SUCCESS
 
-        with taken_up(daemon, f"error] the last good user file stays in force: {users}: line 3"):
+        with taken_up(daemon, f"error] user file not reloaded, keeping the last good one: {users}: line 3"):
             users.write_bytes(b"# ours\n" + good + b"bob:swordfish\n")
         check_in_force()
         assert "swordfish" not in daemon.log
-        with taken_up(daemon, f"error] the last good user file stays in force: {users} is gone"):
+        with taken_up(daemon, f"error] user file not reloaded, keeping the last good one: {users} is gone"):
             users.unlink()
         check_in_force()
         with taken_up(daemon, "2 users"):

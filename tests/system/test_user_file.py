@@ -127,7 +127,7 @@ def test_the_command_refuses_it_in_one_line(top: Path) -> None:
         assert done.returncode == 1
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1
-        assert f"the symbolic link {path} belongs to user {ALICE}, what it leads to to root" in done.stderr
+        assert f"the symbolic link {path} belongs to user {ALICE}, its target to root" in done.stderr
 
 
 @pytest.mark.parametrize("maker", [0, ALICE])
