@@ -65,7 +65,7 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
     async def work() -> int:
         exported = 0
         with Bar("exporting", await store.last_id(), shown=shown) as bar:
-            async for posts in store.read_posts(at_once=_AT_ONCE):
+            async for posts in store.read_posts(batch_size=_AT_ONCE):
                 await write_out(descriptor, encode_posts(posts))
                 exported += len(posts)
                 bar.reach(posts[-1][0])
@@ -235,7 +235,7 @@ async def _move(source: Store, target: Store, check: Callable[[], Awaitable[None
         raise StoreNotEmptyError
     async with _import_into(target) as taken:
         with Bar("reading", await source.last_id()) as bar:
-            async for posts in source.read_posts(at_once=_AT_ONCE):
+            async for posts in source.read_posts(batch_size=_AT_ONCE):
                 await taken.add(posts)
                 bar.reach(posts[-1][0])
         # Asked for after the posts: neither is behind them.

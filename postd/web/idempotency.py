@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from postd.errors import KeyInUseError
-from postd.store.interface import Once
+from postd.store.interface import IdempotencyKey
 from postd.web.errors import Problem
 
 KEPT_S = 24 * 3600
@@ -31,7 +31,7 @@ class IdempotencyKeys:
         self._now = now
         self._under_way: set[bytes] = set()
 
-    async def run(self, request: Any, store_once: Callable[[Once | None], Awaitable[int]]) -> int:
+    async def run(self, request: Any, store_once: Callable[[IdempotencyKey | None], Awaitable[int]]) -> int:
         """Return what `store_once` comes to, for the key of a request, None if it has none.
 
         Raises:
@@ -45,9 +45,9 @@ class IdempotencyKeys:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
         now = self._now()
-        once = Once(_hash_key(request.username or "", values[0]), _hash(request.content.getvalue()), now, now + KEPT_S)
-        with self._alone(once.key):
-            return await store_once(once)
+        hashed = _hash_key(request.username or "", values[0])
+        with self._alone(hashed):
+            return await store_once(IdempotencyKey(hashed, _hash(request.content.getvalue()), now, now + KEPT_S))
 
     @contextmanager
     def _alone(self, key: bytes) -> Iterator[None]:

@@ -162,7 +162,7 @@ class PostApi:
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Any) -> Answer:
         text = decode_text(request)
-        post_id = await self._idempotency.run(request, lambda once: self._store.add_post(text, once=once))
+        post_id = await self._idempotency.run(request, lambda key: self._store.add_post(text, idempotency_key=key))
         return _ADDED.beside(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])

@@ -36,7 +36,7 @@ elseif behind or redis.call('GET', HISTORY) ~= ARGV[2] then
   revision = math.max(revision, seen_revision) + tonumber(ARGV[6])
 end
 if found ~= 'same' then
-  redis.call('DEL', HISTORY) -- first: it needs no memory, and a server that has none left can still be read
+  redis.call('DEL', HISTORY) -- first: it needs no memory, so that a full server can still be read
   redis.call('SET', SCHEMA, ARGV[1])
   redis.call('SET', HISTORY, ARGV[2])
   redis.call('SET', LAST_ID, exact(last_id))
