@@ -681,10 +681,8 @@ def make_key(request: bytes = b"request", key: bytes = b"key", now: float = NOW)
     return IdempotencyKey(key, request, now, now + 100)
 
 
-async def add_with_key(
-    store: Store, text: str, request: bytes = b"request", key: bytes = b"key", now: float = NOW
-) -> int:
-    return await store.add_post(text, idempotency_key=make_key(request, key, now))
+async def add_with_key(store: Store, text: str, **key: Any) -> int:
+    return await store.add_post(text, idempotency_key=make_key(**key))
 
 
 class LoginStoreContract:

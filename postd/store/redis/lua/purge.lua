@@ -13,9 +13,9 @@ end
 for _, id in ipairs(expired(SESSIONS, ARGV[2])) do
   end_session(id)
 end
-for _, nonce in ipairs(expired(NIDEMPOTENCY_KEYS, ARGV[3])) do
-  redis.call('DEL', NIDEMPOTENCY_KEY .. nonce)
-  redis.call('ZREM', NIDEMPOTENCY_KEYS, nonce)
+for _, nonce in ipairs(expired(NONCES, ARGV[3])) do
+  redis.call('DEL', NONCE .. nonce)
+  redis.call('ZREM', NONCES, nonce)
 end
 for _, key in ipairs(expired(IDEMPOTENCY_KEYS, ARGV[2])) do
   redis.call('DEL', IDEMPOTENCY_KEY .. key)
