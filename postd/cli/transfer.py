@@ -65,7 +65,7 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
     async def work() -> int:
         exported = 0
         with ProgressBar("exporting", await store.last_id(), shown=shown) as bar:
-            async for posts in store.read_posts(at_once=_BATCH_POSTS):
+            async for posts in store.read_posts(batch_size=_BATCH_POSTS):
                 await write_all(descriptor, encode_posts(posts))
                 exported += len(posts)
                 bar.advance_to(posts[-1][0])
@@ -235,7 +235,7 @@ async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitabl
         raise StoreNotEmptyError
     async with _begin_import(target) as pending:
         with ProgressBar("reading", await source.last_id()) as bar:
-            async for posts in source.read_posts(at_once=_BATCH_POSTS):
+            async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
                 bar.advance_to(posts[-1][0])
         # Read after the posts, so that neither is older than they are.

@@ -1,6 +1,7 @@
-"""Stores: posts, and the state that authentication must remember.
+"""Stores: posts, and the persistent state of authentication.
 
-1. A store knows no HTTP and no client: values in, values out, and the errors of `postd.errors`.
-2. `interface` says what a store does and when each call fails; `tests/store/contract.py` holds each store to it.
-3. `sqlite/` and `redis/` are twins: modules of the same name have the same task. `opening` picks one by its URL.
+1. A store does not know HTTP: values in, values out, and the errors of `postd.errors`.
+2. `interface` defines the methods of a store and their errors; `tests/store/contract.py` tests them for each store.
+3. `sqlite/` and `redis/` are twins: modules of the same name have the same task. In each, `posts`, `logins` and
+   `importing` share a `database`; `store` assembles them (`assembled`), and `opening` picks a store by its URL.
 """

@@ -1,7 +1,7 @@
-"""Group commit: what is asked for while one batch is being written goes into the next, together.
+"""Group commit: writes that arrive while a batch is being committed make the next batch.
 
-Nothing waits for a timer: an idle store takes a write up at the end of the reactor's turn, a busy one takes all that
-has come in while the last batch was made durable. One thread, one batch at a time, one call back to the reactor.
+No timer is involved: an idle store starts a batch at the end of the reactor's iteration, a busy one as soon as the last
+batch is durable. One thread, one batch at a time, one call back to the reactor.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from postd.errors import PostdError, StoreBusyError, StoreUnavailableError
 
 QUEUE_MAX = 4096
-"""Writes that may wait; one more is refused."""
+"""Capacity of the queue; one more write is refused."""
 
 BATCH_MAX = 512
 """Writes in one transaction."""
@@ -23,16 +23,16 @@ BATCH_MAX = 512
 WriteT = TypeVar("WriteT")
 
 Outcome = object | PostdError
-"""What became of one write: its result, or why it alone was refused."""
+"""The result of one write, or the error that concerns it alone."""
 
 
 class GroupCommit(Generic[WriteT]):
-    """Hands batches of writes to a function that stores them, and each result back to whom it belongs.
+    """A queue of writes that are committed in batches.
 
     Args:
-        commit: stores a batch and returns an outcome for each write, in order. It runs in a thread. What it raises,
-            all the batch and all that waits behind it is failed with: they would meet the same wall, later.
-        in_thread: runs a function in that thread.
+        commit: stores a batch, in the thread, and returns an outcome for each write, in order. If it raises, the batch
+            and all queued writes fail with that error: each would run into the same timeout, one after the other.
+        in_thread: runs a function in the thread.
         clock: the reactor.
     """
 
@@ -46,8 +46,8 @@ class GroupCommit(Generic[WriteT]):
         self._commit = commit
         self._in_thread = in_thread
         self._clock = clock
-        self._waiting: deque[tuple[WriteT, Deferred[Any]]] = deque()
-        self._under_way = False
+        self._queue: deque[tuple[WriteT, Deferred[Any]]] = deque()
+        self._is_committing = False
         self._closed = False
         self._idle: list[Deferred[None]] = []
 
@@ -55,41 +55,41 @@ class GroupCommit(Generic[WriteT]):
         """Queue a write; the Deferred fires when it is durable.
 
         Raises:
-            StoreBusyError: `QUEUE_MAX` writes are waiting already.
+            StoreBusyError: `QUEUE_MAX` writes are queued.
             StoreUnavailableError: the store is stopping.
         """
         if self._closed:
             raise StoreUnavailableError("the store is being closed")
-        if len(self._waiting) >= QUEUE_MAX:
+        if len(self._queue) >= QUEUE_MAX:
             raise StoreBusyError(f"{QUEUE_MAX} writes are waiting")
         result: Deferred[Any] = Deferred()
-        self._waiting.append((write, result))
-        if not self._under_way:
-            self._under_way = True
+        self._queue.append((write, result))
+        if not self._is_committing:
+            self._is_committing = True
             self._clock.callLater(0, self._next_batch)
         return result
 
     async def close(self) -> None:
-        """Refuse what comes from now on; return when all that was taken on is done."""
+        """Refuse new writes; return when the queued ones are done."""
         self._closed = True
-        if self._under_way:
+        if self._is_committing:
             idle: Deferred[None] = Deferred()
             self._idle.append(idle)
             await idle
 
     def _next_batch(self) -> None:
-        if not self._waiting:
-            self._under_way = False
+        if not self._queue:
+            self._is_committing = False
             idle, self._idle = self._idle, []
             for waiter in idle:
                 waiter.callback(None)
             return
-        batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+        batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
         done = self._in_thread(self._commit, [write for write, _ in batch])
         done.addCallbacks(self._succeeded, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
 
     def _succeeded(self, outcomes: Sequence[Outcome], batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
-        # The next batch is on its way to its thread before the answers of this one are made.
+        # First, so that the thread works while the results of this batch are handled.
         self._next_batch()
         for (_, result), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PostdError):
@@ -98,7 +98,7 @@ class GroupCommit(Generic[WriteT]):
                 result.callback(outcome)
 
     def _failed(self, failure: Failure, batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
-        behind, self._waiting = self._waiting, deque()
+        queued, self._queue = self._queue, deque()
         self._next_batch()
-        for _, result in (*batch, *behind):
+        for _, result in (*batch, *queued):
             result.errback(failure.value)

@@ -12,7 +12,7 @@ from postd.store.sqlite.store import MemoryStore, SqliteStore
 __all__ = ["STORE_URLS", "Store", "open_store"]
 
 STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
-"""What a store URL may be, for messages."""
+"""The forms of a store URL, for messages."""
 
 
 def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True) -> Store:
@@ -20,13 +20,12 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
 
     Args:
         url: one of `STORE_URLS`.
-        where: the setting the URL comes from, for the error.
-        reactor: its clock and its threads.
-        upgrade: whether an SQLite file that an older postd has left is brought up to date, and not refused. There is
-            one schema of Redis so far.
+        where: the setting that has the URL, for the error.
+        reactor: as for the stores.
+        upgrade: whether an SQLite file with an older schema is upgraded instead of refused. Redis has one schema.
 
     Raises:
-        ConfigError: it names no kind of store that there is.
+        ConfigError: the URL is invalid.
     """
     kind, colon, rest = url.partition(":")
     if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
@@ -34,12 +33,12 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
     if kind == "memory" and colon and not rest:
         return MemoryStore(reactor=reactor)
     if kind.startswith("redis"):
-        from postd.store.redis.store import RedisStore  # noqa: PLC0415 - it brings libraries with it that SQLite does without
+        from postd.store.redis.store import RedisStore  # noqa: PLC0415 - imports libraries that SQLite does not need
 
         try:
             return RedisStore(decode_redis_url(url), reactor=reactor)
         except ValueError as error:
-            # The URL may have a password in it and is therefore not told.
+            # The URL is not shown: it may have a password in it.
             raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
-    shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)  # there may be a password in it
+    shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)
     raise ConfigError(where, f"{shown!r} is no store; allowed: {STORE_URLS}")

@@ -1,4 +1,4 @@
-"""Waiting for something asynchronous where the process's own reactor does not run yet, and could run only once."""
+"""Run asynchronous work while the reactor of the process does not run yet; it could run only once."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
@@ -11,23 +11,23 @@ from postd.reactor import IReactor
 
 T = TypeVar("T")
 
-_TURN_MAX_S = 0.1
+_ITERATE_MAX_S = 0.1
 
 
 def run_blocking(work: Callable[[IReactor], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` comes to, run in a reactor of its own, which is gone afterwards with all it had open.
+    """Run `work` in a reactor of its own, and return its result.
 
     Args:
-        work: is handed that reactor. It has to come to an end by itself.
+        work: gets that reactor, which is closed afterwards with everything that it has open.
     """
     reactor: Any = SelectReactor()
     results: list[T | Failure] = []
-    # Turn by turn, and not by its own loop: that would log what goes wrong in it, Ctrl-C too, and go on.
+    # Not `reactor.run()`: that would log exceptions, KeyboardInterrupt too, and continue.
     reactor.startRunning(installSignalHandlers=False)
     try:
         Deferred.fromCoroutine(work(cast("IReactor", reactor))).addBoth(results.append)
         while not results:
-            reactor.iterate(_TURN_MAX_S if (wait_s := reactor.timeout()) is None else min(wait_s, _TURN_MAX_S))
+            reactor.iterate(_ITERATE_MAX_S if (wait_s := reactor.timeout()) is None else min(wait_s, _ITERATE_MAX_S))
     finally:
         reactor.stop()
         reactor.iterate()  # its threads end

@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote
 
 
 def absolute_store(url: str, folder: Path) -> str:
-    """Make the paths in a store's URL absolute; what is not one is left as it is, for whoever opens it to refuse."""
+    """Return a store URL with absolute paths; an invalid URL is returned unchanged, and refused when it is opened."""
     kind, _, path = url.partition(":")
     if kind == "sqlite":
         return url if path in {"", ":memory:"} else f"sqlite:{folder / path}"
@@ -19,5 +19,5 @@ def absolute_store(url: str, folder: Path) -> str:
 
 
 def _joined(folder: Path, path: str) -> str:
-    """Join a path as URLs have it."""
+    """Join a folder and a percent-encoded path."""
     return quote(str(folder / unquote(path)))

@@ -14,7 +14,7 @@ from typing import Any
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.model import POST_ID_MAX, Post, check_text
-from postd.store.interface import Once, PostStore
+from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
 from postd.web.form import decode_form
 from postd.web.idempotency import KEPT_S
@@ -74,7 +74,7 @@ class Board:
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return await self._answer_list(request, status=status, draft=Draft(text, error.why))
-        await self._store.add_post(text, once=_decode_once(_identity(request).account, fields, text))
+        await self._store.add_post(text, idempotency_key=_decode_key(_identity(request).account, fields, text))
         return _lead_to("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
@@ -243,7 +243,7 @@ def _new_key() -> str:
     return secrets.token_urlsafe(16)
 
 
-def _decode_once(user: str, fields: Mapping[str, list[str]], text: str) -> Once | None:
+def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> IdempotencyKey | None:
     """Return what a form's request is known by; None if somebody has made it without a key.
 
     The text is a part of it: whoever goes back to a form and sends another text with it means another post.
@@ -253,7 +253,7 @@ def _decode_once(user: str, fields: Mapping[str, list[str]], text: str) -> Once 
         return None
     hashed = sha256("\0".join(["board", user, *keys, text]).encode()).digest()
     now = time.time()
-    return Once(hashed, hashed, now, now + KEPT_S)
+    return IdempotencyKey(hashed, hashed, now, now + KEPT_S)
 
 
 def _decode_query(request: Any) -> tuple[int | None, int | None, str]:

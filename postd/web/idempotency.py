@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from postd.errors import KeyInUseError
-from postd.store.interface import Once
+from postd.store.interface import IdempotencyKey
 from postd.web.errors import Problem
 
 KEPT_S = 24 * 3600
@@ -32,7 +32,7 @@ class IdempotencyKeys:
         self._in_progress: set[bytes] = set()
 
     @contextmanager
-    def hold(self, request: Any) -> Iterator[Once | None]:
+    def hold(self, request: Any) -> Iterator[IdempotencyKey | None]:
         """Hold the key of a request while it is processed; yield what the store needs, None without a key.
 
         Raises:
@@ -52,7 +52,7 @@ class IdempotencyKeys:
         now = self._now()
         self._in_progress.add(key)
         try:
-            yield Once(key, _hash(request.body), now, now + KEPT_S)
+            yield IdempotencyKey(key, _hash(request.body), now, now + KEPT_S)
         finally:
             self._in_progress.discard(key)
 

@@ -154,8 +154,8 @@ class PostApi:
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Any) -> Response:
         text = decode_text(request)
-        with self._idempotency.hold(request) as once:
-            post_id = await self._store.add_post(text, once=once)
+        with self._idempotency.hold(request) as key:
+            post_id = await self._store.add_post(text, idempotency_key=key)
         return _ADDED.with_header(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])

@@ -37,7 +37,7 @@ from postd.store.interface import (
     NONCE_COUNTS_KEPT_S,
     FailureKeys,
     Failures,
-    Once,
+    IdempotencyKey,
     Reservation,
     Store,
 )
@@ -109,7 +109,7 @@ async def check_text_comes_back(store: Store, text: str) -> None:
 
 
 async def posts_of(store: Store) -> list[tuple[int, str]]:
-    return [post async for portion in store.read_posts(at_once=1000) for post in portion]
+    return [post async for portion in store.read_posts(batch_size=1000) for post in portion]
 
 
 async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: Any) -> int:
@@ -128,13 +128,13 @@ class MovingContract:
 
     @ensureDeferred
     async def test_all_posts_are_read_in_order_a_portion_at_a_time(self, store: Store) -> None:
-        assert [portion async for portion in store.read_posts(at_once=4)] == []
+        assert [portion async for portion in store.read_posts(batch_size=4)] == []
         await gatherResults([started(store.add_post(f"post {n}")) for n in range(1, 31)])
         for post_id in (1, 7, 30):
             await store.delete_post(post_id)
-        for at_once in (1, 4, 27, 1000):
-            portions = [list(portion) async for portion in store.read_posts(at_once=at_once)]
-            assert {len(portion) for portion in portions} <= set(range(1, at_once + 1))
+        for batch_size in (1, 4, 27, 1000):
+            portions = [list(portion) async for portion in store.read_posts(batch_size=batch_size)]
+            assert {len(portion) for portion in portions} <= set(range(1, batch_size + 1))
             read = [post for portion in portions for post in portion]
             assert read == [(n, f"post {n}") for n in range(1, 31) if n not in {1, 7, 30}]
 
@@ -142,7 +142,7 @@ class MovingContract:
     async def test_writes_go_on_while_posts_are_read(self, store: Store) -> None:
         await import_posts(store, [(n, f"post {n}") for n in range(1, 21)])
         read: list[tuple[int, str]] = []
-        async for portion in store.read_posts(at_once=5):
+        async for portion in store.read_posts(batch_size=5):
             read += portion
             assert await store.add_post("late") > 20
         assert read[:20] == [(n, f"post {n}") for n in range(1, 21)]
@@ -152,7 +152,7 @@ class MovingContract:
     @ensureDeferred
     async def test_reading_can_be_given_up(self, store: Store) -> None:
         await import_posts(store, [(n, "x") for n in range(1, 21)])
-        async for portion in store.read_posts(at_once=5):
+        async for portion in store.read_posts(batch_size=5):
             assert len(portion) == 5
             break
         assert await store.add_post("y") == 21
@@ -450,20 +450,20 @@ class PostStoreContract(MovingContract):
     @ensureDeferred
     async def test_a_request_with_a_key_stores_one_post(self, store: Store) -> None:
         assert await store.add_post("other") == 1
-        assert await store.add_post("one", once=make_once()) == 2
+        assert await add_with_key(store, "one") == 2
         await store.replace_post(2, "changed since")
         version = await store.version()
-        assert await store.add_post("one", once=make_once(now=NOW + 9)) == 2
-        assert isinstance(await error_of(store.add_post("two", once=make_once(request=b"other"))), KeyReusedError)
+        assert await add_with_key(store, "one", now=NOW + 9) == 2
+        assert isinstance(await error_of(add_with_key(store, "two", request=b"other")), KeyReusedError)
         assert await store.version() == version
-        assert await store.add_post("one", once=make_once(key=b"\0\xff")) == 3
+        assert await add_with_key(store, "one", key=b"\0\xff") == 3
         await store.delete_post(2)
-        assert await store.add_post("one", once=make_once()) == 2
+        assert await add_with_key(store, "one") == 2
         assert await store.last_id() == 3
 
     @ensureDeferred
     async def test_requests_with_a_key_that_come_together_store_one_post(self, store: Store) -> None:
-        adding = [started(store.add_post(text, once=once)) for text in "abc" for once in (make_once(), None)]
+        adding = [started(store.add_post(text, idempotency_key=key)) for text in "abc" for key in (make_key(), None)]
         ids = await gatherResults(adding)
         assert len(set(ids[::2])) == 1
         assert sorted({*ids[1::2], ids[0]}) == [1, 2, 3, 4]
@@ -471,15 +471,15 @@ class PostStoreContract(MovingContract):
 
     @ensureDeferred
     async def test_a_key_is_forgotten_when_it_has_expired(self, store: Store) -> None:
-        assert await store.add_post("one", once=make_once()) == 1
+        assert await add_with_key(store, "one") == 1
         await store.purge_expired(now=NOW + 99.5)
-        assert await store.add_post("one", once=make_once(now=NOW + 99.5)) == 1
+        assert await add_with_key(store, "one", now=NOW + 99.5) == 1
         # Whether it was purged or not, and with another request.
-        assert await store.add_post("two", once=make_once(request=b"other", now=NOW + 100, expires=NOW + 200)) == 2
+        assert await add_with_key(store, "two", request=b"other", now=NOW + 100) == 2
         await store.purge_expired(now=NOW + 100)
-        assert await store.add_post("two", once=make_once(request=b"other", now=NOW + 101)) == 2
+        assert await add_with_key(store, "two", request=b"other", now=NOW + 101) == 2
         await store.purge_expired(now=NOW + 200)
-        assert await store.add_post("one", once=make_once(now=NOW + 150)) == 3
+        assert await add_with_key(store, "one", now=NOW + 150) == 3
 
     @ensureDeferred
     async def test_writes_asked_for_together_all_happen_in_order(self, store: Store) -> None:
@@ -595,13 +595,13 @@ class LastingStoreContract(PostStoreContract):
     @ensureDeferred
     async def test_keys_of_requests_are_one_for_all_on_one_place(self, make_store: MakeStore) -> None:
         stores = [await open_store(make_store) for _ in range(2)]
-        ids = await gatherResults([started(store.add_post("one", once=make_once())) for store in stores * 5])
+        ids = await gatherResults([started(add_with_key(store, "one")) for store in stores * 5])
         assert set(ids) == {1}
         for store in stores:
             await store.stop()
         again = await open_store(make_store)
-        assert await again.add_post("one", once=make_once()) == 1
-        assert isinstance(await error_of(again.add_post("two", once=make_once(request=b"other"))), KeyReusedError)
+        assert await add_with_key(again, "one") == 1
+        assert isinstance(await error_of(add_with_key(again, "two", request=b"other")), KeyReusedError)
         await again.stop()
 
     @ensureDeferred
@@ -677,8 +677,12 @@ def make_session(username: str = "alice", fingerprint: bytes = b"first", created
     return Session(username, fingerprint, created, created, created + 1800, created + 43200)
 
 
-def make_once(key: bytes = b"key", request: bytes = b"request", now: float = NOW, expires: float = NOW + 100) -> Once:
-    return Once(key, request, now, expires)
+def make_key(request: bytes = b"request", key: bytes = b"key", now: float = NOW) -> IdempotencyKey:
+    return IdempotencyKey(key, request, now, now + 100)
+
+
+async def add_with_key(store: Store, text: str, **key: Any) -> int:
+    return await store.add_post(text, idempotency_key=make_key(**key))
 
 
 class LoginStoreContract:

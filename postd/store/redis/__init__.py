@@ -1,5 +1,5 @@
 """The Redis store.
 
-`store` puts it together: `posts`, `logins` and `importing` are what it keeps, over `engine`, which runs Lua scripts.
-The other modules are about the connection: its URL, its protocol, reconnecting, and replicas.
+`posts`, `logins` and `importing` share `database`, which runs commands and the Lua scripts of `scripts`. The other
+modules are about the connection: URL, sentinels, connecting and reconnecting, confirmation by replicas.
 """

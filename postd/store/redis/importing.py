@@ -1,4 +1,4 @@
-"""Posts that come into Redis with their ids (`postd.store.interface.Import`)."""
+"""Import posts with their ids into Redis (`postd.store.interface.Import`)."""
 
 import secrets
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ _STAGE = load_script("stage_posts", writes=True)
 _COMMIT = load_script("commit_import", writes=True)
 
 STAGED_KEPT_S = 3600
-"""How long posts are kept that are never committed, because whoever brought them has died, in seconds."""
+"""Expiry of staged posts, in seconds, in case the import is never committed."""
 
 COMMIT_MAX_S = 60
-"""How long the server may take to commit. It does nothing else meanwhile: into a store that has posts, 0.7 s for
-100,000; into an empty one a moment, however many."""
+"""Timeout of the commit, which blocks the server: 0.7 s for 100,000 posts into a store that has posts; next to nothing,
+however many, into an empty one."""
 
 
 class RedisImport:
-    """An import into one database, which keeps the posts under a key of its own until they are committed.
+    """An import into one database, which stages the posts under a key of its own.
 
     Args:
         database: stores them.
@@ -29,7 +29,7 @@ class RedisImport:
     def __init__(self, database: RedisDatabase) -> None:
         self._database = database
         self._name = secrets.token_hex(8)
-        self._taken = 0
+        self._staged = 0
 
     @classmethod
     async def begin(cls, database: RedisDatabase) -> "RedisImport":
@@ -38,10 +38,10 @@ class RedisImport:
 
     async def add(self, posts: Sequence[tuple[int, str]]) -> None:
         arguments: list[Any] = [argument for post in posts for argument in post]
-        twice = await self._database.write(_STAGE, self._name, STAGED_KEPT_S, *arguments)
-        if twice:
-            raise PostExistsError(int(twice))
-        self._taken += len(posts)
+        duplicate = await self._database.write(_STAGE, self._name, STAGED_KEPT_S, *arguments)
+        if duplicate:
+            raise PostExistsError(int(duplicate))
+        self._staged += len(posts)
 
     async def commit(
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
@@ -50,7 +50,7 @@ class RedisImport:
             _COMMIT,
             secrets.token_hex(8),
             self._name,
-            self._taken,
+            self._staged,
             "1" if skip_existing else "",
             "1" if into_empty else "",
             last_id,

@@ -1,7 +1,7 @@
 """Sessions, nonce counts, failed logins and keys in Redis (`postd.store.interface.LoginStore`).
 
-What is bytes is kept as hexadecimal digits, and times as text that is read back exactly. Nothing expires by Redis' own
-clock: it goes when it is purged, as in every store.
+Bytes are stored as hexadecimal digits, and times as text that is read back exactly. Redis' own expiry is not used:
+expired entries are purged, as in every store.
 """
 
 import secrets
@@ -27,15 +27,15 @@ _ADD_FAILURE = load_script("add_failure", writes=True, in_order=True)
 _FORGET_FAILURES = load_script("forget_failures", writes=True)
 _PURGE = load_script("purge", writes=True)
 
-_AT_ONCE = 1000
-"""How many of anything one command or script is about: a millisecond or two of the server's time."""
+_BATCH_SIZE = 1000
+"""Items per script: a millisecond or two of the server's time."""
 
 _SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "ends")
 _NO_FINGERPRINT = "-"
 
 
 class RedisLogins:
-    """Sessions and the rest, each under keys of its own."""
+    """Sessions, nonce counts, failures and service keys, each under keys of their own."""
 
     def __init__(self, database: RedisDatabase) -> None:
         self._database = database
@@ -44,9 +44,9 @@ class RedisLogins:
     async def key(self, name: str) -> bytes:
         key = self._database.service_keys.get(name)
         if key is None:
-            found = await self._read_command("GET", KEYS["KEY"] + name)
-            made = found or await self._write(_MAKE_KEY, name, secrets.token_hex(KEY_BYTES))
-            key = self._database.service_keys[name] = bytes.fromhex(made)
+            known = await self._read_command("GET", KEYS["KEY"] + name)
+            encoded = known or await self._write(_MAKE_KEY, name, secrets.token_hex(KEY_BYTES))
+            key = self._database.service_keys[name] = bytes.fromhex(encoded)
         return key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
@@ -64,8 +64,8 @@ class RedisLogins:
     async def list_sessions(self) -> list[Session]:
         ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
         found: list[Session | None] = []
-        for start in range(0, len(ids), _AT_ONCE):
-            found += map(_decode_session, await self._read(_FIND_SESSIONS, *ids[start : start + _AT_ONCE]))
+        for start in range(0, len(ids), _BATCH_SIZE):
+            found += map(_decode_session, await self._read(_FIND_SESSIONS, *ids[start : start + _BATCH_SIZE]))
         sessions = [session for session in found if session is not None]
         return sorted(sessions, key=lambda session: (session.created, session.username))
 
@@ -78,10 +78,10 @@ class RedisLogins:
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
         ended = 0
         users = list(fingerprints.items())
-        for start in range(0, len(users), _AT_ONCE):
+        for start in range(0, len(users), _BATCH_SIZE):
             arguments = [
                 argument
-                for name, kept in users[start : start + _AT_ONCE]
+                for name, kept in users[start : start + _BATCH_SIZE]
                 for argument in (name, _NO_FINGERPRINT if kept is None else kept.hex())
             ]
             ended += await self._write(_DELETE_SESSIONS_OF, *arguments)
@@ -92,8 +92,8 @@ class RedisLogins:
 
     async def _delete_sessions(self, ids: list[str]) -> int:
         ended = 0
-        for start in range(0, len(ids), _AT_ONCE):
-            ended += await self._write(_DELETE_SESSIONS, *ids[start : start + _AT_ONCE])
+        for start in range(0, len(ids), _BATCH_SIZE):
+            ended += await self._write(_DELETE_SESSIONS, *ids[start : start + _BATCH_SIZE])
         return ended
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
@@ -123,7 +123,7 @@ class RedisLogins:
 
     async def purge_expired(self, *, now: float) -> None:
         times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S))
-        while await self._write(_PURGE, *times, _AT_ONCE):
+        while await self._write(_PURGE, *times, _BATCH_SIZE):
             pass
 
 

@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
-from postd.store.interface import Once, Page
-from postd.store.paging import follow, read_by_pages
+from postd.store.interface import IdempotencyKey, Page
+from postd.store.paging import contiguous_changes, read_by_pages
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script
@@ -24,32 +24,37 @@ _LIST_CHANGES = load_script("list_changes")
 
 
 class RedisPosts:
-    """Posts in a sorted set, by their ids."""
+    """Posts in a sorted set, by their ids.
+
+    Args:
+        database: runs the scripts.
+        reactor: has the clock.
+    """
 
     def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
         self._database = database
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
         self._reactor = reactor
-        self._wanting_version: list[Deferred[Version]] = []
+        self._version_waiters: list[Deferred[Version]] = []
 
     async def version(self) -> Version:
-        # Each reader of the list asks for it: one question for all who do so in one turn of the reactor.
-        answer: Deferred[Version] = Deferred()
-        if not self._wanting_version:
-            self._reactor.callLater(0, self._ask_version)
-        self._wanting_version.append(answer)
-        return await answer
+        # Single flight: each request for the list needs it, and all calls of one reactor iteration share a command.
+        result: Deferred[Version] = Deferred()
+        if not self._version_waiters:
+            self._reactor.callLater(0, self._read_version_once)
+        self._version_waiters.append(result)
+        return await result
 
-    def _ask_version(self) -> None:
-        wanting, self._wanting_version = self._wanting_version, []
+    def _read_version_once(self) -> None:
+        waiters, self._version_waiters = self._version_waiters, []
 
-        def tell(version: Version | Failure) -> None:
-            for answer in wanting:
-                answer.callback(version)
+        def fire(version: Version | Failure) -> None:
+            for waiter in waiters:
+                waiter.callback(version)
 
-        Deferred.fromCoroutine(self._select_version()).addBoth(tell)
+        Deferred.fromCoroutine(self._read_version()).addBoth(fire)
 
-    async def _select_version(self) -> Version:
+    async def _read_version(self) -> Version:
         return self._version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
@@ -64,9 +69,10 @@ class RedisPosts:
             raise NoSuchPostError(post_id)
         return Post(*_decode(members[0]))
 
-    async def add_post(self, text: str, *, once: Once | None = None) -> int:
-        key = (once.key.hex(), once.request.hex(), repr(once.now), repr(once.expires)) if once else ()
-        post_id, revision = await self._write(_ADD, _new_tag(), text, *key)
+    async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
+        key = idempotency_key
+        arguments = (key.key.hex(), key.request.hex(), repr(key.now), repr(key.expires)) if key else ()
+        post_id, revision = await self._write(_ADD, _new_tag(), text, *arguments)
         if post_id == "reused":
             raise KeyReusedError
         self._database.note_progress(post_id=int(post_id), revision=int(revision))
@@ -82,10 +88,10 @@ class RedisPosts:
         latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit)
         latest = self._revision(latest_text)
         changes = [_decode_change(name, fields) for name, fields in entries]
-        return follow(changes, after=after, latest=latest)
+        return contiguous_changes(changes, after=after, latest=latest)
 
-    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        return read_by_pages(self.list_posts, at_once=at_once)
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return read_by_pages(self.list_posts, batch_size=batch_size)
 
     async def last_id(self) -> int:
         return int(await self._read_command("GET", KEYS["LAST_ID"]) or 0)
@@ -115,12 +121,12 @@ def _decode(member: str) -> tuple[int, str]:
 
 
 def _decode_change(name: str, fields: Sequence[str]) -> Change:
-    told = dict(zip(fields[::2], fields[1::2], strict=True))
-    return Change(int(name.partition("-")[0]), ChangeKind(told["kind"]), int(told["id"]), told.get("post"))
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    return Change(int(name.partition("-")[0]), ChangeKind(values["kind"]), int(values["id"]), values.get("post"))
 
 
 def _raise_from(outcome: str, post_id: int) -> None:
-    """Raise what a script says has kept it from changing a post."""
+    """Raise the error for the result of a script that changes a post."""
     if outcome == "missing":
         raise NoSuchPostError(post_id)
     if outcome == "changed":

@@ -1,6 +1,7 @@
 """The Lua scripts of the Redis store, in the folder `lua`, and the names of all its keys.
 
-A script is one step: nothing comes between its commands, and a crash leaves all of it or nothing. Each write is one.
+A script is atomic: no other command runs between its commands, and a crash leaves all of it or nothing. Each write is
+one script.
 """
 
 import hashlib
@@ -13,41 +14,41 @@ from postd.model import POST_ID_MAX
 from postd.store.interface import CHANGES_KEPT
 
 SCHEMA = 1
-"""What the keys look like; a newer postd that changes them counts further."""
+"""The number of this layout of the keys; a change of the layout increments it."""
 
 KEYS = {
     "SCHEMA": "postd:schema",
-    # What Redis called the history of its data (master_replid) when we last looked.
+    # The replication id of the server (master_replid in INFO) at the last connect.
     "HISTORY": "postd:history",
-    # A sorted set of "ID:TEXT" by the id: in order, each once, and a page is one range.
+    # A sorted set of "ID:TEXT", scored by the id: a page is one range.
     "POSTS": "postd:posts",
     "LAST_ID": "postd:last_id",
     # A hash of "revision" and "tag".
     "VERSION": "postd:version",
-    # A stream; an entry's id is the revision, then "-0".
+    # A stream; the id of an entry is the revision, then "-0".
     "CHANGES": "postd:changes",
-    # Followed by a name:
+    # Prefix, before the name of a service key.
     "KEY": "postd:key:",
-    # Counts that a nonce was used with, and all nonces by when they expire.
+    # Prefix of the set of counts of a nonce; all nonces, scored by their expiry.
     "NONCE": "postd:nonce:",
     "NONCES": "postd:nonces",
-    # Hashes by the id's hash, all ids by when they expire, and the ids of each user.
+    # Prefix of a session; all sessions, scored by their expiry; prefix of the set of sessions of a user.
     "SESSION": "postd:session:",
     "SESSIONS": "postd:sessions",
     "SESSIONS_OF": "postd:sessions_of:",
-    # For each key its failures by when they expire, under KEY:reserved its reservations, and all of these keys by when
-    # the first one in them expires.
+    # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of these
+    # sets, scored by their first expiry.
     "FAILURE": "postd:failure:",
     "FAILURES": "postd:failures",
-    # Hashes of a request and the post it stored, by the key it came with, and all keys by when they expire.
-    "ONCE": "postd:once:",
-    "ONCES": "postd:onces",
-    # Written so that replicas have something to confirm (redis_confirm).
+    # Prefix of the request and the post of an idempotency key; all keys, scored by their expiry.
+    "IDEMPOTENCY_KEY": "postd:once:",
+    "IDEMPOTENCY_KEYS": "postd:onces",
+    # Written as a mark for WAIT (`replication`).
     "CONFIRMED": "postd:confirmed",
-    # Posts of an import that is not committed yet; as POSTS.
+    # Prefix of the staged posts of an import; as POSTS.
     "IMPORT": "postd:import:",
 }
-"""The names of keys, or what they begin with, by the names that the scripts have for them."""
+"""The keys, or their prefixes, by their names in the scripts."""
 
 _NAMES = "".join(
     [
@@ -59,10 +60,9 @@ _NAMES = "".join(
 
 
 class Script(Struct, frozen=True):
-    """A script as it is sent, and what Redis knows it by once it has seen it.
+    """A script and its digest, by which Redis runs a cached script.
 
-    One that is `in_order` is always sent whole: sent again because Redis has not seen it yet, it would come behind what
-    was sent meanwhile.
+    If it is `in_order`, it is always sent whole: sent again after NOSCRIPT, it would run after later commands.
     """
 
     text: str
@@ -71,7 +71,7 @@ class Script(Struct, frozen=True):
 
 
 def load_script(name: str, *, writes: bool = False, in_order: bool = False) -> Script:
-    """Return the script in the file `name`, with what stands in front of each, and of each that `writes`."""
+    """Return the script in the file `name`, after the prelude of all scripts, and the one of those that write."""
     text = "".join([_NAMES, *map(_read, ("common", "writing", name) if writes else ("common", name))])
     return Script(text, hashlib.sha1(text.encode()).hexdigest(), in_order)  # noqa: S324 - Redis' choice
 

@@ -1,4 +1,4 @@
-"""Where a Redis store is: the URLs of it (contract 1)."""
+"""URLs of Redis stores (reference: Settings)."""
 
 import re
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ REDIS_URLS = (
     "redis://[USER[:PASSWORD]@]HOST[:PORT][/DB], rediss:// likewise, redis+unix://PATH, "
     "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]/PRIMARY[/DB]"
 )
-"""What such a URL may be, for messages."""
+"""The forms of such a URL, for messages."""
 
-# What is wrong is not shown: it may be a piece of a password that has one of these in it.
+# The invalid part is not shown: it may be a piece of a password with one of these characters.
 _QUOTED = " (in a password, / is written %2F, ? is %3F, @ is %40, % is %25)"
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
@@ -42,10 +42,18 @@ class Host(Struct, frozen=True):
 
 
 class RedisAddress(Struct, frozen=True):
-    """A Redis server, or the sentinels that know which one it is just now.
+    """A Redis server, or the sentinels that name the current primary.
 
-    `hosts` is one server, or with `primary`, the name under which the sentinels watch it, the sentinels; none with
-    `path`, that of a UNIX socket.
+    Args:
+        hosts: one server, or the sentinels if `primary` is given; empty with `path`.
+        path: of a UNIX socket.
+        primary: the name of the primary among the sentinels.
+        tls: whether to use TLS.
+        ca_file: the file of the only trusted CAs; empty for those of the system.
+        user: empty for the default one.
+        password: sent to the server.
+        password_file: has the password in its first line.
+        db: the number of the database.
     """
 
     hosts: tuple[Host, ...] = ()
@@ -68,22 +76,22 @@ class RedisAddress(Struct, frozen=True):
             kind, place = "redis+sentinel", f"{hosts}/{self.primary}/{self.db}"
         else:
             kind, place = "rediss" if self.tls else "redis", f"{hosts}/{self.db}"
-        who = self.user + (":***" if self.password or self.password_file else "")
-        return f"{kind}://{who}{'@' if who else ''}{place}"
+        credentials = self.user + (":***" if self.password or self.password_file else "")
+        return f"{kind}://{credentials}{'@' if credentials else ''}{place}"
 
 
 def decode_redis_url(url: str) -> RedisAddress:
-    """Decode a store URL whose kind is one of Redis.
+    """Decode the URL of a Redis store.
 
     Raises:
-        ValueError: it is none. The message names what is wrong, and no password.
+        ValueError: the URL is invalid. The message shows no password.
     """
     kind, separator, rest = url.partition("://")
     if kind not in _PARAMETERS or not separator:
         raise ValueError("is not a URL of a Redis store")
     place, _, query = rest.partition("?")
-    who, place = _split_credentials(place)
-    user, _, password = who.partition(":")
+    credentials, place = _split_credentials(place)
+    user, _, password = credentials.partition(":")
     parameters = _decode_parameters(kind, query)
     if password and "password_file" in parameters:
         raise ValueError("has a password and a password_file")
@@ -120,10 +128,10 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
 
 
 def _split_credentials(place: str) -> tuple[str, str]:
-    """Return what stands before the host, and the rest; a path may have an @ in it, too."""
+    """Return the credentials, and the rest; a path may have an @ in it, too."""
     authority, slash, path = place.partition("/")
-    who, _, host = authority.rpartition("@")
-    return who, host + slash + path
+    credentials, _, host = authority.rpartition("@")
+    return credentials, host + slash + path
 
 
 def _decode_parameters(kind: str, query: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
 """The SQLite store.
 
-`store` puts it together: `posts`, `logins` and `importing` are what it keeps, over `engine`, which has the connections,
-the writer thread and the group commit. The other modules are about the file: schema, locks, write-ahead log.
+`posts`, `logins` and `importing` share `database`, which has the connections, the group commit and a cache of results.
+The other modules are about the file: opening and schema, locks, write-ahead log, replacement while it is open.
 """

@@ -174,7 +174,7 @@ class SqliteDatabase:
         self.observer("read", time.perf_counter() - began, failed=True)
         raise StoreUnavailableError(self._not_open)
 
-    async def read_batches(self, query: str, *, batch_rows: int) -> AsyncIterator[list[Any]]:
+    async def read_batches(self, query: str, *, batch_size: int) -> AsyncIterator[list[Any]]:
         """Yield the rows of a query as of one moment, in batches; other work of the reactor runs in between.
 
         Raises:
@@ -188,7 +188,7 @@ class SqliteDatabase:
                 raise StoreUnavailableError(self._replaced)
             try:
                 rows = connection.execute(query)
-                while batch := rows.fetchmany(batch_rows):
+                while batch := rows.fetchmany(batch_size):
                     yield batch
                     await deferLater(self._reactor, 0)
             except sqlite3.Error as error:

@@ -1,11 +1,11 @@
-"""Posts that come with their ids, on their way into an SQLite file (`postd.store.interface.Import`).
+"""Import posts with their ids into an SQLite file (`postd.store.interface.Import`).
 
-They are gathered in a temporary table, which SQLite keeps in a file of its own: nothing is locked meanwhile, memory is
-bounded, and a process that is killed leaves nothing behind. Then one transaction takes them over.
+Posts are staged in a temporary table, which SQLite keeps in a file of its own: nothing is locked meanwhile, memory is
+bounded, and a process that is killed leaves nothing behind. Then one transaction copies them.
 
-In it the triggers of new posts are set aside: for each of a million they would write what the log keeps of the last
-10,000 only, and other writers would wait eight times as long. What they see to is seen to here, in the same
-transaction.
+That transaction drops the triggers of new posts and creates them again: for each of a million posts they would write to
+the log, which keeps the last 10,000 only, and other writers would wait eight times as long. The work of the triggers is
+done here, in the same transaction.
 """
 
 import secrets
@@ -33,7 +33,7 @@ class SqliteImport:
         self._database = database
         self._connection = connection
         self._table = table
-        self._given_up = False
+        self._cancelled = False
 
     @classmethod
     async def begin(cls, database: SqliteDatabase) -> "SqliteImport":
@@ -47,7 +47,7 @@ class SqliteImport:
 
     async def add(self, posts: Sequence[tuple[int, str]]) -> None:
         def stage(connection: sqlite3.Connection) -> None:
-            self._check_same(connection)
+            self._check_open(connection)
             before = connection.total_changes
             try:
                 connection.executemany(self._sql("INSERT INTO {table} VALUES (?, ?)"), posts)
@@ -60,19 +60,19 @@ class SqliteImport:
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
     ) -> int:
         def store(connection: sqlite3.Connection) -> int:
-            self._check_same(connection)
+            self._check_open(connection)
             with _savepoint(connection):
                 if into_empty and connection.execute("SELECT EXISTS (SELECT 1 FROM post)").fetchone()[0]:
                     raise StoreNotEmptyError
                 if skip_existing:
-                    connection.execute(self._sql(_LEAVE_OUT_EXISTING))
+                    connection.execute(self._sql(_DELETE_EXISTING))
                 elif existing := connection.execute(self._sql(_SELECT_EXISTING)).fetchone():
                     raise PostExistsError(existing[0])
                 connection.execute(
                     "UPDATE version SET revision = :least, tag = randomblob(8) WHERE revision < :least",
                     {"least": revision},
                 )
-                stored = self._take_over(connection)
+                stored = self._copy_staged(connection)
                 _raise_last_id(connection, last_id)
                 connection.execute(self._sql("DROP TABLE {table}"))
             return stored
@@ -80,9 +80,9 @@ class SqliteImport:
         try:
             stored: int = await self._database.write(store)
         except CancelledError:
-            # Who gave up is not to wait until a million posts are stored after all.
-            self._given_up = True
-            with suppress(sqlite3.ProgrammingError):  # closed: there is nothing to be interrupted
+            # Do not wait until a million posts are stored after all.
+            self._cancelled = True
+            with suppress(sqlite3.ProgrammingError):  # closed already
                 self._connection.interrupt()
             raise
         return stored
@@ -94,12 +94,12 @@ class SqliteImport:
 
         await self._database.run_on_writer(drop)
 
-    def _take_over(self, connection: sqlite3.Connection) -> int:
-        """Make posts of what was gathered, in the order of the ids, and each a change of its own."""
+    def _copy_staged(self, connection: sqlite3.Connection) -> int:
+        """Store the staged posts in the order of their ids, with a change for each; return their number."""
         triggers = connection.execute(_SELECT_TRIGGERS).fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
-        stored = connection.execute(self._sql(_TAKE_OVER)).rowcount
+        stored = connection.execute(self._sql(_COPY_STAGED)).rowcount
         if stored:
             connection.execute("UPDATE version SET revision = revision + ?, tag = randomblob(8)", (stored,))
             connection.execute(self._sql(_LOG_LATEST), (CHANGES_KEPT,))
@@ -107,8 +107,8 @@ class SqliteImport:
             connection.execute(trigger)
         return stored
 
-    def _check_same(self, connection: sqlite3.Connection) -> None:
-        if self._given_up:
+    def _check_open(self, connection: sqlite3.Connection) -> None:
+        if self._cancelled:
             raise StoreUnavailableError("the import was given up")
         if connection is not self._connection:
             raise StoreUnavailableError("the file of the store was replaced during the import")
@@ -118,15 +118,15 @@ class SqliteImport:
 
 
 _SELECT_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE name IN ('post_added', 'post_not_replaced')"
-# Larger ids than the largest one, which most are, need not be looked up.
+# Most ids are larger than the largest one, and need no lookup.
 _SELECT_EXISTING = """
     SELECT id FROM {table} WHERE id <= (SELECT max(id) FROM post) AND id IN (SELECT id FROM post) ORDER BY id LIMIT 1
 """
-_LEAVE_OUT_EXISTING = """
+_DELETE_EXISTING = """
     DELETE FROM {table} WHERE id <= (SELECT max(id) FROM post) AND id IN (SELECT id FROM post)
 """
-_TAKE_OVER = "INSERT INTO post (id, post) SELECT id, post FROM {table} ORDER BY id"
-# Counted back from the last one: what the log has no room for is left out at once.
+_COPY_STAGED = "INSERT INTO post (id, post) SELECT id, post FROM {table} ORDER BY id"
+# Counted back from the last post: only changes that the log keeps are inserted.
 _LOG_LATEST = """
     INSERT INTO change
     SELECT revision + 1 - row_number() OVER (ORDER BY latest.id DESC), 'added', latest.id, latest.post
@@ -135,7 +135,7 @@ _LOG_LATEST = """
 
 
 def _raise_last_id(connection: sqlite3.Connection, last_id: int) -> None:
-    """Let the ids that are given out from now on be larger than `last_id`."""
+    """Make later ids larger than `last_id`."""
     raised = connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'post'", (last_id,))
     if not raised.rowcount and last_id:
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('post', ?)", (last_id,))
@@ -143,12 +143,12 @@ def _raise_last_id(connection: sqlite3.Connection, last_id: int) -> None:
 
 @contextmanager
 def _savepoint(connection: sqlite3.Connection) -> Iterator[None]:
-    """Undo what is done within if any of it fails, and nothing of what others do in the same transaction."""
+    """Undo the statements within if one fails, and no other write of the same transaction."""
     connection.execute("SAVEPOINT import")
     try:
         yield
     except BaseException:
-        with suppress(sqlite3.Error):  # after some errors SQLite has undone the whole transaction
+        with suppress(sqlite3.Error):  # some errors make SQLite undo the whole transaction
             connection.execute("ROLLBACK TO import")
             connection.execute("RELEASE import")
         raise

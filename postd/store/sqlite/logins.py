@@ -3,7 +3,7 @@
 import secrets
 import sqlite3
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ _EXPIRED = (
         NONCE_COUNTS_KEPT_S,
     ),
 )
-"""For each table: is there anything expired, away with it, and how long it is kept beyond its end, in seconds."""
+"""For each table: a query for expired rows, their deletion, and how long they are kept beyond that, in seconds."""
 
 
 class SqliteLogins:
@@ -36,25 +36,24 @@ class SqliteLogins:
     async def key(self, name: str) -> bytes:
         key = self._database.service_keys.get(name)
         if key is None:
-            key = self._database.service_keys[name] = await self._find_or_make_key(name)
+            key = self._database.service_keys[name] = await self._load_or_create_key(name)
         return key
 
-    async def _find_or_make_key(self, name: str) -> bytes:
+    async def _load_or_create_key(self, name: str) -> bytes:
         def query(connection: sqlite3.Connection) -> bytes | None:
             row = connection.execute("SELECT value FROM service_key WHERE name = ?", (name,)).fetchone()
             return row[0] if row else None
 
         def write(connection: sqlite3.Connection) -> bytes | None:
-            made = secrets.token_bytes(KEY_BYTES)
-            connection.execute("INSERT INTO service_key VALUES (?, ?) ON CONFLICT DO NOTHING", (name, made))
+            new = secrets.token_bytes(KEY_BYTES)
+            connection.execute("INSERT INTO service_key VALUES (?, ?) ON CONFLICT DO NOTHING", (name, new))
             return query(connection)
 
-        found = await self._read(query)
-        made: bytes = await self._write(write) if found is None else found
-        return made
+        key = await self._read(query)
+        return cast(bytes, await self._write(write)) if key is None else key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
-        # A power cut may lose it, and lets a nonce that is still alive be used twice; nothing else does.
+        # After a power failure, and only then, a nonce that has not expired may be used twice.
         first: bool = await self._write(InsertRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
         return first
 
@@ -120,7 +119,7 @@ class SqliteLogins:
             _insert_failures(connection, map(_reserved, keys), reservation.expires)
             return None
 
-        # A power cut may lose it: it ends the attempt, too.
+        # Not synced: a power failure ends the attempt, too.
         counted: Mapping[bytes, Failures] | None = await self._write(write, synced=False)
         return counted
 
@@ -144,19 +143,19 @@ class SqliteLogins:
 
     async def purge_expired(self, *, now: float) -> None:
         def query(connection: sqlite3.Connection) -> list[str]:
-            return [found for found, _, time in statements if connection.execute(found, (time,)).fetchone()]
+            return [select for select, _, time in statements if connection.execute(select, (time,)).fetchone()]
 
         def write(connection: sqlite3.Connection) -> None:
             for _, delete, time in statements:
                 connection.execute(delete, (time,))
 
-        statements = [(found, delete, now - kept_s) for found, delete, kept_s in _EXPIRED]
-        if await self._read(query):  # a transaction that changes nothing would lock others out all the same
+        statements = [(select, delete, now - kept_s) for select, delete, kept_s in _EXPIRED]
+        if await self._read(query):  # an empty write transaction would lock other processes out
             await self._write(write)
 
 
 def _reserved(key: bytes) -> bytes:
-    """Return the key under which reservations are kept, as failures are."""
+    """Return the key under which the reservations of a key are stored, as failures."""
     return key + b" reserved"
 
 
@@ -165,14 +164,14 @@ def _insert_failures(connection: sqlite3.Connection, keys: Iterable[bytes], expi
 
 
 def _delete_reservation(connection: sqlite3.Connection, reservation: Reservation) -> None:
-    # Rows with the same key and end are as good as each other: any one of them goes.
+    # Rows with the same key and expiry are interchangeable: one of them is deleted.
     one = "SELECT number FROM failure WHERE key = ? AND expires = ? LIMIT 1"
     rows = [(_reserved(key), reservation.expires) for key in reservation.keys]
     connection.executemany(f"DELETE FROM failure WHERE number = ({one})", rows)  # noqa: S608 - only a constant
 
 
 def _select_failures(connection: sqlite3.Connection, keys: FailureKeys) -> dict[bytes, list[float]]:
-    """Return when the failures and the reservations of each key expire, in ascending order."""
+    """Return the expiry times of the failures and reservations of each key, in ascending order."""
     wanted = (*keys, *map(_reserved, keys))
     places = ", ".join("?" * len(wanted))
     query = f"SELECT key, expires FROM failure WHERE key IN ({places}) ORDER BY expires"  # noqa: S608 - only places

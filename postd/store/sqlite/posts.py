@@ -2,12 +2,14 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
-from postd.store.interface import Once, Page
-from postd.store.paging import follow
+from postd.store.interface import IdempotencyKey, Page
+from postd.store.paging import contiguous_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
@@ -27,7 +29,7 @@ class SqlitePosts:
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
-            with transaction(connection):  # one state of the database for both questions
+            with transaction(connection):  # both queries see the same state
                 version = _select_version(connection)
                 posts = connection.execute(
                     "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
@@ -40,53 +42,54 @@ class SqlitePosts:
     def get_post(self, post_id: int) -> Coroutine[Any, Any, Post]:
         return self._read_cached(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
-    async def add_post(self, text: str, *, once: Once | None = None) -> int:
-        new = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
+    async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
+        insert = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
+        if idempotency_key is None:
+            return cast(int, await self._write(insert))
+        key, request, now, expires = msgspec.structs.astuple(idempotency_key)
 
         def write(connection: sqlite3.Connection) -> object:
-            assert once is not None
             query = "SELECT request, post_id FROM idempotency_key WHERE key = ? AND expires > ?"
-            request, post_id = connection.execute(query, (once.key, once.now)).fetchone() or (once.request, None)
-            if request != once.request:
+            known_request, post_id = connection.execute(query, (key, now)).fetchone() or (request, None)
+            if known_request != request:
                 raise KeyReusedError
             if post_id is None:
-                post_id = new(connection)
-                row = (once.key, once.request, post_id, once.expires)
+                post_id = insert(connection)
+                row = (key, request, post_id, expires)
                 connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
             return post_id
 
-        added: int = await self._write(write if once else new)
-        return added
+        return cast(int, await self._write(write))
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            _expect(connection, post_id, expected)
+            _check_expected(connection, post_id, expected)
             connection.execute("UPDATE post SET post = ? WHERE id = ?", (text, post_id))
 
         await self._write(write)
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            _expect(connection, post_id, expected)
+            _check_expected(connection, post_id, expected)
             connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
 
         await self._write(write)
 
     async def list_changes(self, *, after: int, limit: int) -> list[Change]:
         def query(connection: sqlite3.Connection) -> list[Change]:
-            with transaction(connection):  # one state of the database for both questions
+            with transaction(connection):  # both queries see the same state
                 latest = _select_version(connection).revision
                 rows = connection.execute(
                     "SELECT revision, kind, id, post FROM change WHERE revision > ? ORDER BY revision LIMIT ?",
                     (after, limit),
                 ).fetchall()
             changes = [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
-            return follow(changes, after=after, latest=latest)
+            return contiguous_changes(changes, after=after, latest=latest)
 
         return await self._read(query)
 
-    def read_posts(self, *, at_once: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        return self._database.read_batches("SELECT id, post FROM post ORDER BY id", batch_rows=at_once)
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return self._database.read_batches("SELECT id, post FROM post ORDER BY id", batch_size=batch_size)
 
     async def last_id(self) -> int:
         return await self._read(_select_last_id)
@@ -113,7 +116,7 @@ def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
     return text
 
 
-def _expect(connection: sqlite3.Connection, post_id: int, expected: str | None) -> None:
+def _check_expected(connection: sqlite3.Connection, post_id: int, expected: str | None) -> None:
     text = _select_text(connection, post_id)
     if expected is not None and text != expected:
         raise PostChangedError(post_id)

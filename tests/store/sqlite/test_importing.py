@@ -40,7 +40,7 @@ def make_store_again(path: Path) -> Store:
 async def test_all_posts_are_read_as_they_stood_at_one_moment(store: Store) -> None:
     await import_posts(store, [(n, "old") for n in range(1, 1001)])
     read: list[tuple[int, str]] = []
-    async for portion in store.read_posts(at_once=100):
+    async for portion in store.read_posts(batch_size=100):
         read += portion
         await store.delete_post(1001 - len(read) // 100)
         await store.replace_post(1000 - len(read) // 2, "new")

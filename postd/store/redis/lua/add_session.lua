@@ -1,4 +1,4 @@
--- ARGV: limit, id, username, fingerprint, created, seen, expires, ends, the ids of the sessions that end.
+-- ARGV: deadline, id, username, fingerprint, created, seen, expires, ends, the ids of the sessions to end.
 local id = ARGV[2]
 for position = 9, #ARGV do
   end_session(ARGV[position])

@@ -1,13 +1,12 @@
--- Whether this database is ours, and goes on where we know it to have been. Run on each new connection, before
--- anything else.
+-- Check that the database is ours, and that no write was lost since the last connection. Run on each new connection.
 --
--- ARGV: the schema that we know, the server's name for the history of its data, a tag, the largest id and the largest
--- revision that we have seen, the step, and whether to create ('1' or ''). Returns what was found ('foreign' with a key,
--- 'other' with the schema, 'missing', 'same', 'new' or 'diverged'), the largest id and the revision from now on.
+-- ARGV: the known schema, the replication id of the server, a tag, the largest known id and revision, the step, and
+-- whether to create ('1' or ''). Returns the result ('foreign' with a key, 'other' with the schema, 'missing', 'same',
+-- 'new' or 'diverged'), and after the last three the largest id and the revision from now on.
 --
--- A replica that became the primary, or a server that comes back with what was on its disk, may lack the last writes,
--- which were acknowledged. Nobody knows how many. No id and no revision of theirs may be given out again: both go on a
--- step further, and beyond all that we have seen. The first node to connect does that for all.
+-- A promoted replica, or a server that was restarted from its disk, may lack the last acknowledged writes, an unknown
+-- number of them. Their ids and revisions must not be assigned again: both skip a step, beyond all known ones. The first
+-- node to connect does that for all.
 local types = {[SCHEMA] = 'string', [HISTORY] = 'string', [LAST_ID] = 'string', [VERSION] = 'hash', [POSTS] = 'zset',
   [CHANGES] = 'stream'}
 for key, wanted in pairs(types) do
@@ -36,7 +35,7 @@ elseif behind or redis.call('GET', HISTORY) ~= ARGV[2] then
   revision = math.max(revision, seen_revision) + tonumber(ARGV[6])
 end
 if found ~= 'same' then
-  redis.call('DEL', HISTORY) -- first: it needs no memory, and a server that has none left can still be read
+  redis.call('DEL', HISTORY) -- first: it needs no memory, so that a full server can still be read
   redis.call('SET', SCHEMA, ARGV[1])
   redis.call('SET', HISTORY, ARGV[2])
   redis.call('SET', LAST_ID, exact(last_id))

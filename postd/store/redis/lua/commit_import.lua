@@ -1,6 +1,6 @@
--- ARGV: limit, tag, the name of the import, how many posts it should have, '1' to skip those whose ids are taken, '1' if
--- there must be no post yet, the least last id, the least revision before the first change. Returns 'lost', 'not empty',
--- 'taken' with an id, or 'done' with the number of posts.
+-- ARGV: deadline, tag, the name of the import, the number of its posts, '1' to skip posts whose ids exist, '1' to refuse
+-- a store with posts, the minimum of the last id, the minimum of the revision before the first change. Returns 'lost',
+-- 'not empty', 'taken' with an id, or 'done' with the number of posts.
 local staged = IMPORT .. ARGV[3]
 if redis.call('ZCARD', staged) ~= tonumber(ARGV[4]) then
   return {'lost', '0'}
@@ -14,7 +14,7 @@ local function id_of(member)
   return member:match('^(%d+):')
 end
 
--- Members of `staged`, from a rank on, a thousand at a time.
+-- Returns a thousand members of `staged`, from a rank on.
 local function portion(rank)
   return redis.call('ZRANGE', staged, rank, rank + 999)
 end
@@ -36,7 +36,7 @@ if not empty then
   end
 end
 
--- Each is a change, and the log has the last of them, as it does of all others.
+-- Each post is a change; the log keeps the last ones.
 local count = redis.call('ZCARD', staged)
 local before = tonumber(redis.call('HGET', VERSION, 'revision'))
 local revision = math.max(before, tonumber(ARGV[8]))
@@ -56,7 +56,7 @@ if count > 0 then
     redis.call('RENAME', staged, POSTS)
     redis.call('PERSIST', POSTS)
   else
-    -- ZUNIONSTORE would build all posts anew: some seconds for a million, to add one.
+    -- ZUNIONSTORE would copy all posts: some seconds for a million, to add one.
     for rank = 0, count - 1, 1000 do
       local added = {}
       for _, member in ipairs(portion(rank)) do

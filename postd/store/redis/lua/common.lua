@@ -1,12 +1,12 @@
--- Stands in front of every script, behind the names of the keys (postd/store/redis/scripts.py), which are capitals.
+-- Prelude of every script, after the names of the keys, in capitals (postd/store/redis/scripts.py).
 
--- Numbers are told as text: Lua would print large ones rounded.
+-- Numbers are returned as text: Lua would round large ones.
 local function exact(number)
   return string.format('%.0f', number)
 end
 
--- Moves the version, and tells the log what was done to which post; one that was deleted has no text.
-local function changed(tag, kind, id, text)
+-- Increments the revision, and adds an entry to the log of changes; text is nil for a deleted post.
+local function log_change(tag, kind, id, text)
   local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
   redis.call('HSET', VERSION, 'tag', tag)
   if text then
@@ -17,7 +17,7 @@ local function changed(tag, kind, id, text)
   return revision
 end
 
--- The member of POSTS that is a post, nil if there is none.
+-- Returns the member of POSTS that has an id, nil if there is none.
 local function find_post(id)
   return redis.call('ZRANGEBYSCORE', POSTS, id, id)[1]
 end
@@ -37,28 +37,28 @@ local function end_session(id)
   return 1
 end
 
--- Where the reservations of a key are, which are kept as failures are.
+-- Returns the key under which the reservations of a key are stored, as failures.
 local function reserved(key)
   return key .. ':reserved'
 end
 
--- For each key that has failures or reservations which count now: the key, how many failures, when the first of them
--- expires, and how many reservations.
+-- Returns for each key with failures or reservations that have not expired: the key, the number of failures, when the
+-- first of them expires, and the number of reservations.
 local function count_failures(now, keys)
   local counted = {}
   for _, key in ipairs(keys) do
     local failed = redis.call('ZCOUNT', FAILURE .. key, '(' .. now, '+inf')
-    local under_way = redis.call('ZCOUNT', FAILURE .. reserved(key), '(' .. now, '+inf')
-    if failed + under_way > 0 then
+    local reservations = redis.call('ZCOUNT', FAILURE .. reserved(key), '(' .. now, '+inf')
+    if failed + reservations > 0 then
       local first = redis.call('ZRANGEBYSCORE', FAILURE .. key, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-      counted[#counted + 1] = {key, failed, first[2] or '0', under_way}
+      counted[#counted + 1] = {key, failed, first[2] or '0', reservations}
     end
   end
   return counted
 end
 
--- Notes a failure of a key, or a reservation, by what tells it from others.
-local function note_failure(key, id, expires)
+-- Adds a failure of a key, or a reservation, under a unique id.
+local function insert_failure(key, id, expires)
   redis.call('ZADD', FAILURE .. key, expires, id)
   redis.call('ZADD', FAILURES, 'LT', expires, key)
 end

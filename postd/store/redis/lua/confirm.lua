@@ -1,3 +1,4 @@
--- A write for WAIT to wait for, after all others. Taking the key away first needs no memory, and allows the rest.
+-- A write that WAIT confirms together with all earlier ones. DEL comes first because it needs no memory, and allows the
+-- rest.
 redis.call('DEL', CONFIRMED)
 redis.call('SET', CONFIRMED, '')

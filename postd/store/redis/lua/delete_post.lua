@@ -1,4 +1,4 @@
--- ARGV: limit, tag, id, the text it must have now or '' for any. Returns 'missing', 'changed' or 'done'.
+-- ARGV: deadline, tag, id, the expected text or '' for any. Returns 'missing', 'changed' or 'done'.
 local id = ARGV[3]
 local member = find_post(id)
 if not member then
@@ -8,5 +8,5 @@ if ARGV[4] ~= '' and ARGV[4] ~= text_of(member, id) then
   return 'changed'
 end
 redis.call('ZREM', POSTS, member)
-changed(ARGV[2], 'deleted', id)
+log_change(ARGV[2], 'deleted', id)
 return 'done'

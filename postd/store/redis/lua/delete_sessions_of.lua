@@ -1,4 +1,4 @@
--- ARGV: limit, then for each user the name and the fingerprint of the sessions that stay, '-' for none. Returns how
+-- ARGV: deadline, then for each user the name and the fingerprint of the sessions that stay, '-' for none. Returns how
 -- many ended.
 local ended = 0
 for position = 2, #ARGV, 2 do

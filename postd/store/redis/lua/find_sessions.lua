@@ -1,4 +1,4 @@
--- ARGV: ids. Returns the fields of each session, in their order in the class.
+-- ARGV: ids. Returns the fields of each session, in the order of postd.model.Session.
 local found = {}
 for position, id in ipairs(ARGV) do
   found[position] = redis.call('HMGET', SESSION .. id, 'username', 'fingerprint', 'created', 'seen', 'expires', 'ends')

@@ -1,5 +1,5 @@
--- ARGV: limit, now, now less the time that nonces are kept for, how many of each kind at the most. Returns whether
--- there may be more (1 or 0).
+-- ARGV: deadline, now, now less the time that nonces are kept after they expire, how many of each kind to remove at most.
+-- Returns whether there may be more (1 or 0).
 local most = tonumber(ARGV[4])
 local more = 0
 local function expired(index, now)
@@ -17,9 +17,9 @@ for _, nonce in ipairs(expired(NONCES, ARGV[3])) do
   redis.call('DEL', NONCE .. nonce)
   redis.call('ZREM', NONCES, nonce)
 end
-for _, key in ipairs(expired(ONCES, ARGV[2])) do
-  redis.call('DEL', ONCE .. key)
-  redis.call('ZREM', ONCES, key)
+for _, key in ipairs(expired(IDEMPOTENCY_KEYS, ARGV[2])) do
+  redis.call('DEL', IDEMPOTENCY_KEY .. key)
+  redis.call('ZREM', IDEMPOTENCY_KEYS, key)
 end
 for _, key in ipairs(expired(FAILURES, ARGV[2])) do
   redis.call('ZREMRANGEBYSCORE', FAILURE .. key, '-inf', ARGV[2])

@@ -1,4 +1,4 @@
--- ARGV: limit, id, keys.
+-- ARGV: deadline, id, keys.
 for _, key in ipairs({unpack(ARGV, 3)}) do
   redis.call('ZREM', FAILURE .. reserved(key), ARGV[2])
 end

@@ -1,4 +1,4 @@
--- ARGV: limit, id, seen, expires. One that has ended stays ended.
+-- ARGV: deadline, id, seen, expires. Without effect on a session that has ended.
 local id = ARGV[2]
 if redis.call('EXISTS', SESSION .. id) == 1 then
   redis.call('HSET', SESSION .. id, 'seen', ARGV[3], 'expires', ARGV[4])

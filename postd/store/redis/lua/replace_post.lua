@@ -1,4 +1,4 @@
--- ARGV: limit, tag, id, text, the text it must have now or '' for any. Returns 'missing', 'changed' or 'done'.
+-- ARGV: deadline, tag, id, text, the expected text or '' for any. Returns 'missing', 'changed' or 'done'.
 local id = ARGV[3]
 local member = find_post(id)
 if not member then
@@ -9,7 +9,7 @@ if ARGV[5] ~= '' and ARGV[5] ~= text then
   return 'changed'
 end
 if ARGV[4] ~= text then
-  changed(ARGV[2], 'updated', id, ARGV[4])
+  log_change(ARGV[2], 'updated', id, ARGV[4])
   redis.call('ZREM', POSTS, member)
   redis.call('ZADD', POSTS, id, id .. ':' .. ARGV[4])
 end

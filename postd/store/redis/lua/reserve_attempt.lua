@@ -1,5 +1,5 @@
--- ARGV: limit, now, when it expires, its id, keys, then for each key how many failures and reservations it has room for.
--- Returns nothing if there was room; else what is counted now.
+-- ARGV: deadline, now, expiry, id, keys, then for each key the limit of its failures and reservations. Returns false if
+-- the reservation was made, else the counts.
 local many = (#ARGV - 4) / 2
 local keys = {unpack(ARGV, 5, 4 + many)}
 local allowed = {}
@@ -13,6 +13,6 @@ for _, found in ipairs(counted) do
   end
 end
 for _, key in ipairs(keys) do
-  note_failure(reserved(key), ARGV[4], ARGV[3])
+  insert_failure(reserved(key), ARGV[4], ARGV[3])
 end
 return false

@@ -1,15 +1,15 @@
--- Whether the server allows what postd does. Run on each new connection, first of all scripts.
+-- Check that the server permits all commands and keys that postd uses. Run on each new connection, before other scripts.
 --
--- ARGV: all keys. Returns pairs of a command, or a key, and the error that it met. Each command has a form that changes
--- nothing in any database; for some that is a wrong one, so they meet an error although they are allowed. (Redis 6.2 has
--- no redis.acl_check_cmd.)
-local none = IMPORT -- a name follows it: this key does not exist
-local met = {}
+-- ARGV: all keys. Returns pairs of a command, or a key, and its error. Each command has a form that changes nothing in any
+-- database; for some that is an invalid one, with an error even if it is permitted. (Redis 6.2 has no
+-- redis.acl_check_cmd.)
+local none = IMPORT -- a prefix only: this key does not exist
+local errors = {}
 
 local function try(name, ...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer['err'] then
-    met[#met + 1] = {name, answer['err']}
+    errors[#errors + 1] = {name, answer['err']}
   end
   return answer
 end
@@ -25,7 +25,7 @@ local commands = {
 for _, command in ipairs(commands) do
   try(command[1], unpack(command))
 end
--- These would make a key that does not exist; of a history, a text, they make nothing.
+-- These would create a key that does not exist; on HISTORY, a string, they fail.
 if type(try('GET', 'GET', HISTORY)) == 'string' then
   try('INCR', 'INCR', HISTORY)
   try('SADD', 'SADD', HISTORY, '')
@@ -33,4 +33,4 @@ end
 for _, key in ipairs(ARGV) do
   try(key, 'PERSIST', key)
 end
-return met
+return errors

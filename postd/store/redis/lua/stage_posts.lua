@@ -1,5 +1,5 @@
--- ARGV: limit, the name of the import, how long it is kept in seconds, then an id and a text for each post. Returns the
--- id of the first post that was staged before, else ''.
+-- ARGV: deadline, the name of the import, its expiry in seconds, then an id and a text for each post. Returns the id of
+-- the first post that is staged already, else ''.
 local staged = IMPORT .. ARGV[2]
 for position = 4, #ARGV, 2 do
   local id = ARGV[position]

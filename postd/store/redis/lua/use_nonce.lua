@@ -1,4 +1,4 @@
--- ARGV: limit, nonce, count, when it expires. Returns 1 for the first use, else 0.
+-- ARGV: deadline, nonce, count, expiry. Returns 1 for the first use, else 0.
 if redis.call('SADD', NONCE .. ARGV[2], ARGV[3]) == 0 then
   return 0
 end
