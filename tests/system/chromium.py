@@ -1,4 +1,4 @@
-"""A real Chromium without a window, driven by Debian's chromedriver."""
+"""Headless Chromium, driven by Debian's chromedriver."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class Chromium(Browser):
         self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def prefer(self, **features: str) -> None:
-        """Ask for what @media tells: `prefer(prefers_color_scheme="dark")`."""
+        """Emulate media features: `prefer(prefers_color_scheme="dark")`."""
         self.command(
             "Emulation.setEmulatedMedia",
             features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
