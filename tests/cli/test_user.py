@@ -290,7 +290,7 @@ class Terminal:
             raise AssertionError(f"it neither ends nor goes on: {self.shown}")
         try:
             shown = os.read(self._ours, 4096).decode()
-        except OSError:  # what Linux says when nobody has the other end open any more
+        except OSError:  # EIO: the other end of the terminal is closed
             return False
         self.shown += shown.replace("\r\n", "\n")
         return bool(shown)

@@ -137,7 +137,7 @@ async def test_problem_details_are_raised() -> None:
         ),
         (make_response(599), "599 Unknown Status"),
     ],
-    ids=["text", "a list", "no JSON", "a redirect", "a status nobody knows"],
+    ids=["text", "a list", "no JSON", "a redirect", "an unknown status"],
 )
 async def test_error_without_problem_details_is_raised(sent: bytes, expected: str) -> None:
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:

@@ -15,7 +15,7 @@ from tests.system.browser import WAIT_MAX_S, Bidi, Browser
 CHROMIUM = "/usr/bin/chromium"
 CHROMEDRIVER = "/usr/bin/chromedriver"
 
-# It is to speak to nobody but the daemon, and root may not have Chromium's sandbox.
+# No requests but to the daemon; Chromium's sandbox does not run as root.
 FLAGS = [
     "--headless",
     "--no-sandbox",

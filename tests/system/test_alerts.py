@@ -31,8 +31,8 @@ def test_example_settings_are_valid(tmp_path: Path) -> None:
     assert "rule_files:\n  - postd-alerts.yml " in settings
     (tmp_path / "prometheus.yml").write_text(settings)
     (tmp_path / "postd-alerts.yml").write_bytes(ALERTS.read_bytes())
-    told = promtool("check", "config", str(tmp_path / "prometheus.yml"))
-    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in told
+    output = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in output
 
 
 def test_dashboard_queries_are_valid_promql(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Apache:
     """Apache httpd with one folder behind Digest; ends with the `with` block."""
 
     def __init__(self, port: int | None = None) -> None:
-        # Started by root it serves as somebody else, who may not look into pytest's folders.
+        # Started by root it serves as another user, without access to pytest's folders.
         self._made = TemporaryDirectory()
         self._folder = Path(self._made.name)
         self._folder.chmod(0o755)
@@ -78,8 +78,8 @@ class Apache:
             )
         deadline = time.monotonic() + START_MAX_S
         while not self._answers():
-            assert self._process.poll() is None, self.told
-            assert time.monotonic() < deadline, self.told
+            assert self._process.poll() is None, self.error_log
+            assert time.monotonic() < deadline, self.error_log
             time.sleep(0.05)
         return self
 
@@ -89,7 +89,7 @@ class Apache:
         self._made.cleanup()
 
     @property
-    def told(self) -> str:
+    def error_log(self) -> str:
         files = [self._folder / name for name in ("stderr", "error")]
         return "\n".join(file.read_text() for file in files if file.exists())
 

@@ -153,9 +153,9 @@ class Balancer:
             },
         )
         if self.with_proxy_protocol:
-            told = re.findall(r"^#   (\w+) = (.*)$", settings, re.MULTILINE)
-            assert [name for name, _ in told] == ["listen", "insecure", "trusted_proxies", "public_url"]
-            for name, value in told:
+            examples = re.findall(r"^#   (\w+) = (.*)$", settings, re.MULTILINE)
+            assert [name for name, _ in examples] == ["listen", "insecure", "trusted_proxies", "public_url"]
+            for name, value in examples:
                 settings = re.sub(rf"^{name} = .*\n", "", settings, flags=re.MULTILINE)
                 settings = f"{name} = {value}\n{settings}"
         # Caddy asks all nodes at one port whether they are ready.
@@ -433,7 +433,7 @@ def test_long_list_is_complete(balancer: Balancer, client: httpx.Client, tmp_pat
     (tmp_path / "posts").write_text("\n".join(lines) + "\n")
     imported = run([POSTD, "import", "posts", "-s", balancer.redis.url], tmp_path)
     assert imported.returncode == 0, imported.stderr
-    # Redis answered nobody meanwhile: a balancer that asks the nodes may have left both out.
+    # Redis was blocked meanwhile: a balancer with health checks may have removed both nodes.
     wait_until(lambda: client.get("/post/1").status_code in {200, 404})
     for _ in range(2):
         posts = client.get("/post").json()

@@ -98,9 +98,9 @@ def test_requests_due_during_a_stall_are_counted() -> None:
     """A closed loop would count one slow request for each of its 32 connections."""
     stall_s, per_second = 0.5, 400
     with answering(ANSWER, stall_s=stall_s) as port:
-        told = OpenLoop("it", port, "/", BODY).ask(per_second, 1)
-    assert len([latency for latency in told.latency_s if latency > stall_s / 4]) > stall_s * per_second / 2
-    assert max(told.latency_s) >= stall_s * 0.9
+        load = OpenLoop("it", port, "/", BODY).ask(per_second, 1)
+    assert len([latency for latency in load.latency_s if latency > stall_s / 4]) > stall_s * per_second / 2
+    assert max(load.latency_s) >= stall_s * 0.9
 
 
 def test_wrong_response_ends_the_open_loop() -> None:

@@ -98,18 +98,18 @@ def test_curl_writes_with_basic(offering: tuple[Daemon, list[str]]) -> None:
 
 def check_writes(daemon: Daemon, scheme: str, before: list[int]) -> None:
     body = json.dumps({"post": "Grüße " + "x" * 100})
-    said, told = curl(scheme, "-H", JSON, "-d", body, f"{daemon.url}/post")
-    assert (statuses(said), told) == ([*before, 201], "Success a Post!\n")
+    said, reply = curl(scheme, "-H", JSON, "-d", body, f"{daemon.url}/post")
+    assert (statuses(said), reply) == ([*before, 201], "Success a Post!\n")
     url = daemon.url + field(said, "Location")
     said, _ = curl(scheme, url)
     etag = field(said, "ETag")
     change = ("-X", "PUT", "-H", JSON, "-d", '{"post": "changed"}', url)
-    said, told = curl(scheme, "-H", f"If-Match: {etag}", *change)
-    assert (statuses(said), told) == ([*before, 200], "Update a Post!\n")
+    said, reply = curl(scheme, "-H", f"If-Match: {etag}", *change)
+    assert (statuses(said), reply) == ([*before, 200], "Update a Post!\n")
     said, _ = curl(scheme, "-H", f"If-Match: {etag}", *change)
     assert statuses(said) == [*before, 412]
-    said, told = curl(scheme, "-X", "DELETE", url)
-    assert (statuses(said), told) == ([*before, 200], "Delete a Post!\n")
+    said, reply = curl(scheme, "-X", "DELETE", url)
+    assert (statuses(said), reply) == ([*before, 200], "Delete a Post!\n")
 
 
 def test_curl_sends_a_large_body_after_100_continue_only(offering: tuple[Daemon, list[str]], tmp_path: Path) -> None:

@@ -83,6 +83,6 @@ def test_only_pages_of_listed_origins_use_the_api(tmp_path: Path, *, everybody: 
                 answer = fetch(browser, daemon.url + path, options)
                 assert ("refused" in answer) == (not everybody)
             assert len(httpx.get(f"{daemon.url}/post").json()) == (2 if everybody else 1)
-            # Cookies and remembered passwords are for nobody.
+            # Cookies and stored passwords are never shared.
             answer = fetch(browser, f"{daemon.url}/post", {"credentials": "include"})
             assert "refused" in answer

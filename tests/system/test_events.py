@@ -31,7 +31,7 @@ def test_thousands_of_listeners_use_little_memory(tmp_path: Path) -> None:
         waiting = {key.fd for key in open_.get_map().values()}
         deadline = time.monotonic() + WAIT_MAX_S
         while waiting:
-            assert time.monotonic() < deadline, f"{len(waiting)} listeners have not been told"
+            assert time.monotonic() < deadline, f"{len(waiting)} listeners have not received it"
             for key, _ in open_.select(1):
                 assert isinstance(key.fileobj, socket.socket)
                 sent = key.fileobj.recv(65536)

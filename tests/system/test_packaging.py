@@ -120,9 +120,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_installed_commands_print_the_version(installed: Installation, wheel: Path, tmp_path: Path) -> None:
-    told = f"postd {wheel.name.split('-')[1]}\n"
-    assert run(installed.folder / "bin" / "postd", "--version", folder=tmp_path) == told
-    assert run(installed.python, TWISTD, "postd", "--version", folder=tmp_path) == told
+    output = f"postd {wheel.name.split('-')[1]}\n"
+    assert run(installed.folder / "bin" / "postd", "--version", folder=tmp_path) == output
+    assert run(installed.python, TWISTD, "postd", "--version", folder=tmp_path) == output
     assert (installed.folder / "share" / "postd" / "postd.toml").is_file()
 
 
@@ -166,11 +166,11 @@ def test_image_settings_are_refused_without_write_rule(tmp_path: Path) -> None:
 
 def test_version_of_uninstalled_sources_is_unknown(tmp_path: Path) -> None:
     """Sources on the path, without pip."""
-    told = run(
+    output = run(
         sys.executable, "-ISc", f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import postd; print(postd.__version__)",
         folder=tmp_path,
     )  # fmt: skip
-    assert told == "unknown\n"
+    assert output == "unknown\n"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         postd.nothing  # type: ignore[attr-defined]  # noqa: B018
 

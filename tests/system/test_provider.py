@@ -335,7 +335,7 @@ def test_provider_that_starts_later_is_found(tmp_path: Path) -> None:
             assert statuses(daemon, token) == (200, 201)
 
 
-# What is told
+# Metadata, checks and the log
 
 
 def test_challenge_metadata_leads_to_the_provider(daemon: Daemon, provider: Provider) -> None:
@@ -346,14 +346,14 @@ def test_challenge_metadata_leads_to_the_provider(daemon: Daemon, provider: Prov
     answer = httpx.get(daemon.url + path)
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     assert answer.headers["Cache-Control"] == "max-age=3600"
-    told = answer.json()
-    assert told == {
+    members = answer.json()
+    assert members == {
         "resource": AUDIENCE,
         "authorization_servers": [provider.issuer],
         "scopes_supported": ["post:read", "post:write"],
         "bearer_methods_supported": ["header"],
     }
-    token = provider.client_credentials(" ".join(told["scopes_supported"]), told["resource"])
+    token = provider.client_credentials(" ".join(members["scopes_supported"]), members["resource"])
     assert statuses(daemon, token) == (200, 201)
 
 
@@ -416,4 +416,4 @@ def secrets_of(tokens: list[str]) -> list[str]:
     """Return the secrets: whole tokens, their parts and hashes, and the client secret."""
     parts = [part for token in tokens for part in token.split(".")]
     claims = [decode_part(token, 1) for token in tokens if "." in token]
-    return [*parts, *(told["jti"] for told in claims if "jti" in told), ELSEWHERE, SECRET]
+    return [*parts, *(members["jti"] for members in claims if "jti" in members), ELSEWHERE, SECRET]

@@ -52,7 +52,7 @@ def running(command: str, folder: Path, url: str = "http://127.0.0.1:8080/post")
             deadline = time.monotonic() + 300
             while not answers(url):
                 assert process.poll() is None, "it ended"
-                assert time.monotonic() < deadline, "nobody answers"
+                assert time.monotonic() < deadline, "no response"
                 time.sleep(0.2)
             yield
         finally:

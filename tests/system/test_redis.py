@@ -227,7 +227,7 @@ GROUP = ("min-replicas-to-write", "min-replicas-max-lag", "user replica", "maste
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[tuple[list[ExampleServer], list[ExampleSentinel]]]:
-    """A primary, two replicas and three sentinels, who know each other."""
+    """A primary, two replicas and three sentinels, which have found each other."""
     with ExitStack() as running:
         primary = running.enter_context(ExampleServer(tmp_path / "primary", uncommented=GROUP))
         replicaof = f"replicaof 127.0.0.1 {primary.port}"
@@ -246,8 +246,8 @@ def group(tmp_path: Path) -> Iterator[tuple[list[ExampleServer], list[ExampleSen
 
 
 def _sees_all(sentinel: ExampleSentinel) -> bool:
-    told = sentinel.ask("SENTINEL", "MASTER", "main")
-    return (int(told["num-slaves"]), int(told["num-other-sentinels"])) == (2, 2)
+    primary = sentinel.ask("SENTINEL", "MASTER", "main")
+    return (int(primary["num-slaves"]), int(primary["num-other-sentinels"])) == (2, 2)
 
 
 def _primary_of(servers: Sequence[ExampleServer]) -> ExampleServer | None:

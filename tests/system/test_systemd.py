@@ -52,9 +52,9 @@ def test_units_are_valid() -> None:
 
 
 def test_sandbox_exposure_is_low() -> None:
-    told = analyze("security", "--offline=true", "--no-pager", str(UNIT))
-    exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", told)
-    assert float(exposure[0]) <= SECURITY_MAX, told
+    output = analyze("security", "--offline=true", "--no-pager", str(UNIT))
+    exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", output)
+    assert float(exposure[0]) <= SECURITY_MAX, output
 
 
 def test_service_settings_fit_the_units() -> None:
@@ -159,11 +159,11 @@ class Systemd:
 
     def daemon(self, *options: str) -> Daemon:
         """Return a server that is not started yet; the caller need not wait for `READY=1`."""
-        told = f"LISTEN_FDS=1 LISTEN_FDNAMES={NAME} NOTIFY_SOCKET={self._folder}/notify"
+        environment = f"LISTEN_FDS=1 LISTEN_FDNAMES={NAME} NOTIFY_SOCKET={self._folder}/notify"
         if self._watchdog_s:
-            told += f" WATCHDOG_USEC={self._watchdog_s * 1_000_000:.0f} WATCHDOG_PID=$$"
+            environment += f" WATCHDOG_USEC={self._watchdog_s * 1_000_000:.0f} WATCHDOG_PID=$$"
         # The first socket is number 3, and the process that they are for is named.
-        script = f'exec 3<&{self.held.fileno()}; {told} LISTEN_PID=$$ exec "$@"'
+        script = f'exec 3<&{self.held.fileno()}; {environment} LISTEN_PID=$$ exec "$@"'
         return Daemon(
             self._folder,
             *self._listen,
