@@ -1,4 +1,4 @@
-"""`postd check`: a line each, and an exit status to rely on."""
+"""`postd check`: its lines and its exit status."""
 
 from pathlib import Path
 from typing import cast
@@ -39,7 +39,7 @@ def alice(realm: str = "postd") -> bytes:
 HOSTS = "hosts: ok, tcp:8080:interface=127.0.0.1 answers requests for localhost, *.localhost, loopback addresses"
 
 
-def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
+def test_defaults_are_ok_and_create_nothing(folder: Path) -> None:
     assert check() == (
         0,
         [
@@ -53,14 +53,14 @@ def test_with_nothing_set_all_is_well_and_nothing_is_made(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_a_redis_that_is_empty_is_a_store_to_be(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_empty_redis_is_ok(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         status, lines, error = check("--store", server.url)
     assert (status, error) == (0, "")
     assert lines[2] == f"store: ok, {server.url}/0: there is no postd store in this database; the server makes it"
 
 
-def test_what_is_there_and_good(folder: Path) -> None:
+def test_existing_store_and_users_are_ok(folder: Path) -> None:
     SqliteStore(str(folder / "postd.db"), reactor=cast(IReactor, reactor)).prepare()
     write_users(folder, alice())
     assert check("--users", "users") == (
@@ -70,7 +70,7 @@ def test_what_is_there_and_good(folder: Path) -> None:
     )
 
 
-def test_users_without_digest_and_weak_hashes_are_named(folder: Path) -> None:
+def test_users_without_digest_or_with_weak_hash_are_named(folder: Path) -> None:
     weak = bcrypt.hashpw(b"secret", bcrypt.gensalt(5))
     write_users(folder, alice() + b"bob:" + weak + b"\n")
     status, lines, error = check("--users", "users")
@@ -82,14 +82,14 @@ def test_users_without_digest_and_weak_hashes_are_named(folder: Path) -> None:
     assert error == "postd: 2 things are wrong\n"
 
 
-def test_a_hash_made_for_another_realm_is_none(folder: Path) -> None:
+def test_h_a1_of_another_realm_does_not_count(folder: Path) -> None:
     write_users(folder, alice("elsewhere"))
     status, lines, _ = check("--users", "users")
     assert status == 1
     assert "no Digest in the realm 'postd' for alice" in lines[1]
 
 
-def test_digest_is_not_missed_where_no_rule_asks_for_it(folder: Path) -> None:
+def test_missing_h_a1_is_ok_without_a_digest_rule(folder: Path) -> None:
     write_users(folder, b"bob:" + bcrypt.hashpw(b"secret", bcrypt.gensalt(10)) + b"\n")
     (folder / "postd.toml").write_text('users = "users"\n[[page]]\npath = "/a"\nschemes = ["basic"]\n')
     assert check("-c", "postd.toml")[0] == 0
@@ -105,7 +105,7 @@ def test_digest_is_not_missed_where_no_rule_asks_for_it(folder: Path) -> None:
         (lambda folder: (folder / "users").mkdir(), "users: "),
     ],
 )
-def test_a_user_file_that_is_not_good(folder: Path, prepare: object, words: str) -> None:
+def test_bad_user_file_is_reported(folder: Path, prepare: object, words: str) -> None:
     assert callable(prepare)
     prepare(folder)
     status, lines, error = check("--users", "users")
@@ -113,14 +113,14 @@ def test_a_user_file_that_is_not_good(folder: Path, prepare: object, words: str)
     assert words in lines[1]
 
 
-def test_rules_without_a_user_file(folder: Path) -> None:
+def test_rules_without_user_file_are_reported(folder: Path) -> None:
     (folder / "postd.toml").write_text('[api]\nwrite = ["basic"]\n')
     status, lines, _ = check("-c", "postd.toml")
     assert status == 1
     assert lines[1] == "users: users is not set: no password is accepted for write"
 
 
-def test_settings_that_cannot_be_used(folder: Path) -> None:
+def test_invalid_settings_are_reported(folder: Path) -> None:
     (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
     status, lines, _ = check("-c", "postd.toml")
     assert status == 1
@@ -131,7 +131,7 @@ def test_settings_that_cannot_be_used(folder: Path) -> None:
     assert error.startswith("postd: postd.toml: realms: unknown key (did you mean 'realm'?)")
 
 
-def test_listeners_that_the_server_would_refuse(folder: Path) -> None:
+def test_unusable_listeners_are_reported(folder: Path) -> None:
     for listen, more, words in (
         ("bogus", "", "'bogus' is not an endpoint such as"),
         ("ssl:443:privateKey=none.pem:certKey=none.pem", "", "none.pem: No such file or directory"),
@@ -187,7 +187,7 @@ def test_hosts_of_each_listener_are_shown(folder: Path) -> None:
     assert proxied[0] == f"{local}, posts.example; for any host from trusted proxies"
 
 
-def test_a_store_that_cannot_be_used(folder: Path) -> None:
+def test_unusable_store_is_reported(folder: Path) -> None:
     for url, words in (
         ("memory:", "memory: exists only in the process of the server"),
         ("sqlite:missing/postd.db", "its folder is not writable"),

@@ -1,4 +1,4 @@
-"""Lines of JSON: what is a post, and why the rest is none."""
+"""Posts as JSON lines: encoding, decoding, and errors."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read
 from tests.store.contract import started, texts
 
 
-def test_posts_are_compact_lines_in_utf_8() -> None:
+def test_posts_are_encoded_as_compact_utf_8_lines() -> None:
     assert encode_posts([(1, 'Grüße "🚀"'), (2**53 - 1, "a\nb")]) == (
         '{"id":1,"post":"Grüße \\"🚀\\""}\n{"id":9007199254740991,"post":"a\\nb"}\n'.encode()
     )
 
 
 @given(texts)
-def test_what_was_written_is_read(text: str) -> None:
+def test_encoded_post_is_decoded(text: str) -> None:
     assert decode_post(encode_posts([(7, text)]).rstrip(b"\n")) == (7, text)
 
 
@@ -30,7 +30,7 @@ def test_what_was_written_is_read(text: str) -> None:
         (b'{"id":1,"post":"' + b"\\u0061" * 140 + b'"}', (1, "a" * 140)),
     ],
 )
-def test_any_json_with_an_id_and_a_text_is_a_post(line: bytes, post: tuple[int, str]) -> None:
+def test_any_json_object_with_id_and_text_is_decoded(line: bytes, post: tuple[int, str]) -> None:
     assert decode_post(line) == post
 
 
@@ -75,7 +75,7 @@ def test_any_json_with_an_id_and_a_text_is_a_post(line: bytes, post: tuple[int, 
         (b'{"id":1,"post":"x"}' + b" " * LINE_MAX_BYTES, "more than 64 KiB"),
     ],
 )
-def test_what_is_no_post_is_refused(line: bytes, why: str) -> None:
+def test_malformed_line_is_refused(line: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         decode_post(line)
     assert why in str(caught.value)
@@ -87,7 +87,7 @@ async def lines_of(descriptor: int) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 @ensureDeferred
-async def test_lines_have_the_numbers_that_an_editor_shows(tmp_path: Path, end: bytes) -> None:
+async def test_lines_are_numbered_from_one(tmp_path: Path, end: bytes) -> None:
     lines = [b"%d" % number * (number % 50) for number in range(1, 20002)]
     file = tmp_path / "lines"
     file.write_bytes(b"\n".join(lines) + end)
@@ -96,7 +96,7 @@ async def test_lines_have_the_numbers_that_an_editor_shows(tmp_path: Path, end: 
 
 
 @ensureDeferred
-async def test_a_line_without_end_is_not_read_to_its_end() -> None:
+async def test_endless_line_is_cut() -> None:
     endless = os.open("/dev/zero", os.O_RDONLY)
     [(number, line)] = await lines_of(endless)
     os.close(endless)
@@ -105,8 +105,8 @@ async def test_a_line_without_end_is_not_read_to_its_end() -> None:
 
 
 @ensureDeferred
-async def test_a_slow_reader_and_a_slow_writer_hold_nothing_up() -> None:
-    """Both ends of a pipe in one thread: whoever blocked would wait for ever."""
+async def test_slow_pipes_do_not_block_the_reactor() -> None:
+    """Both ends of a pipe in one thread: a blocking call would deadlock."""
     reading, writing = os.pipe()
     content = b"".join(b"line %d\n" % number for number in range(30_000))  # more than a pipe holds
     reader = started(lines_of(reading))

@@ -1,4 +1,4 @@
-"""`postd list`, `add`, `update`, `delete` and `watch`: what is refused before anybody is asked."""
+"""`postd list`, `add`, `update`, `delete` and `watch`: errors before the first request."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def refusal(*arguments: str, status: int, stdin: bytes = b"") -> str:
         ("watch 1", "unexpected extra argument"),
     ],
 )
-def test_wrong_usage(arguments: str, why: str) -> None:
+def test_wrong_usage_is_status_2(arguments: str, why: str) -> None:
     assert why in refusal(*arguments.split(), status=2)
 
 
@@ -56,18 +56,18 @@ def test_help_names_every_option(command: str) -> None:
     assert "[default: http://127.0.0.1:8080]" in result.stdout
 
 
-def test_a_password_needs_a_terminal_or_the_option() -> None:
+def test_password_without_terminal_names_the_option() -> None:
     assert "give --password-stdin" in refusal("list", "--basic", "alice", status=1)
     assert refusal("list", "--basic", "alice", "--password-stdin", status=1) == "the password is empty"
     assert "control character" in refusal("list", "--digest", "a", "--password-stdin", status=1, stdin=b"x\0\n")
 
 
-def test_a_text_on_the_standard_input() -> None:
+def test_unusable_standard_input_is_refused() -> None:
     assert "not UTF-8" in refusal("add", "-", status=1, stdin=b"\xff")
     assert "more than 64 KiB" in refusal("update", "1", "-", status=1, stdin=b"x" * 70_000)
 
 
-def test_an_issuer_has_a_url_that_can_be_trusted(tmp_path: Path) -> None:
+def test_plain_http_issuer_is_refused(tmp_path: Path) -> None:
     options = ["--client-id", "x", "--client-secret-file", str(tmp_path / "secret")]
     line = refusal("list", "--client-credentials", "http://issuer.example", *options, status=1)
     assert line.startswith("issuer: 'http://issuer.example' is not an https URL")

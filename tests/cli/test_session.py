@@ -1,4 +1,4 @@
-"""`postd session`, as a process: it opens the store of a server, live or not."""
+"""`postd session`, as a process, with and without a running server."""
 
 import time
 from pathlib import Path
@@ -31,7 +31,7 @@ def write_users(folder: Path, *names: str) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store that has four sessions of alice, bob and one who has expired."""
+    """A store with four sessions: two of alice, one of bob, and an expired one."""
     path = tmp_path / "postd.db"
     SqliteStore(str(path), reactor=cast(IReactor, reactor)).prepare()
     now = time.time()
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_list_has_the_live_ones_oldest_first(store: Path) -> None:
+def test_live_sessions_are_listed_oldest_first(store: Path) -> None:
     status, shown, error = postd(store.parent, "session", "list")
     assert (status, error) == (0, "")
     heading, *lines = shown.splitlines()
@@ -52,12 +52,12 @@ def test_the_list_has_the_live_ones_oldest_first(store: Path) -> None:
     assert time.strftime("%Y-%m-%d", time.gmtime()) in lines[0]
 
 
-def test_with_the_user_file_only_those_of_todays_passwords_are_live(store: Path) -> None:
+def test_sessions_of_old_passwords_are_not_listed(store: Path) -> None:
     write_users(store.parent, "alice")
     assert postd(store.parent, "session", "list", "--users", "users") == (0, "no sessions\n", "")
 
 
-def test_the_sessions_of_a_user_are_revoked(store: Path) -> None:
+def test_sessions_of_a_user_are_revoked(store: Path) -> None:
     assert postd(store.parent, "session", "revoke", "--user", "alice") == (0, "2 sessions ended\n", "")
     assert run_sql(store, "SELECT username FROM session ORDER BY 1") == [("bob",), ("gone",)]
     assert postd(store.parent, "session", "revoke", "--user", "nobody") == (0, "0 sessions ended\n", "")
@@ -71,7 +71,7 @@ def test_all_sessions_are_revoked(store: Path) -> None:
     assert postd(store.parent, "session", "list") == (0, "no sessions\n", "")
 
 
-def test_who_is_to_be_signed_out_must_be_said(store: Path) -> None:
+def test_revoke_needs_user_or_all(store: Path) -> None:
     for arguments in ([], ["--all", "--user", "alice"]):
         status, shown, error = postd(store.parent, "session", "revoke", *arguments)
         assert (status, shown, error.count("\n")) == (2, "", 1)
@@ -88,7 +88,7 @@ def test_who_is_to_be_signed_out_must_be_said(store: Path) -> None:
         ("sqlite:text", "it is not an SQLite database"),
     ],
 )
-def test_a_store_that_is_none_is_told_in_one_line_and_not_made(tmp_path: Path, url: str, why: str) -> None:
+def test_unusable_store_is_one_line_and_not_created(tmp_path: Path, url: str, why: str) -> None:
     (tmp_path / "text").write_text("not a database, but a text that is long enough to be one" * 20)
     for command in (["list"], ["revoke", "--all"]):
         status, shown, error = postd(tmp_path, "session", *command, "--store", url)
@@ -98,14 +98,14 @@ def test_a_store_that_is_none_is_told_in_one_line_and_not_made(tmp_path: Path, u
     assert [file.name for file in tmp_path.iterdir()] == ["text"]
 
 
-def test_a_locked_store_is_told_at_once(store: Path) -> None:
+def test_locked_store_is_reported_at_once(store: Path) -> None:
     with locked(store, "EXCLUSIVE"):
         status, _, error = postd(store.parent, "session", "revoke", "--all")
     assert (status, error.count("\n")) == (1, 1)
     assert "locked" in error
 
 
-def test_a_running_server_is_obeyed_at_once(tmp_path: Path) -> None:
+def test_revocation_applies_to_a_running_server(tmp_path: Path) -> None:
     write_users(tmp_path, "alice")
     with Daemon(tmp_path, "--users", "users") as daemon, httpx.Client(base_url=daemon.url) as client:
         assert client.post("/login", data={"username": "alice", "password": "secret"}).status_code == 302

@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_posts_are_exported_as_lines(store: Path) -> None:
+def test_posts_are_exported_as_json_lines(store: Path) -> None:
     for arguments in ([], ["-", "-s", "sqlite:postd.db"]):
         assert postd(store.parent, "export", *arguments) == (0, LINES, "")
     assert postd(store.parent, "export", "posts.jsonl") == (0, "3 posts exported to posts.jsonl\n", "")
@@ -60,14 +60,14 @@ def test_posts_are_exported_as_lines(store: Path) -> None:
     assert names_in(store.parent) == {"postd.db", "posts.jsonl"}
 
 
-def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:
+def test_empty_store_exports_nothing(tmp_path: Path) -> None:
     make_store(tmp_path / "postd.db", [])
     assert postd(tmp_path, "export") == (0, "", "")
     assert postd(tmp_path, "export", "none")[0] == 0
     assert (tmp_path / "none").read_bytes() == b""
 
 
-def test_a_reader_that_goes_away_ends_the_export_quietly(tmp_path: Path) -> None:
+def test_closed_pipe_ends_the_export_without_error(tmp_path: Path) -> None:
     make_store(tmp_path / "postd.db", [])
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
     run_sql(tmp_path / "postd.db", f"{many} INSERT INTO post SELECT i, 'post ' || i FROM n")
@@ -78,7 +78,7 @@ def test_a_reader_that_goes_away_ends_the_export_quietly(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["export", "backup"])
-def test_nothing_is_overwritten(store: Path, command: str) -> None:
+def test_existing_file_is_not_overwritten(store: Path, command: str) -> None:
     before = store.read_bytes()
     (store.parent / "link").symlink_to("nowhere")
     for name in ("postd.db", "link", "."):
@@ -90,13 +90,13 @@ def test_nothing_is_overwritten(store: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["export", "backup"])
-def test_a_file_that_cannot_be_made_is_named(store: Path, command: str) -> None:
+def test_unwritable_file_is_named(store: Path, command: str) -> None:
     status, shown, error = postd(store.parent, command, "missing/file")
     assert (status, shown, error) == (1, "", "postd: missing/file: there is no such folder\n")
 
 
 @pytest.mark.parametrize("command", [["export"], ["export", "new"], ["backup", "new"], ["copy", "--to", "sqlite:new"]])
-def test_a_store_that_is_none_is_told_in_one_line_and_nothing_is_made(tmp_path: Path, command: list[str]) -> None:
+def test_unusable_store_is_one_line_and_creates_nothing(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "text").write_text("not a database, but a text that is long enough to be one" * 20)
     for url, why in (
         ("sqlite:missing.db", "missing.db: there is no such file"),
@@ -111,7 +111,7 @@ def test_a_store_that_is_none_is_told_in_one_line_and_nothing_is_made(tmp_path: 
     assert names_in(tmp_path) == {"text"}
 
 
-def test_what_was_exported_is_imported_into_a_new_store(tmp_path: Path) -> None:
+def test_export_is_imported_into_a_new_store(tmp_path: Path) -> None:
     assert postd(tmp_path, "import", given=LINES) == (0, "3 posts imported\n", "")
     assert posts_in(tmp_path / "postd.db") == POSTS
     assert names_in(tmp_path) == {"postd.db"}
@@ -120,7 +120,7 @@ def test_what_was_exported_is_imported_into_a_new_store(tmp_path: Path) -> None:
     assert postd(tmp_path, "export")[1] == LINES + '{"id":71,"post":"next"}\n'
 
 
-def test_a_file_is_imported_beside_what_is_there(store: Path) -> None:
+def test_import_adds_to_existing_posts(store: Path) -> None:
     lines = '\n  \n{"post":"one","id":1}\r\n\n{"id":5,"post":"five","more":true}'
     (store.parent / "lines").write_text(lines)
     (store.parent / "postd.toml").write_text('store = "sqlite:postd.db"\n')
@@ -129,7 +129,7 @@ def test_a_file_is_imported_beside_what_is_there(store: Path) -> None:
     assert postd(store.parent, "import", "-", given="\n") == (0, "0 posts imported\n", "")
 
 
-def test_an_id_that_is_taken_refuses_the_import(store: Path) -> None:
+def test_existing_id_refuses_the_import(store: Path) -> None:
     given = '{"id":1,"post":"new"}\n{"id":3,"post":"other"}\n'
     status, shown, error = postd(store.parent, "import", given=given)
     assert (status, shown, error.count("\n")) == (1, "", 1)
@@ -153,7 +153,7 @@ def test_an_id_that_is_taken_refuses_the_import(store: Path) -> None:
         pytest.param("x" * 1_000_000, "it has more than 64 KiB", id="a megabyte"),
     ],
 )
-def test_a_bad_line_refuses_the_import(store: Path, bad: str, why: str) -> None:
+def test_bad_line_refuses_the_import(store: Path, bad: str, why: str) -> None:
     many = "".join(f'{{"id":{number},"post":"x"}}\n' for number in range(1000, 3000))
     (store.parent / "lines").write_text('{"id":1,"post":"x"}\n' + many + "\n" + bad + '\n{"id":4,"post":"x"}\n')
     status, shown, error = postd(store.parent, "import", "lines")
@@ -164,7 +164,7 @@ def test_a_bad_line_refuses_the_import(store: Path, bad: str, why: str) -> None:
     assert posts_in(store) == POSTS
 
 
-def test_a_file_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
+def test_unreadable_file_creates_no_store(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name, why in (("missing", "No such file"), ("folder", "Is a directory")):
         status, _, error = postd(tmp_path, "import", name)
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_makes_no_store(tmp_path: Path) -> None:
     assert names_in(tmp_path) == {"folder"}
 
 
-def test_an_import_into_a_locked_store_is_told_at_once(store: Path) -> None:
+def test_import_into_a_locked_store_fails_at_once(store: Path) -> None:
     with locked(store, "EXCLUSIVE"):
         status, _, error = postd(store.parent, "import", given=LINES)
     assert (status, error.count("\n")) == (1, 1)
@@ -181,7 +181,7 @@ def test_an_import_into_a_locked_store_is_told_at_once(store: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"]])
-def test_a_copy_and_a_backup_go_on_where_the_store_was(store: Path, command: list[str]) -> None:
+def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[str]) -> None:
     run_sql(store, "INSERT INTO failure (key, expires) VALUES (x'00', 9e9)")
     revision = run_sql(store, "SELECT revision FROM version")[0][0]
     status, shown, error = postd(store.parent, *command)
@@ -198,7 +198,7 @@ def test_a_copy_and_a_backup_go_on_where_the_store_was(store: Path, command: lis
     assert posts_in(store) == POSTS
 
 
-def test_a_copy_goes_to_an_empty_store_only(store: Path) -> None:
+def test_copy_needs_an_empty_target(store: Path) -> None:
     other = make_store(store.parent / "other.db", [(1, "x")])
     status, _, error = postd(store.parent, "copy", "--to", f"sqlite:{other}")
     assert (status, error) == (1, f"postd: sqlite:{other}: there are posts in it; copy to an empty store\n")
@@ -208,7 +208,7 @@ def test_a_copy_goes_to_an_empty_store_only(store: Path) -> None:
     assert posts_in(other) == POSTS
 
 
-def test_a_copy_needs_another_place(store: Path) -> None:
+def test_copy_to_the_same_store_is_refused(store: Path) -> None:
     (store.parent / "link.db").symlink_to("postd.db")
     os.link(store, store.parent / "hard.db")
     for name in ("./postd.db", "link.db", "hard.db"):
@@ -221,7 +221,7 @@ def test_a_copy_needs_another_place(store: Path) -> None:
     assert "--to" in error
 
 
-def test_help_tells_what_one_must_know(tmp_path: Path) -> None:
+def test_help_names_effects_and_limits(tmp_path: Path) -> None:
     for command, words in (
         ("export", "lines of JSON"),
         ("import", "--skip-existing"),
@@ -234,7 +234,7 @@ def test_help_tells_what_one_must_know(tmp_path: Path) -> None:
             assert option in " ".join(shown.split())
 
 
-def test_a_terminal_is_shown_how_much_has_come_through_a_pipe(tmp_path: Path) -> None:
+def test_progress_of_a_pipe_is_shown_in_kib(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001))
     terminal, theirs = pty.openpty()
     ended = subprocess.run(
@@ -253,14 +253,14 @@ def test_a_terminal_is_shown_how_much_has_come_through_a_pipe(tmp_path: Path) ->
     assert shown.split("\r")[-2] == f"importing  {len(lines) // 1024} KiB"
 
 
-def test_a_backup_is_a_file(tmp_path: Path) -> None:
+def test_backup_to_standard_output_is_refused(tmp_path: Path) -> None:
     status, shown, error = postd(tmp_path, "backup", "-")
     assert (status, shown) == (2, "")
     assert "a backup is a file: give its name" in error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001)))
     for command in (["import", "lines"], ["export", "out"], ["copy", "--to", "sqlite:copy.db"], ["backup", "b.db"]):
         terminal, theirs = pty.openpty()

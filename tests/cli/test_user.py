@@ -1,4 +1,4 @@
-"""`postd user`: what an administrator types and reads, in one process and in real ones with a terminal."""
+"""`postd user`, in this process and in processes with a terminal."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ WAIT_MAX_S = PATIENCE_S
 
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user file, in the current folder; not there yet."""
+    """The path of the user file in the current folder; it does not exist yet."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "users"
 
@@ -58,7 +58,7 @@ def accounts(file: Path) -> dict[str, Account]:
 
 
 class AddTests:
-    def test_it_makes_the_file(self, users: Path) -> None:
+    def test_missing_file_is_created(self, users: Path) -> None:
         result = add("alice")
         assert result.stdout == f'alice: added; Digest works in the realm "postd"\n{users}: made, with mode 0600\n'
         assert users.stat().st_mode & 0o777 == 0o600
@@ -67,18 +67,18 @@ class AddTests:
         assert alice.h_a1_for("postd", "MD5") == hashlib.md5(b"alice:postd:secret").hexdigest()
         assert alice.h_a1_for("postd", "SHA-256") == hashlib.sha256(b"alice:postd:secret").hexdigest()
 
-    def test_it_keeps_what_is_there(self, users: Path) -> None:
+    def test_other_lines_are_kept(self, users: Path) -> None:
         users.write_text(f"# ours\n\nbob:{BCRYPT}\n")
         users.chmod(0o600)
         assert add("alice").stdout == 'alice: added; Digest works in the realm "postd"\n'
         assert users.read_text().startswith(f"# ours\n\nbob:{BCRYPT}\nalice:$argon2id$")
 
-    def test_a_wider_mode_is_told(self, users: Path) -> None:
+    def test_narrowed_mode_is_reported(self, users: Path) -> None:
         users.touch()
         users.chmod(0o644)
         assert add("alice").stderr == (f"postd: {users} had mode 0644 and has 0600 now: only its owner can read it\n")
 
-    def test_who_is_there_is_not_added(self, users: Path) -> None:
+    def test_existing_user_is_refused(self, users: Path) -> None:
         add("Amélie")
         before = users.read_bytes()
         assert refusal("user", "add", "Ame\u0301lie", "-u", "users") == (
@@ -87,7 +87,7 @@ class AddTests:
         assert users.read_bytes() == before
 
     @pytest.mark.parametrize("stdin", ["sé cret", "sé cret\n", "sé cret\r\n", "sé cret\nand more\n\udcff"])
-    def test_the_password_is_the_first_line(self, users: Path, stdin: str) -> None:
+    def test_password_is_the_first_line_of_stdin(self, users: Path, stdin: str) -> None:
         add("alice", stdin=stdin.encode(errors="surrogateescape"))
         assert verify_password(accounts(users)["alice"].password_hash, "sé cret")
 
@@ -105,15 +105,15 @@ class AddTests:
             (b"a" + "🔑".encode() * 9999, "the password has more than 1,000 characters"),
         ],
     )
-    def test_what_is_no_password(self, users: Path, stdin: bytes, why: str) -> None:
+    def test_invalid_password_is_refused(self, users: Path, stdin: bytes, why: str) -> None:
         assert refusal("user", "add", "alice", "--password-stdin", "-u", "users", stdin=stdin) == why
         assert not users.exists()
 
-    def test_a_password_of_the_greatest_length(self, users: Path) -> None:
+    def test_longest_password_is_accepted(self, users: Path) -> None:
         add("alice", stdin="🔑" * 1000 + "\r\n")
         assert verify_password(accounts(users)["alice"].password_hash, "🔑" * 1000)
 
-    def test_without_a_terminal_the_option_is_named(self, users: Path) -> None:
+    def test_missing_terminal_names_the_option(self, users: Path) -> None:
         line = "there is no terminal to ask for the password; give --password-stdin to read it"
         assert refusal("user", "add", "alice", "-u", "users", stdin="secret\n") == line
 
@@ -128,12 +128,12 @@ class AddTests:
             ("a\udcff", "the name is not UTF-8 text"),
         ],
     )
-    def test_what_is_no_name(self, users: Path, name: str, why: str) -> None:
+    def test_invalid_name_is_refused(self, users: Path, name: str, why: str) -> None:
         assert refusal("user", "add", name, "-u", "users") == why
 
 
 class PasswdTests:
-    def test_it_sets_a_password_in_place(self, users: Path) -> None:
+    def test_password_is_replaced_in_place(self, users: Path) -> None:
         users.write_text(f"alice:{BCRYPT}\n# kept\n")
         users.chmod(0o600)
         result = postd("user", "passwd", "alice", "--password-stdin", "-u", "users", stdin="new\n")
@@ -141,25 +141,25 @@ class PasswdTests:
         assert verify_password(accounts(users)["alice"].password_hash, "new")
         assert users.read_text().endswith("\n# kept\n")
 
-    def test_who_is_not_there(self, users: Path) -> None:
+    def test_unknown_user_is_refused(self, users: Path) -> None:
         assert refusal("user", "passwd", "alice", "-u", "users") == "there is no user 'alice'"
         assert not users.exists()
 
 
 class RemoveTests:
-    def test_it_removes_one(self, users: Path) -> None:
+    def test_user_is_removed(self, users: Path) -> None:
         add("alice")
         add("bob")
         assert postd("user", "remove", "alice", "-u", "users").output == "alice: removed\n"
         assert list(accounts(users)) == ["bob"]
 
-    def test_who_is_not_there(self, users: Path) -> None:
+    def test_unknown_user_is_refused(self, users: Path) -> None:
         assert refusal("user", "remove", "alice", "-u", "users") == "there is no user 'alice'"
         assert not users.exists()
 
 
 class ListTests:
-    def test_kinds_and_realms(self, users: Path) -> None:
+    def test_hash_kinds_and_realms_are_listed(self, users: Path) -> None:
         add("alice")
         with users.open("a") as opened:
             opened.write(
@@ -179,18 +179,18 @@ class ListTests:
             'Digest in the realm "old" only (postd user passwd dan)\n'
         )
 
-    def test_a_file_that_is_not_there_has_no_users(self, users: Path) -> None:
+    def test_missing_file_has_no_users(self, users: Path) -> None:
         result = postd("user", "list", "-u", "users")
         assert (result.exit_code, result.output) == (0, f'0 users, realm "postd"; {users} is not there yet\n')
 
-    def test_a_name_cannot_speak_to_the_terminal(self, users: Path) -> None:
+    def test_control_characters_of_names_are_escaped(self, users: Path) -> None:
         users.write_text(f"\u202eal\u2028ice:{BCRYPT}\n")
         assert "\\u202eal\\u2028ice  bcrypt" in postd("user", "list", "-u", "users").output
         assert postd("user", "list", "-u", "no\x1b[31m").output.endswith(
             f"; {users.parent}/no\\x1b[31m is not there yet\n"
         )
 
-    def test_a_broken_file_is_refused(self, users: Path) -> None:
+    def test_broken_file_is_refused(self, users: Path) -> None:
         users.write_text(f"alice:{BCRYPT}\nbob:hunter2\n")
         for command in (["list"], ["add", "carol", "--password-stdin"], ["remove", "alice"], ["passwd", "alice"]):
             line = refusal("user", *command, "-u", "users", stdin="secret\n")
@@ -208,29 +208,29 @@ class SettingsTests:
         assert result.stdout.startswith('alice: added; Digest works in the realm "The posts"\n')
         assert accounts(users.parent / "etc" / "people")["alice"].digest_realm == "The posts"
 
-    def test_an_option_wins(self, users: Path) -> None:
+    def test_option_wins_over_the_file(self, users: Path) -> None:
         (users.parent / "postd.toml").write_text('users = "people"\nrealm = "The posts"\n')
         add("alice", "--config", "postd.toml")
         assert accounts(users)["alice"].digest_realm == "The posts"
 
     @pytest.mark.parametrize("options", [[], ["-u", ""]])
-    def test_no_user_file(self, users: Path, options: list[str]) -> None:
+    def test_missing_users_setting_is_reported(self, users: Path, options: list[str]) -> None:
         assert refusal("user", "list", *options) == (
             "no user file: give --users FILE, or --config FILE with a file that has the setting users"
         )
 
-    def test_settings_that_cannot_be_used(self, users: Path) -> None:
+    def test_invalid_settings_are_reported(self, users: Path) -> None:
         assert refusal("user", "list", "-c", "no.toml") == "no.toml: cannot be read: No such file or directory"
         (users.parent / "postd.toml").write_text("users = 1\n")
         assert refusal("user", "list", "-c", "postd.toml").startswith("postd.toml: users: Expected `str`, got `int`")
 
 
 class MainTests:
-    def test_version(self) -> None:
+    def test_version_is_printed(self) -> None:
         assert postd("--version").output == f"postd {__version__}\n"
 
     @pytest.mark.parametrize("command", [[], ["user"], ["user", "add"], ["user", "list"]])
-    def test_help(self, command: list[str]) -> None:
+    def test_help_is_printed(self, command: list[str]) -> None:
         result = postd(*command, "--help")
         assert result.exit_code == 0
         assert result.stdout.startswith(f"Usage: {' '.join(['postd', *command])} [OPTIONS]")
@@ -248,7 +248,7 @@ class MainTests:
         assert refusal(*arguments, status=2) == line
 
     @pytest.mark.parametrize("arguments", [["no\x1bne"], ["user", "list", "--no\nne"], ["--users"]])
-    def test_what_is_not_there(self, arguments: list[str]) -> None:
+    def test_missing_file_is_reported(self, arguments: list[str]) -> None:
         assert refusal(*arguments, status=2).startswith("No such ")
 
 
@@ -290,7 +290,7 @@ class Terminal:
             raise AssertionError(f"it neither ends nor goes on: {self.shown}")
         try:
             shown = os.read(self._ours, 4096).decode()
-        except OSError:  # what Linux says when nobody has the other end open any more
+        except OSError:  # EIO: the other end of the terminal is closed
             return False
         self.shown += shown.replace("\r\n", "\n")
         return bool(shown)
@@ -307,7 +307,7 @@ def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
 
 
 class TerminalTests:
-    def test_the_password_is_asked_for_twice_and_not_shown(self, users: Path) -> None:
+    def test_password_is_asked_twice_without_echo(self, users: Path) -> None:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             screen.type("sécret\n")
@@ -320,7 +320,7 @@ class TerminalTests:
         assert verify_password(accounts(users)["alice"].password_hash, "sécret")
 
     @pytest.mark.parametrize("again", ["other", ""])
-    def test_two_that_differ_change_nothing(self, users: Path, again: str) -> None:
+    def test_different_passwords_change_nothing(self, users: Path, again: str) -> None:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             screen.type("secret\n")
@@ -331,7 +331,7 @@ class TerminalTests:
         assert not users.exists()
 
     @pytest.mark.parametrize(("typed", "why"), [("\n", "is empty"), ("a\tb\n", "has a control character in it")])
-    def test_what_is_no_password_is_not_asked_for_again(self, users: Path, typed: str, why: str) -> None:
+    def test_invalid_password_is_not_asked_again(self, users: Path, typed: str, why: str) -> None:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             screen.type(typed)
@@ -339,7 +339,7 @@ class TerminalTests:
         assert f"\npostd: the password {why}" in screen.shown
 
     @pytest.mark.parametrize("key", ["\x03", "\x04"])
-    def test_ctrl_c_and_ctrl_d_end_it(self, users: Path, key: str) -> None:
+    def test_ctrl_c_and_ctrl_d_interrupt(self, users: Path, key: str) -> None:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             time.sleep(0.05)  # until the terminal hides what is typed
@@ -348,14 +348,14 @@ class TerminalTests:
         assert screen.shown.endswith("\npostd: interrupted\n")
         assert "Traceback" not in screen.shown
 
-    def test_nobody_is_asked_in_vain(self, users: Path) -> None:
+    def test_existing_user_is_refused_before_the_prompt(self, users: Path) -> None:
         with terminal(users.parent, "user", "passwd", "alice", "-u", "users") as screen:
             assert screen.end() == 1
         assert screen.shown == "postd: there is no user 'alice'\n"
 
 
 class ProcessTests:
-    def test_many_at_once_lose_no_user(self, users: Path) -> None:
+    def test_concurrent_edits_lose_no_user(self, users: Path) -> None:
         names = [f"user{number}" for number in range(8)]
         running = [_start("user", "add", name, "--password-stdin") for name in names]
         for process in running:
@@ -367,7 +367,7 @@ class ProcessTests:
         assert sorted(accounts(users)) == names
         assert [path.name for path in users.parent.iterdir()] == ["users"]
 
-    def test_one_of_two_that_add_the_same_is_told(self, users: Path) -> None:
+    def test_one_of_two_equal_additions_is_refused(self, users: Path) -> None:
         with _start("user", "add", "alice", "--password-stdin") as slow:
             assert slow.stdin is not None
             slow.stdin.write(b"sec")
@@ -379,7 +379,7 @@ class ProcessTests:
         assert said.startswith(b"postd: there is a user 'alice' already")
         assert verify_password(accounts(users)["alice"].password_hash, "first")
 
-    def test_a_reader_that_goes_away_ends_it_quietly(self, users: Path) -> None:
+    def test_closed_pipe_is_no_error(self, users: Path) -> None:
         users.write_text("".join(f"user{number}:{BCRYPT}\n" for number in range(5000)))
         with _start("user", "list") as process:
             assert process.stdout is not None
@@ -388,18 +388,18 @@ class ProcessTests:
             assert process.stderr.read() == b""
         assert process.returncode == 1
 
-    def test_a_full_disk_is_one_line(self, users: Path) -> None:
+    def test_full_disk_is_one_line(self, users: Path) -> None:
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run([POSTD, "--version"], stdout=full, stderr=subprocess.PIPE, check=False)
         assert (done.returncode, done.stderr) == (1, b"postd: [Errno 28] No space left on device\n")
 
-    def test_names_reach_a_terminal_that_does_not_know_their_script(self, users: Path) -> None:
+    def test_unencodable_names_are_escaped(self, users: Path) -> None:
         users.write_text(f"李:{BCRYPT}\n")
         environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
         done = subprocess.run([POSTD, "user", "list", "-u", "users"], capture_output=True, check=True, env=environment)
         assert b"\\u674e  bcrypt" in done.stdout
 
-    def test_a_current_folder_that_is_gone(self, users: Path) -> None:
+    def test_deleted_current_folder_is_reported(self, users: Path) -> None:
         gone = users.parent / "gone"
         gone.mkdir()
         os.chdir(gone)

@@ -1,4 +1,4 @@
-"""What commands do with a store that an older postd has left: they look at it, and leave it as it is."""
+"""Commands and a store of an older schema: they report it, and do not upgrade it."""
 
 import hashlib
 from pathlib import Path
@@ -31,7 +31,7 @@ def hash_of(path: Path) -> str:
 
 
 def older_store(folder: Path, schema: int) -> Path:
-    """A file of an older schema, whose log is in it."""
+    """A store of an older schema, without a write-ahead log."""
     path = folder / "postd.db"
     assert make_older(path, schema) == tables_of(path)
     return path
@@ -50,7 +50,7 @@ def older_store(folder: Path, schema: int) -> Path:
         "copy --store sqlite:new.db --to sqlite:postd.db",
     ],
 )
-def test_no_command_brings_a_store_up_to_date(folder: Path, command: str) -> None:
+def test_commands_do_not_upgrade_the_store(folder: Path, command: str) -> None:
     path = older_store(folder, 3)
     if command.startswith("copy --store"):
         SqliteStore(str(folder / "new.db"), reactor=cast(IReactor, reactor)).prepare()
@@ -65,16 +65,16 @@ def test_no_command_brings_a_store_up_to_date(folder: Path, command: str) -> Non
 
 
 @pytest.mark.parametrize("schema", OLDER)
-def test_check_tells_what_the_next_start_does_and_does_not_do_it(folder: Path, schema: int) -> None:
+def test_check_announces_the_upgrade_without_doing_it(folder: Path, schema: int) -> None:
     path = older_store(folder, schema)
     before = hash_of(path)
     status, shown, _ = postd("check")
-    told = f"it has schema {schema}, of an older postd; the server brings it up to {NEWEST} when it starts"
-    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {told}, and keeps a copy")
+    expected = f"it has schema {schema}, of an older postd; the server brings it up to {NEWEST} when it starts"
+    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {expected}, and keeps a copy")
     assert (hash_of(path), names_in(folder)) == (before, {"postd.db"})
 
 
-def test_check_tells_of_a_store_that_is_newer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_a_newer_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = older_store(folder, 3)
     with older_postd(monkeypatch, 2):
         status, shown, _ = postd("check")
@@ -82,7 +82,7 @@ def test_check_tells_of_a_store_that_is_newer(folder: Path, monkeypatch: pytest.
     assert f"store: {path}: it was written by a newer postd (schema 3; this one knows 2)" in shown.splitlines()
 
 
-def test_check_tells_of_an_older_store_that_is_spoilt(folder: Path) -> None:
+def test_check_reports_a_damaged_older_store(folder: Path) -> None:
     path = older_store(folder, 3)
     run_sql(path, "DROP TRIGGER post_added")
     status, shown, _ = postd("check")

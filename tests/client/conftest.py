@@ -3,15 +3,15 @@ from collections.abc import Iterator
 import pytest
 
 from postd.client import posts
-from tests.client.server import left_behind
+from tests.client.server import open_resources
 
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """Nothing is left of a client that was closed."""
-    before = left_behind()
+    """Check that closed clients leave no connections or timers."""
+    before = open_resources()
     yield
-    assert [one for one in left_behind() if one not in before] == []
+    assert [one for one in open_resources() if one not in before] == []
 
 
 @pytest.fixture(autouse=True)

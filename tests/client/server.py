@@ -1,4 +1,4 @@
-"""A server that answers as a test wants it to, and breaks off where a test wants it to, over real connections."""
+"""A TCP server whose responses and disconnections a test chooses."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -20,8 +20,8 @@ REACTOR = cast(Any, global_reactor)
 WAIT_MAX_S = PATIENCE_S
 
 
-class Asked(Struct):
-    """A request; the names of its fields are in lower case."""
+class Request(Struct):
+    """A received request; the names of its fields are in lower case."""
 
     method: str
     target: str
@@ -34,22 +34,22 @@ class Asked(Struct):
         return self.fields.get("authorization", "")
 
     def send(self, data: bytes) -> None:
-        """Send something later on, past what was returned."""
+        """Send further bytes, after the returned response."""
         self.connection.transport.write(data)
 
 
-class Cut(Struct):
-    """Some bytes, after which the connection ends: in order, or not."""
+class Disconnect(Struct):
+    """Bytes after which the connection is closed (`in_order`) or reset."""
 
     data: bytes = b""
     in_order: bool = False
 
 
-Handler = Callable[[Asked], bytes | Cut]
+Handler = Callable[[Request], bytes | Disconnect]
 
 
-def answer(status: int = 200, body: bytes | str = b"", **fields: str) -> bytes:
-    """Return an answer with a length; underscores in the names of fields stand for hyphens."""
+def make_response(status: int = 200, body: bytes | str = b"", **fields: str) -> bytes:
+    """Return a response with Content-Length; underscores in the names of fields stand for hyphens."""
     content = body.encode() if isinstance(body, str) else body
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     head = "\r\n".join([f"HTTP/1.1 {status} -", f"Content-Length: {len(content)}", *lines, "", ""])
@@ -58,7 +58,7 @@ def answer(status: int = 200, body: bytes | str = b"", **fields: str) -> bytes:
 
 def problem(status: int, detail: str = "", **fields: str) -> bytes:
     body = json.dumps({"type": "about:blank", "title": "Some Title", "status": status, "detail": detail})
-    return answer(status, body, Content_Type="application/problem+json", **fields)
+    return make_response(status, body, Content_Type="application/problem+json", **fields)
 
 
 EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -66,13 +66,13 @@ EVENT_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 
 class Server(Factory):
-    """Remembers what it was asked, and leaves the answer to `handler`, which a test may replace."""
+    """Records requests; `handler`, which a test may replace, returns the responses."""
 
     noisy = False
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.open: set[Any] = set()
         self.connections = 0
 
@@ -91,8 +91,8 @@ class Server(Factory):
         return _Connection(self)
 
     @property
-    def last(self) -> Asked:
-        return self.asked[-1]
+    def last(self) -> Request:
+        return self.requests[-1]
 
 
 class _Connection(Protocol):
@@ -120,14 +120,14 @@ class _Connection(Protocol):
             return
         self._received = rest[length:]
         method, target, _ = first.split(" ")
-        asked = Asked(method, target, fields, rest[:length], self)
-        self._server.asked.append(asked)
-        match self._server.handler(asked):
+        request = Request(method, target, fields, rest[:length], self)
+        self._server.requests.append(request)
+        match self._server.handler(request):
             case bytes() as sent:
                 self.transport.write(sent)
-            case Cut(data, in_order):
+            case Disconnect(data, in_order):
                 self.transport.write(data)
-                # What was written goes out first, either way.
+                # After the written bytes have been sent.
                 REACTOR.callLater(0.01, self.transport.loseConnection if in_order else self.transport.abortConnection)
 
 
@@ -144,31 +144,31 @@ async def serving(handler: Handler) -> AsyncIterator[Server]:
 async def wait_until(is_so: Callable[[], object]) -> None:
     deadline = REACTOR.seconds() + WAIT_MAX_S
     while not is_so():
-        assert REACTOR.seconds() < deadline, "it did not come to that"
+        assert REACTOR.seconds() < deadline, "timeout"
         await deferLater(cast(IReactor, REACTOR), 0.01)
 
 
 async def error_of(call: Any, kind: type[Exception] = Exception) -> Any:
-    """Return what a call raises."""
+    """Return the error that a call raises."""
     try:
         result = await call
     except kind as error:
         return error
-    raise AssertionError(f"it came to {result!r}")
+    raise AssertionError(f"returned {result!r}")
 
 
 def in_background(call: Any) -> Deferred[Any]:
     return Deferred.fromCoroutine(call)
 
 
-def left_behind() -> list[Any]:
-    """Return the connections of clients and the timers that there are."""
+def open_resources() -> list[Any]:
+    """Return the open connections of clients and the pending timers."""
     connections = [one for one in REACTOR.getReaders() if isinstance(one, tcp.Client)]
     return [*connections, *REACTOR.getDelayedCalls()]
 
 
 async def get(client: AuthClient, path: str = "/page?a=1&b=%20", **options: Any) -> int:
-    """Ask for a page; return the status of the answer, once it is there whole."""
+    """Request a page; return the status of the complete response."""
     response = await client.get(f"{client.origin}{path}", **options)
     await response.content()
     code: int = response.code

@@ -1,4 +1,4 @@
-"""`PostClient` against a server that pages, refuses, breaks off and is late."""
+"""`PostClient`: paging, errors, broken connections and timeouts."""
 
 import gzip
 import json
@@ -13,44 +13,54 @@ from postd.client import Basic, BearerFile, Digest, NoAnswerError, Post, PostCli
 from postd.client import posts as module
 from postd.client.posts import ATTEMPTS_MAX
 from postd.errors import ConfigError, InvalidTextError
-from tests.client.server import REACTOR, Asked, Cut, answer, error_of, in_background, problem, serving, wait_until
+from tests.client.server import (
+    REACTOR,
+    Disconnect,
+    Request,
+    error_of,
+    in_background,
+    make_response,
+    problem,
+    serving,
+    wait_until,
+)
 
-ADDED = answer(201, "Success a Post!\n", Location="/post/7")
+ADDED = make_response(201, "Success a Post!\n", Location="/post/7")
 
 
 def listed(*ids: int, more: str = "") -> bytes:
     fields = {"Link": f'<{more}>; rel="next"'} if more else {}
-    return answer(200, json.dumps([{"id": post_id, "post": f"text {post_id}"} for post_id in ids]), **fields)
+    return make_response(200, json.dumps([{"id": post_id, "post": f"text {post_id}"} for post_id in ids]), **fields)
 
 
-class Keyed:
-    """Stores posts, each key once. `bad` is what it does in turn once it has stored: an answer that gets lost."""
+class FakePostServer:
+    """Stores a post for each idempotency key; `bad` are the first responses, sent after storing."""
 
-    def __init__(self, *bad: bytes | Cut) -> None:
+    def __init__(self, *bad: bytes | Disconnect) -> None:
         self.stored: list[bytes] = []
         self.keys: set[str] = set()
         self._bad = list(bad)
 
-    def __call__(self, asked: Asked) -> bytes | Cut:
-        key = asked.fields["idempotency-key"]
+    def __call__(self, request: Request) -> bytes | Disconnect:
+        key = request.fields["idempotency-key"]
         if key not in self.keys:
             self.keys.add(key)
-            self.stored.append(asked.body)
+            self.stored.append(request.body)
         return self._bad.pop(0) if self._bad else ADDED
 
 
-def in_turn(*responses: bytes | Cut) -> Callable[[Asked], bytes | Cut]:
-    """Answer one after the other, and with the last one ever after."""
+def respond_in_turn(*responses: bytes | Disconnect) -> Callable[[Request], bytes | Disconnect]:
+    """Return a handler with these responses in turn, then with the last one."""
     left = list(responses)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 @ensureDeferred
-async def test_a_list_is_read_page_by_page() -> None:
-    def handler(asked: Asked) -> bytes:
-        if asked.target == "/post?limit=2":
+async def test_list_is_read_page_by_page() -> None:
+    def handler(request: Request) -> bytes:
+        if request.target == "/post?limit=2":
             return listed(1, 2, more="/post?limit=2&after=2")
-        assert asked.target == "/post?limit=2&after=2"
+        assert request.target == "/post?limit=2&after=2"
         return listed(5)
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
@@ -66,13 +76,13 @@ async def test_a_list_is_read_page_by_page() -> None:
         listed(2, 1),
         listed(1, more="/post?limit=500"),
         listed(1, more="http://elsewhere.example/post"),
-        answer(200, '[{"id": "1", "post": "x"}]'),
-        answer(200, "<html>"),
-        answer(200, b"\xff"),
+        make_response(200, '[{"id": "1", "post": "x"}]'),
+        make_response(200, "<html>"),
+        make_response(200, b"\xff"),
     ],
     ids=["out of order", "the same again", "elsewhere", "no posts", "no JSON", "no UTF-8"],
 )
-async def test_a_list_that_is_none(page: bytes) -> None:
+async def test_malformed_list_is_refused(page: bytes) -> None:
     async def read_all() -> list[Post]:
         return [post async for post in posts.list()]
 
@@ -81,18 +91,18 @@ async def test_a_list_that_is_none(page: bytes) -> None:
 
 
 @ensureDeferred
-async def test_a_list_that_is_compressed() -> None:
-    def handler(asked: Asked) -> bytes:
-        assert asked.fields["accept-encoding"] == "gzip"
-        return answer(200, gzip.compress(b'[{"id": 1, "post": "x"}]'), Content_Encoding="gzip")
+async def test_gzip_list_is_decoded() -> None:
+    def handler(request: Request) -> bytes:
+        assert request.fields["accept-encoding"] == "gzip"
+        return make_response(200, gzip.compress(b'[{"id": 1, "post": "x"}]'), Content_Encoding="gzip")
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
         assert [post async for post in posts.list()] == [Post(1, "x")]
 
 
 @ensureDeferred
-async def test_one_post_comes_with_its_tag() -> None:
-    reply = answer(200, '{"id": 3, "post": "ä\\n"}', ETag='"abc"')
+async def test_etag_of_a_post_is_a_precondition() -> None:
+    reply = make_response(200, '{"id": 3, "post": "ä\\n"}', ETag='"abc"')
     async with serving(lambda _: reply) as server, PostClient(REACTOR, server.url + "/") as posts:
         seen = await posts.get(3)
         assert (seen.id, seen.post, seen.etag) == (3, "ä\n", '"abc"')
@@ -106,79 +116,82 @@ async def test_one_post_comes_with_its_tag() -> None:
 
 
 @ensureDeferred
-async def test_a_problem_is_told() -> None:
+async def test_problem_details_are_raised() -> None:
     async with serving(lambda _: problem(422, "Too long.")) as server, PostClient(REACTOR, server.url) as posts:
         error: ProblemError = await error_of(posts.add("x"), ProblemError)
         assert (error.status, error.title, error.detail) == (422, "Some Title", "Too long.")
         assert str(error) == "422 Some Title: Too long."
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @ensureDeferred
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "expected"),
     [
-        (answer(404, "gone"), "404 Not Found"),
-        (answer(404, "[]", Content_Type="application/problem+json"), "404 Not Found"),
-        (answer(404, "{", Content_Type="application/problem+json"), "404 Not Found"),
+        (make_response(404, "gone"), "404 Not Found"),
+        (make_response(404, "[]", Content_Type="application/problem+json"), "404 Not Found"),
+        (make_response(404, "{", Content_Type="application/problem+json"), "404 Not Found"),
         (
-            answer(308, "", Location="https://elsewhere.example/"),
+            make_response(308, "", Location="https://elsewhere.example/"),
             "308 Permanent Redirect: it leads to https://elsewhere",
         ),
-        (answer(599), "599 Unknown Status"),
+        (make_response(599), "599 Unknown Status"),
     ],
-    ids=["text", "a list", "no JSON", "a redirect", "a status nobody knows"],
+    ids=["text", "a list", "no JSON", "a redirect", "an unknown status"],
 )
-async def test_a_refusal_without_problem_details(sent: bytes, told: str) -> None:
+async def test_error_without_problem_details_is_raised(sent: bytes, expected: str) -> None:
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
-        assert str(await error_of(posts.get(1), ProblemError)).startswith(told)
+        assert str(await error_of(posts.get(1), ProblemError)).startswith(expected)
 
 
 @ensureDeferred
 @pytest.mark.parametrize(
     "bad",
     [
-        Cut(),
-        Cut(in_order=True),
-        Cut(ADDED[:20]),
-        Cut(ADDED[:-3], in_order=True),
+        Disconnect(),
+        Disconnect(in_order=True),
+        Disconnect(ADDED[:20]),
+        Disconnect(ADDED[:-3], in_order=True),
         problem(503),
-        answer(502),
+        make_response(502),
         problem(409),
     ],
     ids=["reset", "closed", "half a head", "half a body", "503", "502", "409"],
 )
-async def test_a_post_is_added_once_whatever_becomes_of_the_answer(bad: bytes | Cut) -> None:
-    keyed = Keyed(bad, bad, bad)
-    async with serving(keyed) as server, PostClient(REACTOR, server.url) as posts:
+async def test_post_is_added_once_despite_lost_responses(bad: bytes | Disconnect) -> None:
+    post_server = FakePostServer(bad, bad, bad)
+    async with serving(post_server) as server, PostClient(REACTOR, server.url) as posts:
         assert await posts.add("once") == 7
-        assert keyed.stored == [b'{"post":"once"}']
-        assert len(server.asked) == 4
+        assert post_server.stored == [b'{"post":"once"}']
+        assert len(server.requests) == 4
         assert await posts.add("once") == 7
-        assert len(keyed.stored) == 2
+        assert len(post_server.stored) == 2
 
 
 @ensureDeferred
-async def test_a_key_of_ones_own() -> None:
-    keyed = Keyed()
-    async with serving(keyed) as server, PostClient(REACTOR, server.url) as posts:
+async def test_given_idempotency_key_is_sent() -> None:
+    post_server = FakePostServer()
+    async with serving(post_server) as server, PostClient(REACTOR, server.url) as posts:
         await posts.add("x", key="order-17")
         await posts.add("x", key="order-17")
-        assert keyed.keys == {"order-17"}
+        assert post_server.keys == {"order-17"}
 
 
 @ensureDeferred
-async def test_a_kept_connection_that_the_server_has_ended() -> None:
-    async with serving(in_turn(listed(1), Cut(), ADDED)) as server, PostClient(REACTOR, server.url) as posts:
+async def test_closed_keep_alive_connection_is_replaced() -> None:
+    async with (
+        serving(respond_in_turn(listed(1), Disconnect(), ADDED)) as server,
+        PostClient(REACTOR, server.url) as posts,
+    ):
         assert [post.id async for post in posts.list()] == [1]
         assert await posts.add("x") == 7
 
 
 @ensureDeferred
 @pytest.mark.parametrize("status", [429, 503])
-async def test_when_to_come_back_is_heeded(status: int) -> None:
+async def test_retry_after_is_obeyed(status: int) -> None:
     async with (
-        serving(in_turn(problem(status, Retry_After="1"), ADDED)) as server,
+        serving(respond_in_turn(problem(status, Retry_After="1"), ADDED)) as server,
         PostClient(REACTOR, server.url) as posts,
     ):
         began = REACTOR.seconds()
@@ -187,24 +200,24 @@ async def test_when_to_come_back_is_heeded(status: int) -> None:
 
 
 @ensureDeferred
-async def test_too_long_is_not_waited_for() -> None:
+async def test_retry_after_beyond_the_window_is_an_error() -> None:
     async with serving(lambda _: problem(503, Retry_After="3600")) as server, PostClient(REACTOR, server.url) as posts:
         error: ProblemError = await error_of(posts.add("x"), ProblemError)
         assert error.retry_after_s == 3600
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @ensureDeferred
-@pytest.mark.parametrize("bad", [problem(503), Cut()], ids=["503", "reset"])
-async def test_tries_are_bounded(bad: bytes | Cut) -> None:
+@pytest.mark.parametrize("bad", [problem(503), Disconnect()], ids=["503", "reset"])
+async def test_attempts_are_bounded(bad: bytes | Disconnect) -> None:
     async with serving(lambda _: bad) as server, PostClient(REACTOR, server.url) as posts:
         assert await error_of(posts.add("x"))
-        assert len(server.asked) == ATTEMPTS_MAX
-        assert len({asked.fields["idempotency-key"] for asked in server.asked}) == 1
+        assert len(server.requests) == ATTEMPTS_MAX
+        assert len({request.fields["idempotency-key"] for request in server.requests}) == 1
 
 
 @ensureDeferred
-async def test_who_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_server_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_DELAY_S", 30.0)
     began = REACTOR.seconds()
     async with serving(lambda _: b"") as server:
@@ -218,66 +231,75 @@ async def test_who_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
 
 @ensureDeferred
-async def test_an_update_is_sent_again_unless_it_would_tell_of_itself() -> None:
-    async with serving(in_turn(Cut(), answer(200))) as server, PostClient(REACTOR, server.url) as posts:
+async def test_update_is_retried_unless_conditional() -> None:
+    async with (
+        serving(respond_in_turn(Disconnect(), make_response(200))) as server,
+        PostClient(REACTOR, server.url) as posts,
+    ):
         await posts.update(1, "x")
-        assert len(server.asked) == 2
-        server.handler = in_turn(Cut(), problem(412))
+        assert len(server.requests) == 2
+        server.handler = respond_in_turn(Disconnect(), problem(412))
         assert await error_of(posts.update(1, "x", if_match='"a"'), NoAnswerError)
-        server.handler = in_turn(problem(429), answer(200))
+        server.handler = respond_in_turn(problem(429), make_response(200))
         await posts.update(1, "x", if_match='"a"')
 
 
 @ensureDeferred
-async def test_what_an_earlier_try_has_deleted_is_deleted() -> None:
-    async with serving(in_turn(Cut(), problem(404))) as server, PostClient(REACTOR, server.url) as posts:
+async def test_404_after_a_lost_delete_is_success() -> None:
+    async with serving(respond_in_turn(Disconnect(), problem(404))) as server, PostClient(REACTOR, server.url) as posts:
         await posts.delete(1)
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
         error: ProblemError = await error_of(posts.delete(1), ProblemError)
         assert error.status == 404
-        server.handler = in_turn(problem(429), problem(404))
+        server.handler = respond_in_turn(problem(429), problem(404))
         assert await error_of(posts.delete(1), ProblemError)
 
 
 @ensureDeferred
 @pytest.mark.parametrize("sent", [b"", ADDED[:-3], ADDED[:20]], ids=["nothing", "half a body", "half a head"])
-async def test_who_never_answers_is_given_up(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_response_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
     monkeypatch.setattr(module, "ATTEMPTS_MAX", 2)
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert "no answer within" in str(await error_of(posts.add("x"), NoAnswerError))
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 @ensureDeferred
-async def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_long_response_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_BYTES", 1000)
-    async with serving(lambda _: answer(200, b" " * 5000)) as server, PostClient(REACTOR, server.url) as posts:
+    async with serving(lambda _: make_response(200, b" " * 5000)) as server, PostClient(REACTOR, server.url) as posts:
         assert "more than" in str(await error_of(posts.get(1), UnusableAnswerError))
 
 
 @ensureDeferred
 @pytest.mark.parametrize(
-    "sent", [answer(200), answer(201), answer(201, Location="/post/0"), answer(201, Location="/x/1")]
+    "sent",
+    [
+        make_response(200),
+        make_response(201),
+        make_response(201, Location="/post/0"),
+        make_response(201, Location="/x/1"),
+    ],
 )
-async def test_a_server_that_does_not_say_what_it_added(sent: bytes) -> None:
+async def test_added_post_without_location_is_refused(sent: bytes) -> None:
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert await error_of(posts.add("x"), UnusableAnswerError)
 
 
 @ensureDeferred
-async def test_a_text_that_cannot_be_sent() -> None:
+async def test_invalid_arguments_are_refused() -> None:
     async with PostClient(REACTOR, "http://127.0.0.1:1") as posts:
         assert await error_of(posts.add("\ud800"), InvalidTextError)
         assert await error_of(posts.get(0), ValueError)
 
 
 @ensureDeferred
-async def test_closing_ends_what_goes_on() -> None:
+async def test_close_fails_requests_in_progress() -> None:
     async with serving(lambda _: b"") as server:
         posts = PostClient(REACTOR, server.url)
         calls = [in_background(posts.update(1, "x", if_match='"a"')) for _ in range(3)]
-        await wait_until(lambda: len(server.asked) == 3)
+        await wait_until(lambda: len(server.requests) == 3)
         await posts.close()
         errors = await gatherResults([in_background(error_of(call, NoAnswerError)) for call in calls])
         assert Counter(map(str, errors)).total() == 3
@@ -285,25 +307,25 @@ async def test_closing_ends_what_goes_on() -> None:
 
 
 @ensureDeferred
-async def test_who_stops_to_wait_is_not_made_to() -> None:
+async def test_cancelled_request_is_aborted() -> None:
     async with serving(lambda _: b"") as server, PostClient(REACTOR, server.url) as posts:
         call = in_background(posts.add("x"))
-        await wait_until(lambda: server.asked)
+        await wait_until(lambda: server.requests)
         call.cancel()
         assert await error_of(call, CancelledError)
         await wait_until(lambda: not server.open)
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @ensureDeferred
-async def test_nothing_is_sent_again_by_a_client_that_was_closed() -> None:
+async def test_closed_client_does_not_retry() -> None:
     async with serving(lambda _: b"") as server:
         posts = PostClient(REACTOR, server.url)
         call = in_background(posts.add("x"))
-        await wait_until(lambda: server.asked)
+        await wait_until(lambda: server.requests)
         await posts.close()
         assert await error_of(call, NoAnswerError)
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,14 +333,14 @@ async def test_nothing_is_sent_again_by_a_client_that_was_closed() -> None:
     ["", "posts.example", "ftp://posts.example", "http://", "http://a b", "http://h:x", "http://h/path", "http://h?q",
      "http://user@h", "http://[::1]:8080", "http://h:8080/#"],
 )  # fmt: skip
-def test_a_url_that_names_no_server(url: str) -> None:
+def test_url_that_is_no_origin_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         PostClient(REACTOR, url)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("auth", [Basic("a", "secret"), BearerFile("f")], ids=["Basic", "BearerFile"])
-def test_what_could_be_read_along_is_not_sent(auth: Basic | BearerFile) -> None:
+def test_secret_is_not_sent_in_plain_text(auth: Basic | BearerFile) -> None:
     with pytest.raises(ConfigError) as refused:
         PostClient(REACTOR, "http://posts.example", auth)
     assert "plain text" in str(refused.value)

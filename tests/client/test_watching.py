@@ -1,4 +1,4 @@
-"""`PostClient.watch`: streams that trickle, break, fall silent and come back."""
+"""`PostClient.watch`: slow, broken, silent and resumed streams."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from postd.client import watching as module
 from tests.client.server import (
     EVENT_STREAM,
     REACTOR,
-    Asked,
-    Cut,
-    answer,
+    Disconnect,
+    Request,
     error_of,
     in_background,
+    make_response,
     problem,
     serving,
     wait_until,
@@ -36,7 +36,7 @@ async def take(watch: Watch, number: int) -> list[Any]:
 
 
 @ensureDeferred
-async def test_changes_are_told() -> None:
+async def test_changes_are_decoded() -> None:
     stream = (
         START
         + added(5, "grüße")
@@ -60,17 +60,17 @@ async def test_changes_are_told() -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("size", [1, 7])
-async def test_a_stream_that_trickles(size: int) -> None:
+async def test_stream_in_small_pieces_is_decoded(size: int) -> None:
     stream = START + added(5, "ä\u2028") + added(6)
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
 
-    def trickle(asked: Asked, left: list[bytes]) -> None:
-        if left and asked.connection.transport:
-            asked.send(left[0])
-            REACTOR.callLater(0, trickle, asked, left[1:])
+    def trickle(request: Request, left: list[bytes]) -> None:
+        if left and request.connection.transport:
+            request.send(left[0])
+            REACTOR.callLater(0, trickle, request, left[1:])
 
-    def handler(asked: Asked) -> bytes:
-        REACTOR.callLater(0, trickle, asked, pieces)
+    def handler(request: Request) -> bytes:
+        REACTOR.callLater(0, trickle, request, pieces)
         return EVENT_STREAM
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
@@ -80,30 +80,30 @@ async def test_a_stream_that_trickles(size: int) -> None:
 @ensureDeferred
 @pytest.mark.parametrize("in_order", [True, False], ids=["ended", "reset"])
 @pytest.mark.parametrize("cut", [len(added(6)) // 2, len(added(6)) - 1, 0])
-async def test_a_stream_that_was_cut_goes_on_where_it_was(cut: int, *, in_order: bool) -> None:
+async def test_broken_stream_resumes_after_its_last_event(cut: int, *, in_order: bool) -> None:
     log = [added(number) for number in range(5, 9)]
 
-    def handler(asked: Asked) -> bytes | Cut:
-        after = asked.fields.get("last-event-id")
+    def handler(request: Request) -> bytes | Disconnect:
+        after = request.fields.get("last-event-id")
         if after is None:
-            return Cut(EVENT_STREAM + START + log[0] + log[1][:cut], in_order=in_order)
-        # One comes twice, as after a server that is not sure.
+            return Disconnect(EVENT_STREAM + START + log[0] + log[1][:cut], in_order=in_order)
+        # One event is repeated, as by a server that is not sure.
         return EVENT_STREAM + b"".join(log[int(after) - 5 :])
 
     waits: list[tuple[str, float]] = []
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
-        watch = posts.watch(on_wait=lambda *told: waits.append(told))
+        watch = posts.watch(on_wait=lambda *wait: waits.append(wait))
         assert await take(watch, 4) == [change(number) for number in range(5, 9)]
-        assert [asked.fields.get("last-event-id") for asked in server.asked] == [None, "5"]
+        assert [request.fields.get("last-event-id") for request in server.requests] == [None, "5"]
         assert len(waits) == 1
         assert waits[0][1] < 0.2  # as the server said
 
 
 @ensureDeferred
-async def test_a_stream_that_breaks_before_the_first_change_misses_none() -> None:
-    def handler(asked: Asked) -> bytes | Cut:
-        if "last-event-id" not in asked.fields:
-            return Cut(EVENT_STREAM + START)
+async def test_stream_broken_before_its_first_event_resumes() -> None:
+    def handler(request: Request) -> bytes | Disconnect:
+        if "last-event-id" not in request.fields:
+            return Disconnect(EVENT_STREAM + START)
         return EVENT_STREAM + added(5)
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
@@ -112,7 +112,7 @@ async def test_a_stream_that_breaks_before_the_first_change_misses_none() -> Non
 
 
 @ensureDeferred
-async def test_from_a_change_on() -> None:
+async def test_watch_begins_after_a_revision() -> None:
     async with serving(lambda _: EVENT_STREAM + added(9) + added(10)) as server:
         async with PostClient(REACTOR, server.url) as posts:
             assert await take(posts.watch(after=9), 1) == [change(10)]
@@ -120,16 +120,22 @@ async def test_from_a_change_on() -> None:
 
 
 @ensureDeferred
-async def test_a_server_that_is_away_for_a_while() -> None:
-    responses: list[bytes | Cut] = [Cut(EVENT_STREAM + START), Cut(), problem(503), Cut(), EVENT_STREAM + added(5)]
+async def test_temporary_outage_is_retried() -> None:
+    responses: list[bytes | Disconnect] = [
+        Disconnect(EVENT_STREAM + START),
+        Disconnect(),
+        problem(503),
+        Disconnect(),
+        EVENT_STREAM + added(5),
+    ]
     async with serving(lambda _: responses.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
         assert await take(posts.watch(), 1) == [change(5)]
 
 
 @ensureDeferred
-async def test_a_stream_that_falls_silent_is_made_anew() -> None:
-    def handler(asked: Asked) -> bytes:
-        return EVENT_STREAM + (START if "last-event-id" not in asked.fields else added(5))
+async def test_silent_stream_is_replaced() -> None:
+    def handler(request: Request) -> bytes:
+        return EVENT_STREAM + (START if "last-event-id" not in request.fields else added(5))
 
     waits: list[str] = []
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
@@ -139,23 +145,23 @@ async def test_a_stream_that_falls_silent_is_made_anew() -> None:
 
 
 @ensureDeferred
-async def test_comments_are_no_silence() -> None:
-    def beat(asked: Asked, times: int) -> None:
-        asked.send(b":\n\n" if times else added(5))
+async def test_comments_keep_the_stream_alive() -> None:
+    def beat(request: Request, times: int) -> None:
+        request.send(b":\n\n" if times else added(5))
         if times:
-            REACTOR.callLater(0.1, beat, asked, times - 1)
+            REACTOR.callLater(0.1, beat, request, times - 1)
 
-    def handler(asked: Asked) -> bytes:
-        REACTOR.callLater(0, beat, asked, 20)
+    def handler(request: Request) -> bytes:
+        REACTOR.callLater(0, beat, request, 20)
         return EVENT_STREAM
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
         assert await take(posts.watch(silent_max_s=1.0), 1) == [change(5)]
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 @ensureDeferred
-async def test_the_first_failure_is_told() -> None:
+async def test_first_failure_is_raised() -> None:
     async with serving(lambda _: problem(401, "No.")) as server, PostClient(REACTOR, server.url) as posts:
         error: ProblemError = await error_of(anext(posts.watch()), ProblemError)
         assert (error.status, error.detail) == (401, "No.")
@@ -164,8 +170,8 @@ async def test_the_first_failure_is_told() -> None:
 
 
 @ensureDeferred
-async def test_who_is_not_let_in_any_more_is_told() -> None:
-    responses: list[bytes | Cut] = [Cut(EVENT_STREAM + START + added(5)), problem(401)]
+async def test_later_refusal_is_raised() -> None:
+    responses: list[bytes | Disconnect] = [Disconnect(EVENT_STREAM + START + added(5)), problem(401)]
     async with serving(lambda _: responses.pop(0)) as server, PostClient(REACTOR, server.url) as posts:
         watch = posts.watch()
         assert await take(watch, 1) == [change(5)]
@@ -177,7 +183,7 @@ async def test_who_is_not_let_in_any_more_is_told() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        answer(200, "<html>", Content_Type="text/html"),
+        make_response(200, "<html>", Content_Type="text/html"),
         EVENT_STREAM + b"data: " + b"x" * 100_000,
         EVENT_STREAM + b"event: added\nid: 5\ndata: {}\n\n",
         EVENT_STREAM + b"event: added\nid: x\ndata: {}\n\n",
@@ -186,14 +192,14 @@ async def test_who_is_not_let_in_any_more_is_told() -> None:
     ],
     ids=["a page", "a line without end", "no id", "no number", "no post", "no UTF-8"],
 )
-async def test_what_is_no_stream_of_changes(sent: bytes) -> None:
+async def test_malformed_stream_is_refused(sent: bytes) -> None:
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert await error_of(anext(posts.watch()), UnusableAnswerError)
         await wait_until(lambda: not server.open)
 
 
 @ensureDeferred
-async def test_closing_ends_the_waiting() -> None:
+async def test_close_ends_the_iteration() -> None:
     async def count(watch: Watch) -> int:
         return len([one async for one in watch])
 
@@ -201,7 +207,7 @@ async def test_closing_ends_the_waiting() -> None:
         posts = PostClient(REACTOR, server.url)
         first, second = posts.watch(), posts.watch()
         counting = [in_background(count(first)), in_background(count(second))]
-        await wait_until(lambda: len(server.asked) == 2)
+        await wait_until(lambda: len(server.requests) == 2)
         first.close()
         assert await counting[0] <= 1
         assert not counting[1].called
@@ -211,20 +217,20 @@ async def test_closing_ends_the_waiting() -> None:
 
 
 @ensureDeferred
-async def test_who_does_not_keep_up_holds_the_server_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_consumer_pauses_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUEUE_MAX", 10)
-    number, text = 1500, "x" * 14_000  # more than the system keeps of a connection
+    number, text = 1500, "x" * 14_000  # more than the socket buffers hold
 
-    def handler(asked: Asked) -> bytes:
+    def handler(request: Request) -> bytes:
         return EVENT_STREAM + START + b"".join(added(5 + index, text) for index in range(number))
 
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
         watch = posts.watch(silent_max_s=0.3)
         assert await take(watch, 1) == [change(5, text)]
-        # Longer than silence is borne: but it is we who do not listen.
+        # Longer than silent_max_s: no timeout while the client itself has paused.
         began = REACTOR.seconds()
         await wait_until(lambda: REACTOR.seconds() > began + 0.5)
         (connection,) = server.open
         assert len(connection.transport.dataBuffer) + connection.transport._tempDataLen > 0  # noqa: SLF001
         assert [one.revision for one in await take(watch, number - 1)] == list(range(6, 5 + number))
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1

@@ -13,7 +13,7 @@ from pytest_twisted import ensureDeferred
 from twisted.internet.threads import deferToThread
 
 from tests.cli.test_user import terminal
-from tests.client.server import EVENT_STREAM, Cut, problem, serving
+from tests.client.server import EVENT_STREAM, Disconnect, problem, serving
 from tests.helpers import PATIENCE_S
 from tests.integration import forking
 from tests.integration.daemon import Daemon
@@ -178,7 +178,7 @@ def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
 @ensureDeferred
 async def test_watch_prints_resets_and_reports_the_end() -> None:
     events = b'id: 4\n\nevent: reset\nid: 9\ndata: {}\n\nevent: added\nid: 10\ndata: {"id":3,"post":"a\\u0007b"}\n\n'
-    answers: list[bytes | Cut] = [Cut(EVENT_STREAM + events), problem(401, "The session has ended.")]
+    answers: list[bytes | Disconnect] = [Disconnect(EVENT_STREAM + events), problem(401, "The session has ended.")]
     async with serving(lambda _: answers.pop(0)) as server:
         command = [POSTD, "watch", "--url", server.url]
         result = await deferToThread(forking.run, command)

@@ -1,4 +1,4 @@
-"""Real browsers without a window, and what they saw: `chromium.py` and `firefox.py` start them."""
+"""Headless browsers and their observations; `chromium.py` and `firefox.py` start them."""
 
 import json
 import os
@@ -59,7 +59,7 @@ class Bidi:
         self._connection.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
 
     def take(self, name: str) -> list[dict[str, Any]]:
-        """Return the parameters of the events of this name that have come since the last call, in order."""
+        """Return the parameters of the events of this name since the last call, in order."""
         self.ask("session.status")  # whatever came before its answer is read with it
         taken = [event["params"] for event in self._events if event["method"] == name]
         self._events = [event for event in self._events if event["method"] != name]
@@ -82,7 +82,7 @@ class Bidi:
 
 
 class Browser(ABC):
-    """One browser with a profile of its own; the daemon's page is `url` and below."""
+    """A browser with a profile of its own; `url` is the daemon's origin."""
 
     def __init__(self, driver: Remote, bidi: Bidi, url: str) -> None:
         self.driver = driver
@@ -96,12 +96,12 @@ class Browser(ABC):
 
     @property
     def text(self) -> str:
-        """What there is to read."""
+        """The visible text."""
         return self.driver.find_element(By.TAG_NAME, "body").text
 
     @property
     def focused(self) -> str:
-        """The name of the field that has the focus, or else the word on the button or the link."""
+        """The name of the focused field, or the text of the focused button or link."""
         element = self.driver.switch_to.active_element
         return element.get_attribute("name") or element.get_attribute("value") or element.text
 
@@ -111,7 +111,7 @@ class Browser(ABC):
 
     @property
     def width(self) -> int:
-        """How wide the page is, with what one has to scroll for, in CSS pixels."""
+        """The width of the page, with its overflow, in CSS pixels."""
         width: int = self.driver.execute_script("return document.documentElement.scrollWidth")
         return width
 
@@ -119,11 +119,11 @@ class Browser(ABC):
         self.driver.get(self.url + path)
 
     def type(self, *keys: str) -> None:
-        """Press keys, without touching the pointer."""
+        """Press keys."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def wait_for(self, path: str) -> None:
-        """Wait until the browser is there, with the whole page."""
+        """Wait until the browser has loaded the page at a path."""
         try:
             WebDriverWait(self.driver, WAIT_MAX_S).until(lambda _: self.path == path and self.is_loaded)
         except TimeoutException:
@@ -152,7 +152,7 @@ class Browser(ABC):
         self.bidi.ask("network.removeIntercept", intercept=intercept)
 
     def find_barriers(self) -> list[str]:
-        """Return what axe finds wrong with the page, and what it could not decide."""
+        """Return the violations that axe finds, and the checks that it could not decide."""
         assert AXE.is_file(), f"axe-core is missing: npm install --prefix {ROOT}/.venv/axe axe-core (wanted: {AXE})"
         self.driver.execute_script(AXE.read_text("utf-8"))
         result: Mapping[str, Any] = self.driver.execute_async_script(AXE_RUN)
@@ -165,11 +165,11 @@ class Browser(ABC):
 
     @abstractmethod
     def set_screen(self, size: tuple[int, int]) -> None:
-        """Take a screen of so many CSS pixels, width and height."""
+        """Set the size of the screen, width and height in CSS pixels."""
 
     @abstractmethod
     def turn_off_scripts(self) -> None:
-        """Run no scripts of pages, until `begin_anew`."""
+        """Disable JavaScript, until `begin_anew`."""
 
     @abstractmethod
     def run_first(self, script: str) -> None:
@@ -177,15 +177,15 @@ class Browser(ABC):
 
     @abstractmethod
     def begin_anew(self) -> None:
-        """Be as it was at first: to start another one for each test would take too long."""
+        """Reset the browser: starting one for each test would take too long."""
 
     @abstractmethod
     def requested(self) -> list[str]:
-        """Return the addresses that it sent requests to since the last call, in order, but for its own parts."""
+        """Return the URLs that pages have requested since the last call, in order."""
 
     @abstractmethod
     def complaints(self) -> list[str]:
-        """Return what the console has got since the last call: errors, and violations of the policy."""
+        """Return the console messages since the last call: errors, and violations of the policy."""
 
 
 OpenBrowser = Callable[[str, Path], AbstractContextManager[Browser]]

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, driven by Debian's chromedriver."""
+"""Headless Chromium, driven by Debian's chromedriver."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.system.browser import WAIT_MAX_S, Bidi, Browser
 CHROMIUM = "/usr/bin/chromium"
 CHROMEDRIVER = "/usr/bin/chromedriver"
 
-# It is to speak to nobody but the daemon, and root may not have Chromium's sandbox.
+# No requests but to the daemon; Chromium's sandbox does not run as root.
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -50,7 +50,7 @@ class Chromium(Browser):
         self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def prefer(self, **features: str) -> None:
-        """Ask for what @media tells: `prefer(prefers_color_scheme="dark")`."""
+        """Emulate media features: `prefer(prefers_color_scheme="dark")`."""
         self.command(
             "Emulation.setEmulatedMedia",
             features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],

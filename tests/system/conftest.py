@@ -22,14 +22,14 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: each is one process's, and the last one ends when nobody else works."""
+    """Run the longest files first: each runs in one process, so that a long last one would run alone."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="module", params=[open_chromium, open_firefox], ids=["chromium", "firefox"])
 def open_browser(request: pytest.FixtureRequest) -> OpenBrowser:
-    """Return what opens a browser for a URL, with a folder for its files; each test is run with all of them."""
+    """Return a function that opens a browser for a URL, with a folder for its files; tests run with each browser."""
     opener: OpenBrowser = request.param
     return opener
 
@@ -38,6 +38,6 @@ def open_browser(request: pytest.FixtureRequest) -> OpenBrowser:
 def one_browser(
     open_browser: OpenBrowser, daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Browser]:
-    """One for all tests of a module, for the daemon of it; who uses it has it `begin_anew`."""
+    """One browser for all tests of a module; tests call `begin_anew` first."""
     with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
         yield browser

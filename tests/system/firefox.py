@@ -24,7 +24,7 @@ from tests.system.browser import WAIT_MAX_S, Bidi, Browser
 FIREFOX = "/usr/bin/firefox-esr"
 START_MAX_S = 60.0
 
-# It is to speak to nobody but the daemon. A port of 0 is any free one.
+# No requests but to the daemon. Port 0 is any free one.
 PREFERENCES: dict[str, bool | int | str] = {
     "marionette.port": 0,
     "app.normandy.enabled": False,

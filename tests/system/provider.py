@@ -1,4 +1,4 @@
-"""A real OpenID provider, npm's oidc-provider, and clients of it that get tokens."""
+"""A real OpenID provider, npm's oidc-provider, and clients that get tokens from it."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ STOP_MAX_S = 15.0
 
 
 class Tokens(NamedTuple):
-    """What somebody who has signed in is given."""
+    """The tokens of the authorization code flow."""
 
     access: str
     identity: str
@@ -65,7 +65,7 @@ class Provider:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start it; where it was, if it has been up before."""
+        """Start it, after a stop on the same port."""
         assert INSTALLED.is_dir(), f"npm install --prefix {ROOT}/.venv/provider oidc-provider (wanted: {INSTALLED})"
         self._process = subprocess.Popen(
             ["node", str(SCRIPT), str(INSTALLED)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -90,12 +90,12 @@ class Provider:
         }
 
     def stop(self) -> None:
-        """End it; with it goes all that it has handed out, but for what is signed."""
+        """Stop it; opaque tokens are lost, signed ones stay valid."""
         if self._process.poll() is None:
             self._process.communicate(timeout=STOP_MAX_S)
 
     def restart(self, *keys: Key) -> None:
-        """Give it other keys."""
+        """Replace its keys."""
         self.stop()
         self._keys = keys
         self.start()
@@ -103,12 +103,12 @@ class Provider:
     def client_credentials(
         self, scope: str, resource: str | None = AUDIENCE, *, client: str = "machine", algorithm: str | None = None
     ) -> str:
-        """Return an access token of a machine, "machine" or "hasty"; it is opaque where it is for no resource."""
+        """Return an access token of the client "machine" or "hasty"; without a resource it is opaque."""
         asked = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
         return str(self._post("token", self._client(client, algorithm), asked)["access_token"])
 
     def authorization_code(self, login: str, scope: str, resource: str | None = AUDIENCE) -> Tokens:
-        """Return what somebody is given who goes through the provider's forms (RFC 6749 §4.1, RFC 7636)."""
+        """Return the tokens of the authorization code flow (RFC 6749 §4.1, RFC 7636)."""
         client, verifier = self._client("app"), secrets.token_urlsafe()
         asked = {
             "client_id": client,
@@ -131,7 +131,7 @@ class Provider:
         return Tokens(given["access_token"], given["id_token"])
 
     def revoke(self, token: str, *, client: str = "machine") -> None:
-        """Take an opaque token back from the client that has it (RFC 7009)."""
+        """Revoke an opaque token (RFC 7009)."""
         self._post("token/revocation", self._client(client), {"token": token})
 
     def _client(self, kind: str, algorithm: str | None = None) -> str:
@@ -145,7 +145,7 @@ class Provider:
         return dict(answer.json()) if answer.content else {}
 
     def _sign_in(self, login: str, asked: Mapping[str, str]) -> str:
-        """Say who one is, and agree, as with a browser; return the code."""
+        """Sign in and consent, as with a browser; return the authorization code."""
         forms = [{"prompt": "login", "login": login, "password": "any"}, {"prompt": "consent"}]
         with httpx.Client(base_url=self.issuer) as browser:
             answer = browser.get("/auth", params=asked)

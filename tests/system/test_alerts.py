@@ -21,21 +21,21 @@ def names_in(path: Path) -> set[str]:
     return set(re.findall(r"\bPostd\w+", path.read_text()))
 
 
-def test_alerts_fire_when_they_should_and_else_do_not() -> None:
+def test_alerts_fire_on_their_conditions_only() -> None:
     promtool("test", "rules", str(FIRES))
     assert names_in(FIRES) == names_in(ALERTS)
 
 
-def test_the_settings_are_accepted(tmp_path: Path) -> None:
+def test_example_settings_are_valid(tmp_path: Path) -> None:
     settings = (ETC / "prometheus.yml.example").read_text()
     assert "rule_files:\n  - postd-alerts.yml " in settings
     (tmp_path / "prometheus.yml").write_text(settings)
     (tmp_path / "postd-alerts.yml").write_bytes(ALERTS.read_bytes())
-    told = promtool("check", "config", str(tmp_path / "prometheus.yml"))
-    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in told
+    output = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in output
 
 
-def test_the_dashboard_asks_in_promql(tmp_path: Path) -> None:
+def test_dashboard_queries_are_valid_promql(tmp_path: Path) -> None:
     panels = json.loads((ETC / "grafana-dashboard.json").read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     rules = [

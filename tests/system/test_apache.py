@@ -1,4 +1,4 @@
-"""Digest of `postd.client` against Apache httpd's mod_auth_digest, which knows nothing of postd."""
+"""Digest of `postd.client` against Apache httpd's mod_auth_digest, an independent implementation."""
 
 import hashlib
 import os
@@ -51,7 +51,7 @@ class Apache:
     """Apache httpd with one folder behind Digest; ends with the `with` block."""
 
     def __init__(self, port: int | None = None) -> None:
-        # Started by root it serves as somebody else, who may not look into pytest's folders.
+        # Started by root it serves as another user, without access to pytest's folders.
         self._made = TemporaryDirectory()
         self._folder = Path(self._made.name)
         self._folder.chmod(0o755)
@@ -78,8 +78,8 @@ class Apache:
             )
         deadline = time.monotonic() + START_MAX_S
         while not self._answers():
-            assert self._process.poll() is None, self.told
-            assert time.monotonic() < deadline, self.told
+            assert self._process.poll() is None, self.error_log
+            assert time.monotonic() < deadline, self.error_log
             time.sleep(0.05)
         return self
 
@@ -89,7 +89,7 @@ class Apache:
         self._made.cleanup()
 
     @property
-    def told(self) -> str:
+    def error_log(self) -> str:
         files = [self._folder / name for name in ("stderr", "error")]
         return "\n".join(file.read_text() for file in files if file.exists())
 
@@ -116,7 +116,7 @@ async def get(client: AuthClient, path: str = "/page") -> tuple[int, str]:
 
 
 async def logged(apache: Apache) -> list[int]:
-    """Return the statuses of all answers; Apache logs one after it was sent."""
+    """Return the statuses of all responses; Apache logs one after it was sent."""
     before: list[int] | None = None
     while (now := apache.statuses) != before:
         before = now
@@ -125,7 +125,7 @@ async def logged(apache: Apache) -> list[int]:
 
 
 @ensureDeferred
-async def test_digest_against_apache(apache: Apache) -> None:
+async def test_digest_client_is_accepted_by_apache(apache: Apache) -> None:
     before = len(await logged(apache))
     async with AuthClient(REACTOR, apache.url, Digest(USER, PASSWORD)) as client:
         assert await get(client) == (200, "Success\n")
@@ -143,7 +143,7 @@ async def test_digest_against_apache(apache: Apache) -> None:
 
 
 @ensureDeferred
-async def test_a_nonce_of_apache_that_is_stale(apache: Apache) -> None:
+async def test_stale_apache_nonce_is_replaced(apache: Apache) -> None:
     async with AuthClient(REACTOR, apache.url, Digest(USER, PASSWORD)) as client:
         assert await get(client) == (200, "Success\n")
         before = len(await logged(apache))
@@ -153,7 +153,7 @@ async def test_a_nonce_of_apache_that_is_stale(apache: Apache) -> None:
 
 
 @ensureDeferred
-async def test_a_wrong_password_at_apache(apache: Apache) -> None:
+async def test_wrong_password_is_refused_by_apache(apache: Apache) -> None:
     before = len(await logged(apache))
     async with AuthClient(REACTOR, apache.url, Digest(USER, "wrong")) as client:
         assert (await get(client))[0] == 401
@@ -161,8 +161,8 @@ async def test_a_wrong_password_at_apache(apache: Apache) -> None:
 
 
 @ensureDeferred
-async def test_an_apache_that_was_started_anew() -> None:
-    """It does not know its nonces any more, and cannot tell that from a wrong answer."""
+async def test_client_survives_restart_of_apache() -> None:
+    """After a restart Apache has forgotten its nonces, and answers them without `stale`."""
     with Apache() as first:
         client = AuthClient(REACTOR, first.url, Digest(USER, PASSWORD))
         assert await get(client) == (200, "Success\n")

@@ -124,7 +124,7 @@ class Balancer:
         return httpx.Client(transport=transport, base_url=self.url, timeout=20, **options)
 
     def served(self, line: str) -> list[int]:
-        """Return how often each node has logged something."""
+        """Return how often each node has logged a text."""
         return [node.log.count(line) for node in self.nodes]
 
     def _serves(self, client: httpx.Client) -> bool:
@@ -153,9 +153,9 @@ class Balancer:
             },
         )
         if self.with_proxy_protocol:
-            told = re.findall(r"^#   (\w+) = (.*)$", settings, re.MULTILINE)
-            assert [name for name, _ in told] == ["listen", "insecure", "trusted_proxies", "public_url"]
-            for name, value in told:
+            examples = re.findall(r"^#   (\w+) = (.*)$", settings, re.MULTILINE)
+            assert [name for name, _ in examples] == ["listen", "insecure", "trusted_proxies", "public_url"]
+            for name, value in examples:
                 settings = re.sub(rf"^{name} = .*\n", "", settings, flags=re.MULTILINE)
                 settings = f"{name} = {value}\n{settings}"
         # Caddy asks all nodes at one port whether they are ready.
@@ -245,7 +245,7 @@ def client(balancer: Balancer) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_the_settings_are_accepted(balancer: Balancer) -> None:
+def test_example_settings_are_valid(balancer: Balancer) -> None:
     program, *options = balancer.command
     check = {"nginx": ["-t", *options], "haproxy": ["-c", *options], "caddy": ["adapt", *options[1:]]}[program]
     result = subprocess.run([program, *check], capture_output=True, text=True, timeout=20, check=False)
@@ -253,7 +253,7 @@ def test_the_settings_are_accepted(balancer: Balancer) -> None:
     assert "warn" not in (result.stdout + result.stderr).lower()
 
 
-def test_requests_go_to_all_nodes(balancer: Balancer, client: httpx.Client) -> None:
+def test_requests_are_balanced_over_all_nodes(balancer: Balancer, client: httpx.Client) -> None:
     for _ in range(20):
         assert client.get("/post/4711").status_code == 404
     wait_until(lambda: sum(balancer.served("GET /post/4711 ")) == 20)
@@ -264,7 +264,7 @@ def add(client: httpx.Client, text: str) -> httpx.Response:
     return client.post("/post", json={"post": text}, auth=("alice", PASSWORD))
 
 
-def test_an_etag_of_one_node_is_good_at_the_other(client: httpx.Client) -> None:
+def test_etag_of_one_node_is_valid_on_the_other(client: httpx.Client) -> None:
     assert add(client, "Grüße").status_code == 201
     etags = {client.get("/post").headers["ETag"] for _ in range(6)}
     assert len(etags) == 1
@@ -274,7 +274,7 @@ def test_an_etag_of_one_node_is_good_at_the_other(client: httpx.Client) -> None:
     assert {client.get("/post", headers=known).status_code for _ in range(6)} == {200}
 
 
-def test_coding_is_what_the_client_asks_for(balancer: Balancer, client: httpx.Client) -> None:
+def test_content_coding_is_the_requested_one(balancer: Balancer, client: httpx.Client) -> None:
     for n in range(20):
         assert add(client, f"{n} " + "x" * 100).status_code == 201
     etags = {}
@@ -294,13 +294,13 @@ def curl(balancer: Balancer, option: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
 
-def test_clients_may_speak_http_1_and_2(balancer: Balancer) -> None:
+def test_http_1_and_2_are_accepted(balancer: Balancer) -> None:
     assert curl(balancer, "--http1.1") == f"{SUCCESS}1.1 200"
     assert curl(balancer, "--http2") == f"{SUCCESS}2 200"
 
 
-def test_http_3_is_offered_by_caddy(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
-    """In Chromium; curl can do so from Debian 13 on, but not before."""
+def test_caddy_advertises_http_3(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
+    """With Chromium: Debian's curl speaks HTTP/3 only from Debian 13 on."""
     offered = f'h3=":{balancer.port}"' in client.get("/basic").headers.get("Alt-Svc", "")
     assert offered == (balancer.command[0] == "caddy")
     if not offered:
@@ -319,7 +319,7 @@ def test_http_3_is_offered_by_caddy(balancer: Balancer, client: httpx.Client, tm
         assert curl(balancer, "--http3-only") == f"{SUCCESS}3 200"
 
 
-def test_a_request_has_one_id_wherever_it_is_told_of(balancer: Balancer, client: httpx.Client) -> None:
+def test_request_id_is_the_same_in_logs_and_response(balancer: Balancer, client: httpx.Client) -> None:
     ids = []
     for sent in ("order:47/11=a.b_c~d+e@f-g", "two words", "x" * 129):
         (answered,) = client.get("/post/1", headers={"X-Request-Id": sent}).headers.get_list("X-Request-Id")
@@ -332,24 +332,24 @@ def test_a_request_has_one_id_wherever_it_is_told_of(balancer: Balancer, client:
         wait_until(lambda: all(line.format(answered) in balancer.access_log.read_text() for answered in ids))
 
 
-def test_a_change_is_told_at_once(client: httpx.Client) -> None:
+def test_event_passes_the_proxy_without_buffering(client: httpx.Client) -> None:
     with client.stream("GET", "/post/events") as stream:
         lines = stream.iter_lines()
         number = int(add(client, "Heard of").headers["Location"].rpartition("/")[2])
         assert any(f'"id":{number}' in line for line in lines)
 
 
-def test_what_is_for_administrators_is_not_there(client: httpx.Client) -> None:
+def test_admin_paths_are_not_served(client: httpx.Client) -> None:
     assert {client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")} == {404}
 
 
-def test_basic(client: httpx.Client) -> None:
+def test_basic_passes_the_proxy(client: httpx.Client) -> None:
     for _ in range(4):
         assert client.get("/basic", auth=("alice", PASSWORD)).text == SUCCESS
     assert client.get("/basic").headers["WWW-Authenticate"] == 'Basic realm="postd"'
 
 
-def test_a_digest_count_is_good_once_at_all_nodes_together(balancer: Balancer, client: httpx.Client) -> None:
+def test_digest_count_is_accepted_once_over_all_nodes(balancer: Balancer, client: httpx.Client) -> None:
     alice = DigestUser("alice", PASSWORD)
     nonce = decode_parameters(client.get("/digest").headers["WWW-Authenticate"])["nonce"]
     for count in range(1, 7):
@@ -362,7 +362,7 @@ def test_a_digest_count_is_good_once_at_all_nodes_together(balancer: Balancer, c
     assert client.get("/digest", auth=httpx.DigestAuth("alice", PASSWORD)).text == SUCCESS
 
 
-def test_a_session_holds_and_ends_at_all_nodes(client: httpx.Client) -> None:
+def test_session_is_valid_and_ends_on_all_nodes(client: httpx.Client) -> None:
     signed_in = client.post("/login", data={"username": "alice", "password": PASSWORD})
     assert (signed_in.status_code, signed_in.headers["Location"]) == (302, "/home")
     cookie = signed_in.headers["Set-Cookie"]
@@ -380,7 +380,7 @@ def test_a_session_holds_and_ends_at_all_nodes(client: httpx.Client) -> None:
     assert {client.get("/home", headers=session).status_code for _ in range(6)} == {302}
 
 
-def test_a_token_is_good_at_all_nodes(balancer: Balancer, client: httpx.Client) -> None:
+def test_token_is_accepted_by_all_nodes(balancer: Balancer, client: httpx.Client) -> None:
     token = {"Authorization": f"Bearer {balancer.issuer.token()}"}
     for _ in range(6):
         assert client.get("/bearer", headers=token).status_code == 200
@@ -388,7 +388,7 @@ def test_a_token_is_good_at_all_nodes(balancer: Balancer, client: httpx.Client) 
     assert f'resource_metadata="{balancer.url}/.well-known/' in challenge
 
 
-def test_the_throttle_counts_the_client_whatever_it_says_of_itself(balancer: Balancer) -> None:
+def test_throttle_ignores_forged_client_addresses(balancer: Balancer) -> None:
     def sign_in(client: httpx.Client, password: str, number: int) -> int:
         forged = {
             "X-Forwarded-For": f"192.0.2.{number}",
@@ -403,7 +403,7 @@ def test_the_throttle_counts_the_client_whatever_it_says_of_itself(balancer: Bal
         assert sign_in(bob, PASSWORD, 1) == 302
 
 
-def test_what_a_client_says_of_its_connection_is_replaced(balancer: Balancer) -> None:
+def test_forged_forwarded_fields_are_replaced(balancer: Balancer) -> None:
     forged = {"X-Forwarded-Proto": "http", "X-Forwarded-For": "192.0.2.1"}
     with balancer.client() as client:
         for _ in range(4):
@@ -411,7 +411,7 @@ def test_what_a_client_says_of_its_connection_is_replaced(balancer: Balancer) ->
             assert "; Secure" in client.post("/login", data=form, headers=forged).headers["Set-Cookie"]
 
 
-def test_a_body_over_the_limit_is_refused(client: httpx.Client) -> None:
+def test_body_over_the_limit_is_refused(client: httpx.Client) -> None:
     for size in (17_000, 60_000, 200_000):
         headers = {"Content-Type": "application/json"}
         answer = client.post("/post", content=b"x" * size, headers=headers, auth=("alice", PASSWORD))
@@ -420,7 +420,7 @@ def test_a_body_over_the_limit_is_refused(client: httpx.Client) -> None:
             assert answer.headers["Content-Type"] == "application/problem+json"
 
 
-def test_credentials_may_be_as_large_as_postd_takes_them(client: httpx.Client) -> None:
+def test_large_credentials_pass_the_proxy(client: httpx.Client) -> None:
     for size, status in ((8_000, 401), (9_000, 431)):
         for scheme in ("Basic", "Bearer"):
             answer = client.get("/basic", headers={"Authorization": f"{scheme} {'x' * size}"})
@@ -428,19 +428,19 @@ def test_credentials_may_be_as_large_as_postd_takes_them(client: httpx.Client) -
             assert "postd" in answer.headers.get("WWW-Authenticate", "") or status == 431
 
 
-def test_a_long_list_comes_whole(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
+def test_long_list_is_complete(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
     lines = (json.dumps({"id": 1_000_000 + n, "post": f"post number {n} of many"}) for n in range(POSTS))
     (tmp_path / "posts").write_text("\n".join(lines) + "\n")
     imported = run([POSTD, "import", "posts", "-s", balancer.redis.url], tmp_path)
     assert imported.returncode == 0, imported.stderr
-    # Redis answered nobody meanwhile: a balancer that asks the nodes may have left both out.
+    # Redis was blocked meanwhile: a balancer with health checks may have removed both nodes.
     wait_until(lambda: client.get("/post/1").status_code in {200, 404})
     for _ in range(2):
         posts = client.get("/post").json()
         assert [post["id"] for post in posts[-POSTS:]] == list(range(1_000_000, 1_000_000 + POSTS))
 
 
-def test_a_node_that_dies_is_not_noticed_by_readers_and_comes_back(balancer: Balancer) -> None:
+def test_readers_survive_the_death_and_return_of_a_node(balancer: Balancer) -> None:
     victim = balancer.nodes[0]
     with balancer.client() as client:
         first = add(client, "before the storm").headers["Location"]
@@ -497,7 +497,7 @@ def test_a_node_that_dies_is_not_noticed_by_readers_and_comes_back(balancer: Bal
     assert written.count(201) <= len(texts) <= len(written)
 
 
-def test_all_nodes_gone_is_told_and_got_over(balancer: Balancer, client: httpx.Client) -> None:
+def test_outage_of_all_nodes_is_reported_and_ends(balancer: Balancer, client: httpx.Client) -> None:
     for node in balancer.nodes:
         node.stop()
     answer = client.get("/post/1")

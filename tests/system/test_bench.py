@@ -1,4 +1,4 @@
-"""The benchmark still runs. What it measures is not looked at: no test is timed."""
+"""The benchmark runs; its figures are not checked, for no test is timed."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def run_bench(*options: str, path: str | None = None) -> subprocess.CompletedPro
         ("p99,list100k", "postd"),
     ],
 )
-def test_it_measures_rows(rows: str, only: str) -> None:
+def test_rows_are_measured(rows: str, only: str) -> None:
     result = run_bench("--rows", rows, "--only", only)
     assert result.returncode == 0, result.stderr
     assert "Left out" not in result.stdout
@@ -54,7 +54,7 @@ def test_it_measures_rows(rows: str, only: str) -> None:
         assert word in result.stdout
 
 
-def test_it_writes_what_it_prints(tmp_path: Path) -> None:
+def test_output_file_equals_standard_output(tmp_path: Path) -> None:
     written = tmp_path / "results.md"
     result = run_bench("--rows", "store", "--write", str(written))
     assert result.returncode == 0, result.stderr
@@ -62,7 +62,7 @@ def test_it_writes_what_it_prints(tmp_path: Path) -> None:
     assert result.stdout.strip() in written.read_text()
 
 
-def test_the_report_divides_medians_by_those_of_the_best_python_peer() -> None:
+def test_report_compares_medians_with_the_best_python_peer() -> None:
     speed = {"postd": [30.0, 20.0, 10.0], "falcon": [4.0, 40.0, 5.0], "fastapi": [10.0, 10.0, 10.0], "nginx": [50.0]}
     time_ms = {"postd": [1.0], "falcon": [4.0], "fastapi": [2.0], "nginx": [0.5]}
     lines = [Line("get20", "requests/s", (), speed), Line("p99", "ms", (), time_ms)]
@@ -75,7 +75,7 @@ def test_the_report_divides_medians_by_those_of_the_best_python_peer() -> None:
     assert ["p99 ms (less is better)", "0.50 fastapi", "0.25", "0.50", "2.00"] in shown
 
 
-def test_who_cannot_be_started_is_named(tmp_path: Path) -> None:
+def test_contender_that_cannot_start_is_named(tmp_path: Path) -> None:
     for tool in ("wrk", "taskset"):
         found = shutil.which(tool)
         assert found is not None
@@ -88,22 +88,22 @@ def test_who_cannot_be_started_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_row_is_named() -> None:
+def test_unknown_row_is_named() -> None:
     result = run_bench("--rows", "get20,get21")
     assert result.returncode == 2
     assert "'get21' is not one of get20, " in result.stderr
 
 
-def test_requests_that_are_due_while_the_server_stands_still_count() -> None:
-    """A client that waits for its answers would tell of one slow request for each of its 32 connections."""
+def test_requests_due_during_a_stall_are_counted() -> None:
+    """A closed loop would count one slow request for each of its 32 connections."""
     stall_s, per_second = 0.5, 400
     with answering(ANSWER, stall_s=stall_s) as port:
-        told = OpenLoop("it", port, "/", BODY).ask(per_second, 1)
-    assert len([latency for latency in told.latency_s if latency > stall_s / 4]) > stall_s * per_second / 2
-    assert max(told.latency_s) >= stall_s * 0.9
+        load = OpenLoop("it", port, "/", BODY).ask(per_second, 1)
+    assert len([latency for latency in load.latency_s if latency > stall_s / 4]) > stall_s * per_second / 2
+    assert max(load.latency_s) >= stall_s * 0.9
 
 
-def test_a_wrong_answer_ends_the_open_loop() -> None:
+def test_wrong_response_ends_the_open_loop() -> None:
     wrong = ANSWER.replace(b"[]", b"{}")
     with answering(wrong, stall_s=0) as port, pytest.raises(BenchError, match="it: GET was answered with"):
         OpenLoop("it", port, "/", BODY).ask(100, 1)
@@ -111,7 +111,7 @@ def test_a_wrong_answer_ends_the_open_loop() -> None:
 
 @contextmanager
 def answering(answer: bytes, *, stall_s: float) -> Iterator[int]:
-    """Serve one answer to everything, on a port; after a hundred answers nobody gets one for some time."""
+    """Serve the same response to all requests, on a port; stall for some time after a hundred of them."""
     answered, turn = 0, threading.Lock()
 
     def serve(connection: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The board as people meet it: in Chromium and Firefox, with and without JavaScript, by keyboard and phone."""
+"""The board in Chromium and Firefox: with and without JavaScript, by keyboard and on a phone."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ HIDE = """
 
 
 class Others:
-    """What others do meanwhile, through the API."""
+    """Changes by other users, through the API."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -146,7 +146,7 @@ def turn_off_scripts(browser: Browser) -> None:
 
 
 def focus(browser: Browser, selector: str) -> None:
-    """Go there with the Tab key."""
+    """Move the focus with the Tab key."""
     wanted = find(browser, selector)
     for _ in range(30):
         if browser.driver.switch_to.active_element == wanted:
@@ -156,7 +156,7 @@ def focus(browser: Browser, selector: str) -> None:
 
 
 @pytest.mark.parametrize("scripts", ["with", "without"])
-def test_one_adds_edits_and_deletes_with_the_keyboard_only(browser: Browser, others: Others, scripts: str) -> None:
+def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scripts: str) -> None:
     if scripts == "without":
         turn_off_scripts(browser)
     browser.open("/board")
@@ -194,7 +194,7 @@ def test_one_adds_edits_and_deletes_with_the_keyboard_only(browser: Browser, oth
     assert browser.complaints() == []
 
 
-def test_what_was_done_is_not_said_again(browser: Browser) -> None:
+def test_status_message_is_announced_once(browser: Browser) -> None:
     browser.open("/board?done=added")
     wait_for_text(browser, "The post was added.")
     assert browser.path == "/board"
@@ -202,7 +202,7 @@ def test_what_was_done_is_not_said_again(browser: Browser) -> None:
     assert "The post was added." not in browser.text
 
 
-def test_another_window_sees_it_live_and_keeps_what_one_types(
+def test_other_window_updates_live_and_keeps_typed_text(
     browser: Browser, open_browser: OpenBrowser, others: Others, daemon: Daemon, tmp_path: Path
 ) -> None:
     kept = others.add("There before")
@@ -226,7 +226,7 @@ def test_another_window_sees_it_live_and_keeps_what_one_types(
         assert another.complaints() == []
 
 
-def test_it_comes_in_the_order_of_the_list_and_looks_as_if_it_had_been_there(browser: Browser, others: Others) -> None:
+def test_live_post_has_the_place_and_markup_of_the_list(browser: Browser, others: Others) -> None:
     browser.open("/board")
     for text in ODD_TEXTS:
         others.add(text)
@@ -242,7 +242,7 @@ def test_it_comes_in_the_order_of_the_list_and_looks_as_if_it_had_been_there(bro
     assert browser.complaints() == []
 
 
-def test_the_focus_is_not_lost_with_a_post_that_goes(browser: Browser, others: Others) -> None:
+def test_focus_moves_on_when_its_post_is_deleted(browser: Browser, others: Others) -> None:
     first, second = others.add("First"), others.add("Second")
     browser.open("/board")
     focus(browser, f"#post-{first} a")
@@ -254,7 +254,7 @@ def test_the_focus_is_not_lost_with_a_post_that_goes(browser: Browser, others: O
     assert browser.driver.switch_to.active_element.get_attribute("id") == "heading"
 
 
-def test_an_older_page_shows_changes_of_its_own_posts_only(browser: Browser, others: Others) -> None:
+def test_older_page_shows_changes_of_its_own_posts_only(browser: Browser, others: Others) -> None:
     ids = [others.add(f"Post {n}") for n in range(102)]
     browser.open("/board")
     find(browser, "#older").click()
@@ -269,7 +269,7 @@ def test_an_older_page_shows_changes_of_its_own_posts_only(browser: Browser, oth
     wait_until(lambda: shown(browser)[:2] == ["New", "Post 101"], browser)
 
 
-def test_a_page_that_is_open_for_long_lets_go_of_the_oldest(browser: Browser, others: Others) -> None:
+def test_long_open_page_drops_the_oldest_posts(browser: Browser, others: Others) -> None:
     others.add("First")
     others.add("Second")
     browser.open("/board")
@@ -282,7 +282,7 @@ def test_a_page_that_is_open_for_long_lets_go_of_the_oldest(browser: Browser, ot
     wait_until(lambda: shown(browser) == ["Second", "First"], browser)
 
 
-def test_a_page_that_has_fallen_behind_reads_the_list_again(
+def test_page_reloads_the_list_after_reset(
     open_browser: OpenBrowser, daemon: Daemon, others: Others, tmp_path: Path
 ) -> None:
     others.add("Hello")
@@ -306,7 +306,7 @@ def test_a_page_that_has_fallen_behind_reads_the_list_again(
         assert browser.complaints() == []
 
 
-def test_a_hidden_page_catches_up_when_it_is_seen_again(browser: Browser, others: Others) -> None:
+def test_hidden_page_catches_up_when_shown(browser: Browser, others: Others) -> None:
     browser.open("/board")
     browser.driver.execute_script(HIDE, True)  # noqa: FBT003 - Selenium's way to hand over arguments
     others.add("Meanwhile")
@@ -314,7 +314,7 @@ def test_a_hidden_page_catches_up_when_it_is_seen_again(browser: Browser, others
     wait_until(lambda: shown(browser) == ["Meanwhile"], browser)
 
 
-def test_one_whose_session_has_ended_is_told(browser: Browser, others: Others) -> None:
+def test_ended_session_is_announced(browser: Browser, others: Others) -> None:
     browser.open("/board")
     find(browser, "#post").send_keys("I am typing")
     browser.driver.execute_async_script(SIGN_OUT_ELSEWHERE)
@@ -326,7 +326,7 @@ def test_one_whose_session_has_ended_is_told(browser: Browser, others: Others) -
     browser.wait_for("/")
 
 
-def test_while_one_edits_others_changes_are_told_and_both_texts_are_shown(browser: Browser, others: Others) -> None:
+def test_concurrent_update_during_edit_shows_both_texts(browser: Browser, others: Others) -> None:
     post_id = others.add("As it was")
     browser.open(f"/board/{post_id}")
     focus(browser, "#post")
@@ -345,7 +345,7 @@ def test_while_one_edits_others_changes_are_told_and_both_texts_are_shown(browse
     assert others.texts() == ["As it was, and mine"]
 
 
-def test_while_one_edits_a_delete_is_told_and_the_text_can_be_added(browser: Browser, others: Others) -> None:
+def test_concurrent_delete_during_edit_offers_to_add(browser: Browser, others: Others) -> None:
     post_id = others.add("As it was")
     browser.open(f"/board/{post_id}")
     others.delete(post_id)
@@ -357,7 +357,7 @@ def test_while_one_edits_a_delete_is_told_and_the_text_can_be_added(browser: Bro
     assert others.texts() == ["As it was"]
 
 
-def test_characters_are_counted_once_there_are_many(browser: Browser, others: Others) -> None:
+def test_character_count_appears_near_the_limit(browser: Browser, others: Others) -> None:
     browser.open("/board")
     field, hint = find(browser, "#post"), find(browser, "#hint")
     field.send_keys("x" * 100)
@@ -374,7 +374,7 @@ def test_characters_are_counted_once_there_are_many(browser: Browser, others: Ot
 
 
 def meet_states(browser: Browser, others: Others) -> Iterator[str]:
-    """Bring about every state of the board, one after the other."""
+    """Show every state of the board, one after the other."""
     browser.open("/board")
     yield "empty"
     post_id, *_ = [others.add(text) for text in ODD_TEXTS]
@@ -409,7 +409,7 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
 
 @IN_CHROMIUM
 @pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["light", "dark"])
-def test_it_bars_nobody(browser: Chromium, others: Others, scheme: str, size: tuple[int, int]) -> None:
+def test_axe_finds_no_violation(browser: Chromium, others: Others, scheme: str, size: tuple[int, int]) -> None:
     browser.set_screen(size)
     for state in meet_states(browser, others):
         for contrast in ("no-preference", "more"):
@@ -418,11 +418,12 @@ def test_it_bars_nobody(browser: Chromium, others: Others, scheme: str, size: tu
         targets = browser.driver.find_elements(By.CSS_SELECTOR, "input:not([type=hidden]), textarea, a")
         smallest = min(min(target.rect["width"], target.rect["height"]) for target in targets if target.is_displayed())
         assert (state, smallest >= 44) == (state, True)
-    told = [line for line in browser.complaints() if "Failed to load resource" not in line]  # 409 and the like are
-    assert told == []
+    # 409 and the like are reported as failed resources.
+    complaints = [line for line in browser.complaints() if "Failed to load resource" not in line]
+    assert complaints == []
 
 
-def test_nothing_sticks_out_of_the_smallest_screen(daemon: Daemon, others: Others, tmp_path: Path) -> None:
+def test_content_fits_the_smallest_screen(daemon: Daemon, others: Others, tmp_path: Path) -> None:
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with words too long."""
     with open_chromium(daemon.url, tmp_path / "profile", font_size=32) as browser:
         sign_in(browser)

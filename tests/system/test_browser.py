@@ -1,4 +1,4 @@
-"""Our pages as people meet them: in Chromium and Firefox, by keyboard and phone, in the dark, without JavaScript.
+"""The HTML pages in Chromium and Firefox: by keyboard, on a phone, in dark mode, without JavaScript.
 
 The form login, and the page about the API. The board has a module of its own.
 """
@@ -33,7 +33,7 @@ IN_CHROMIUM = pytest.mark.parametrize("open_browser", [open_chromium], ids=["chr
 
 
 def add_user(folder: Path) -> str:
-    """Make a user file with alice in it; return its path."""
+    """Create a user file with the user alice; return its path."""
     users = folder / "users"
     run_postd_user(users, "add", "alice", PASSWORD)
     return str(users)
@@ -59,31 +59,31 @@ def sign_in(browser: Browser) -> None:
     browser.wait_for("/home")
 
 
-def test_one_signs_in_with_the_keyboard_only(browser: Browser) -> None:
+def test_keyboard_signs_in(browser: Browser) -> None:
     sign_in(browser)
     assert browser.text == "Success: alice"
 
 
-def test_one_signs_in_with_the_button(browser: Browser) -> None:
+def test_button_signs_in(browser: Browser) -> None:
     browser.open("/")
     browser.type("alice", Keys.TAB, PASSWORD, Keys.TAB, Keys.SPACE)
     browser.wait_for("/home")
 
 
-def test_one_who_is_signed_in_is_led_home(browser: Browser) -> None:
+def test_live_session_redirects_to_home(browser: Browser) -> None:
     sign_in(browser)
     browser.open("/")
     assert browser.path == "/home"
 
 
-def test_one_who_is_not_signed_in_is_led_to_the_form(browser: Browser) -> None:
+def test_missing_session_redirects_to_the_form(browser: Browser) -> None:
     browser.open("/home")
     assert browser.path == "/"
     assert browser.focused == "username"
 
 
-def test_a_wrong_password_is_told_and_not_asked_for_by_the_browser(browser: Browser) -> None:
-    """Where a browser is asked to prompt, this one, which has no window to do it in, shows nothing of the answer."""
+def test_wrong_password_is_shown_without_browser_prompt(browser: Browser) -> None:
+    """A headless browser that was asked to prompt would show no body."""
     browser.open("/")
     browser.type("alice", Keys.TAB, "wrong", Keys.ENTER)
     browser.wait_for("/login")
@@ -93,7 +93,7 @@ def test_a_wrong_password_is_told_and_not_asked_for_by_the_browser(browser: Brow
     assert browser.path == "/"
 
 
-def test_it_works_without_javascript(browser: Browser) -> None:
+def test_form_works_without_javascript(browser: Browser) -> None:
     browser.turn_off_scripts()
     browser.driver.get("data:text/html,<title>off</title><script>document.title='on'</script>")
     assert browser.driver.title == "off"
@@ -104,7 +104,7 @@ def test_it_works_without_javascript(browser: Browser) -> None:
     browser.wait_for("/")
 
 
-def test_one_signs_out_with_the_button(browser: Browser) -> None:
+def test_button_signs_out(browser: Browser) -> None:
     sign_in(browser)
     browser.open("/logout")
     browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
@@ -115,7 +115,7 @@ def test_one_signs_out_with_the_button(browser: Browser) -> None:
     assert browser.path == "/"
 
 
-def test_looking_at_the_sign_out_page_changes_nothing(browser: Browser) -> None:
+def test_get_logout_keeps_the_session(browser: Browser) -> None:
     sign_in(browser)
     browser.open("/logout")
     browser.type(Keys.TAB, Keys.TAB, Keys.ENTER)
@@ -123,7 +123,7 @@ def test_looking_at_the_sign_out_page_changes_nothing(browser: Browser) -> None:
     assert browser.text == "Success: alice"
 
 
-def test_the_cookie(browser: Browser) -> None:
+def test_session_cookie_attributes(browser: Browser) -> None:
     sign_in(browser)
     (cookie,) = browser.driver.get_cookies()
     assert {key: cookie.get(key) for key in ("name", "path", "httpOnly", "sameSite", "secure", "expiry")} == {
@@ -137,7 +137,7 @@ def test_the_cookie(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_the_focus_goes_down_the_page(browser: Browser, path: str) -> None:
+def test_focus_order_follows_the_page(browser: Browser, path: str) -> None:
     browser.open(path)
     if path == "/logout":
         browser.type(Keys.TAB)
@@ -151,7 +151,7 @@ def test_the_focus_goes_down_the_page(browser: Browser, path: str) -> None:
 @IN_CHROMIUM
 @pytest.mark.parametrize("path", [*PAGES, DOCS])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_bars_nobody(browser: Chromium, path: str, scheme: str) -> None:
+def test_axe_finds_no_violation(browser: Chromium, path: str, scheme: str) -> None:
     for size in (DESK, PHONE):
         for contrast in ("no-preference", "more"):
             browser.set_screen(size)
@@ -161,7 +161,7 @@ def test_it_bars_nobody(browser: Chromium, path: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("font_size", [16, 32])
-def test_nothing_sticks_out_of_the_smallest_screen(tmp_path: Path, font_size: int) -> None:
+def test_content_fits_the_smallest_screen(tmp_path: Path, font_size: int) -> None:
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with a word too long."""
     settings = tmp_path / "postd.toml"
     settings.write_text(f'realm = "{LONGEST_WORD}"\n')
@@ -183,7 +183,7 @@ def test_nothing_sticks_out_of_the_smallest_screen(tmp_path: Path, font_size: in
 
 
 @pytest.mark.parametrize("font_size", [16, 32])
-def test_nothing_of_the_page_about_the_api_does(tmp_path: Path, font_size: int) -> None:
+def test_docs_content_fits_the_smallest_screen(tmp_path: Path, font_size: int) -> None:
     settings = tmp_path / "postd.toml"
     rule = '["basic", "digest", "session"]'
     settings.write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
@@ -201,7 +201,7 @@ def test_nothing_of_the_page_about_the_api_does(tmp_path: Path, font_size: int) 
         assert browser.width <= NARROWEST[0]
 
 
-def test_the_contents_lead_to_each_operation(browser: Browser) -> None:
+def test_docs_contents_link_each_operation(browser: Browser) -> None:
     browser.open(DOCS)
     links = browser.driver.find_elements(By.CSS_SELECTOR, "nav a")
     assert len(links) > 10
@@ -215,7 +215,7 @@ def test_the_contents_lead_to_each_operation(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_what_one_presses_is_large_enough(browser: Browser, path: str) -> None:
+def test_targets_are_large_enough(browser: Browser, path: str) -> None:
     browser.set_screen(PHONE)
     browser.open(path)
     targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
@@ -223,7 +223,7 @@ def test_what_one_presses_is_large_enough(browser: Browser, path: str) -> None:
     assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
 
 
-def test_nobody_else_hears_of_it_and_the_console_is_empty(browser: Browser) -> None:
+def test_page_requests_no_other_host_and_logs_nothing(browser: Browser) -> None:
     sign_in(browser)
     browser.open("/logout")
     browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
@@ -234,7 +234,7 @@ def test_nobody_else_hears_of_it_and_the_console_is_empty(browser: Browser) -> N
     ]
 
 
-def test_the_page_about_the_api_is_one_answer(browser: Browser) -> None:
+def test_docs_page_is_one_response(browser: Browser) -> None:
     browser.open(DOCS)
     assert browser.complaints() == []
     assert browser.requested() == [browser.url + DOCS]
@@ -242,7 +242,7 @@ def test_the_page_about_the_api_is_one_answer(browser: Browser) -> None:
     browser.wait_for("/openapi.json")
 
 
-def test_the_sheet_is_let_in_by_the_policy(browser: Browser) -> None:
+def test_style_sheet_is_allowed_by_the_policy(browser: Browser) -> None:
     browser.open(DOCS)
     assert browser.driver.find_element(By.TAG_NAME, "article").value_of_css_property("border-radius") == "16px"
     for path in PAGES:

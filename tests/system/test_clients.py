@@ -1,4 +1,4 @@
-"""Logging in with Debian's curl and wget, and a user file that Apache's htpasswd keeps, too."""
+"""Authentication with Debian's curl and wget, and a user file that Apache's htpasswd edits."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def serve(folder: Path, users: Path, settings: str = 'users = "users"') -> Daemo
 def offering(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, users: Path
 ) -> Iterator[tuple[Daemon, list[str]]]:
-    """A daemon that offers these algorithms for all it has, and their names."""
+    """A daemon whose rules use Digest with these algorithms, and their names."""
     algorithms = request.param.split()
     with serve(tmp_path_factory.mktemp("offering"), users, f"{SETTINGS}\ndigest.algorithms = {algorithms}") as daemon:
         yield daemon, algorithms
@@ -53,7 +53,7 @@ def offering(
 
 
 def curl(scheme: str, *options: str, user: str = "alice") -> tuple[list[str], str]:
-    """Return what curl said of its exchanges, without the marks, and the body of the last answer."""
+    """Return curl's verbose output without its marks, and the body of the last response."""
     result = run("curl", "-sSv", scheme, "--user", f"{user}:{PASSWORD}", *options)
     assert result.returncode == 0, result.stderr
     return result.stderr.splitlines(), result.stdout
@@ -75,7 +75,7 @@ def check_digest(said: list[str], algorithm: str) -> None:
     check_info(field(said, "Authentication-Info"), credentials, PASSWORD)
 
 
-def test_curl_digest(offering: tuple[Daemon, list[str]]) -> None:
+def test_curl_reads_with_digest(offering: tuple[Daemon, list[str]]) -> None:
     daemon, algorithms = offering
     for path in ("/digest", "/digest?a=1&b=%20"):
         said, body = curl("--digest", daemon.url + path)
@@ -87,33 +87,33 @@ def test_curl_digest(offering: tuple[Daemon, list[str]]) -> None:
     check_digest(said, algorithms[0])
 
 
-def test_curl_digest_writes(offering: tuple[Daemon, list[str]]) -> None:
-    """It sends the first try without the body; the second one is the whole request."""
+def test_curl_writes_with_digest(offering: tuple[Daemon, list[str]]) -> None:
+    """Debian's curl sends the first request without its body."""
     check_writes(offering[0], "--digest", [401])
 
 
-def test_curl_basic_writes(offering: tuple[Daemon, list[str]]) -> None:
+def test_curl_writes_with_basic(offering: tuple[Daemon, list[str]]) -> None:
     check_writes(offering[0], "--basic", [])
 
 
 def check_writes(daemon: Daemon, scheme: str, before: list[int]) -> None:
     body = json.dumps({"post": "Grüße " + "x" * 100})
-    said, told = curl(scheme, "-H", JSON, "-d", body, f"{daemon.url}/post")
-    assert (statuses(said), told) == ([*before, 201], "Success a Post!\n")
+    said, reply = curl(scheme, "-H", JSON, "-d", body, f"{daemon.url}/post")
+    assert (statuses(said), reply) == ([*before, 201], "Success a Post!\n")
     url = daemon.url + field(said, "Location")
     said, _ = curl(scheme, url)
     etag = field(said, "ETag")
     change = ("-X", "PUT", "-H", JSON, "-d", '{"post": "changed"}', url)
-    said, told = curl(scheme, "-H", f"If-Match: {etag}", *change)
-    assert (statuses(said), told) == ([*before, 200], "Update a Post!\n")
+    said, reply = curl(scheme, "-H", f"If-Match: {etag}", *change)
+    assert (statuses(said), reply) == ([*before, 200], "Update a Post!\n")
     said, _ = curl(scheme, "-H", f"If-Match: {etag}", *change)
     assert statuses(said) == [*before, 412]
-    said, told = curl(scheme, "-X", "DELETE", url)
-    assert (statuses(said), told) == ([*before, 200], "Delete a Post!\n")
+    said, reply = curl(scheme, "-X", "DELETE", url)
+    assert (statuses(said), reply) == ([*before, 200], "Delete a Post!\n")
 
 
-def test_curl_sends_a_large_file_only_when_it_may(offering: tuple[Daemon, list[str]], tmp_path: Path) -> None:
-    """It asks before it sends (Expect: 100-continue), and is told how large is too large."""
+def test_curl_sends_a_large_body_after_100_continue_only(offering: tuple[Daemon, list[str]], tmp_path: Path) -> None:
+    """Debian's curl sends `Expect: 100-continue`, and gets 413 instead."""
     daemon, _ = offering
     large = tmp_path / "large"
     large.write_text("x" * 2_000_000)
@@ -121,8 +121,8 @@ def test_curl_sends_a_large_file_only_when_it_may(offering: tuple[Daemon, list[s
     assert statuses(said) == [401, 413]
 
 
-def test_curl_anyauth(offering: tuple[Daemon, list[str]]) -> None:
-    """It takes the safest of what there is."""
+def test_curl_anyauth_chooses_the_strongest_scheme(offering: tuple[Daemon, list[str]]) -> None:
+    """Digest where it is offered, else Basic."""
     daemon, algorithms = offering
     said, body = curl("--anyauth", f"{daemon.url}/post")
     assert (statuses(said), body[:1]) == ([401, 200], "[")
@@ -132,14 +132,14 @@ def test_curl_anyauth(offering: tuple[Daemon, list[str]]) -> None:
     assert field(said, "Authorization").startswith("Basic ")
 
 
-def test_curl_basic(offering: tuple[Daemon, list[str]]) -> None:
+def test_curl_reads_with_basic(offering: tuple[Daemon, list[str]]) -> None:
     daemon, _ = offering
     for option in ("--get", "--head"):
         said, _ = curl("--basic", option, f"{daemon.url}/basic")
         assert statuses(said) == [200]
 
 
-def test_curl_with_a_name_in_utf_8(offering: tuple[Daemon, list[str]]) -> None:
+def test_curl_utf_8_name_is_accepted(offering: tuple[Daemon, list[str]]) -> None:
     daemon, _ = offering
     for scheme, path in (("--digest", "/digest"), ("--basic", "/basic")):
         _, body = curl(scheme, daemon.url + path, user="jürgen")
@@ -161,13 +161,13 @@ def test_curl_signs_in_by_form(offering: tuple[Daemon, list[str]], tmp_path: Pat
 
 
 def wget(*options: str) -> tuple[list[int], str]:
-    """Return the status of each answer, and the body of the last one."""
+    """Return the status of each response, and the body of the last one."""
     result = run("wget", "-S", "-O", "-", "--user", "alice", "--password", PASSWORD, *options)
     return [int(status) for status in re.findall(r"^  HTTP/1\.1 ([0-9]+) ", result.stderr, re.MULTILINE)], result.stdout
 
 
-def test_wget_digest(offering: tuple[Daemon, list[str]]) -> None:
-    """It knows MD5 only (1.21), and has to be offered it; what it makes of SHA-256 is no other user's failure."""
+def test_wget_reads_with_digest(offering: tuple[Daemon, list[str]]) -> None:
+    """Debian's wget (1.21) supports MD5 only; its response to SHA-256 must not count as a failure of another user."""
     daemon, algorithms = offering
     if "MD5" not in algorithms:
         assert wget(f"{daemon.url}/digest")[0] == [401, 401]
@@ -177,7 +177,7 @@ def test_wget_digest(offering: tuple[Daemon, list[str]]) -> None:
     assert wget("--spider", f"{daemon.url}/digest")[0] == [401, 200]
 
 
-def test_wget_digest_writes(tmp_path: Path, users: Path) -> None:
+def test_wget_writes_with_digest(tmp_path: Path, users: Path) -> None:
     with serve(tmp_path, users, 'api.write = ["digest"]') as daemon:
         body = ("--header", JSON, "--body-data", '{"post": "Grüße"}')
         assert wget("--method", "POST", *body, f"{daemon.url}/post") == ([401, 201], "Success a Post!\n")
@@ -185,7 +185,7 @@ def test_wget_digest_writes(tmp_path: Path, users: Path) -> None:
         assert wget("--method", "DELETE", f"{daemon.url}/post/1") == ([401, 200], "Delete a Post!\n")
 
 
-def test_wget_basic(offering: tuple[Daemon, list[str]]) -> None:
+def test_wget_reads_with_basic(offering: tuple[Daemon, list[str]]) -> None:
     daemon, _ = offering
     assert wget(f"{daemon.url}/basic") == ([401, 200], SUCCESS)
     assert wget("--auth-no-challenge", f"{daemon.url}/basic") == ([200], SUCCESS)
@@ -210,7 +210,7 @@ def check_lets_in(daemon: Daemon, name: str, password: str, *, digest: bool) -> 
     assert by_digest.status_code == (200 if digest else 401)
 
 
-def test_a_file_made_by_htpasswd(tmp_path: Path) -> None:
+def test_file_of_htpasswd_is_accepted(tmp_path: Path) -> None:
     users = tmp_path / "users"
     assert htpasswd("-B", "-b", "-c", str(users), "carol", PASSWORD).returncode == 0
     assert htpasswd("-B", "-C", "10", "-b", str(users), "dave", "another:one").returncode == 0
@@ -226,7 +226,7 @@ def test_a_file_made_by_htpasswd(tmp_path: Path) -> None:
         check_lets_in(daemon, "carol", "a third", digest=True)
 
 
-def test_other_hashes_of_htpasswd_are_refused_by_line(tmp_path: Path) -> None:
+def test_other_htpasswd_hashes_are_refused_by_line(tmp_path: Path) -> None:
     users = tmp_path / "users"
     assert htpasswd("-B", "-b", "-c", str(users), "carol", PASSWORD).returncode == 0
     assert htpasswd("-m", "-b", str(users), "dave", PASSWORD).returncode == 0
@@ -236,8 +236,8 @@ def test_other_hashes_of_htpasswd_are_refused_by_line(tmp_path: Path) -> None:
     assert daemon.process.wait(10) == 1
 
 
-def test_htpasswd_and_postd_keep_one_file(tmp_path: Path) -> None:
-    """Each leaves the other's lines as they are; htpasswd cannot verify Argon2id, and what it sets has no Digest."""
+def test_htpasswd_and_postd_edit_the_same_file(tmp_path: Path) -> None:
+    """Each keeps the lines of the other; htpasswd cannot verify Argon2id, and its entries have no Digest."""
     users = tmp_path / "users"
     assert htpasswd("-B", "-b", "-c", str(users), "carol", PASSWORD).returncode == 0
     run_postd_user(users, "add", "alice", PASSWORD)
@@ -261,7 +261,7 @@ def test_htpasswd_and_postd_keep_one_file(tmp_path: Path) -> None:
         check_lets_in(daemon, "alice", "by Apache", digest=False)
 
 
-def test_htpasswd_leaves_a_file_alone_whose_lines_are_too_long_for_it(tmp_path: Path) -> None:
+def test_htpasswd_refuses_a_file_with_long_lines(tmp_path: Path) -> None:
     """Its lines have up to 255 characters: ours with Digest do so for names of up to 35 bytes, in the realm "postd"."""
     users = tmp_path / "users"
     run_postd_user(users, "add", "n" * 36, PASSWORD)

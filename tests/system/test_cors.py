@@ -1,4 +1,4 @@
-"""Pages of another origin in Chromium: what they may do with the API, and what they may not."""
+"""CORS in Chromium: requests of pages of other origins to the API."""
 
 import threading
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def fetch(browser: Browser, url: str, options: dict[str, Any] | None = None) -> 
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-def test_pages_of_a_listed_origin_use_the_api_and_others_do_not(tmp_path: Path, *, everybody: bool) -> None:
+def test_only_pages_of_listed_origins_use_the_api(tmp_path: Path, *, everybody: bool) -> None:
     with pages(tmp_path / "listed") as listed, pages(tmp_path / "other") as other:
         (tmp_path / "postd.toml").write_text(f"[api]\ncors_origins = ['{'*' if everybody else listed}']\n")
         with Daemon(tmp_path, "-c", "postd.toml") as daemon, open_chromium(listed, tmp_path / "profile") as browser:
@@ -83,6 +83,6 @@ def test_pages_of_a_listed_origin_use_the_api_and_others_do_not(tmp_path: Path, 
                 answer = fetch(browser, daemon.url + path, options)
                 assert ("refused" in answer) == (not everybody)
             assert len(httpx.get(f"{daemon.url}/post").json()) == (2 if everybody else 1)
-            # Cookies and remembered passwords are for nobody.
+            # Cookies and stored passwords are never shared.
             answer = fetch(browser, f"{daemon.url}/post", {"credentials": "include"})
             assert "refused" in answer

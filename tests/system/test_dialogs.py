@@ -1,4 +1,4 @@
-"""Basic and Digest as a browser itself asks for a name and a password."""
+"""Basic and Digest with the password dialog of a browser."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("scheme", ["basic", "digest"])
-def test_credentials_of_the_dialog_sign_in_and_are_remembered(browser: Browser, scheme: str) -> None:
+def test_browser_dialog_signs_in_once(browser: Browser, scheme: str) -> None:
     browser.open_with_credentials(f"/{scheme}?dismissed", None)
     assert browser.text == "Unauthorized"
     browser.open_with_credentials(f"/{scheme}", ("alice", "wrong"), ("alice", PASSWORD))

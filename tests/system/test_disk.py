@@ -1,4 +1,4 @@
-"""A disk that is really full, and folders that are really not writable. Needs root, to mount one."""
+"""A full file system and unwritable folders; needs root, to mount one."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_refuses_writes_and_is_got_over(tmp_path: Path, small_disk: Path) -> None:
+def test_full_disk_refuses_writes_until_space_returns(tmp_path: Path, small_disk: Path) -> None:
     with Daemon(tmp_path, "--store", f"sqlite:{small_disk}/posts.db") as daemon, httpx.Client() as client:
         url = f"{daemon.url}/post"
         ballast = small_disk / "ballast"
@@ -48,7 +48,7 @@ def test_a_full_disk_refuses_writes_and_is_got_over(tmp_path: Path, small_disk: 
 
 
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o755), (0o644, 0o555)])
-def test_what_is_not_writable_ends_the_start(tmp_path: Path, file_mode: int, folder_mode: int) -> None:
+def test_unwritable_store_ends_the_start(tmp_path: Path, file_mode: int, folder_mode: int) -> None:
     with Daemon(tmp_path):
         pass
     (tmp_path / "postd.db").chmod(file_mode)
@@ -65,7 +65,7 @@ def test_what_is_not_writable_ends_the_start(tmp_path: Path, file_mode: int, fol
     assert "not writable" in result.stderr
 
 
-def test_an_older_store_stays_as_it_is_until_there_is_room_for_a_copy(tmp_path: Path, small_disk: Path) -> None:
+def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) -> None:
     path = small_disk / "posts.db"
     before = make_older(path, 3, posts=6000)
     assert tables_of(path) == before

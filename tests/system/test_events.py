@@ -1,4 +1,4 @@
-"""Five thousand listeners of one process (contract 2: `GET /post/events`)."""
+"""Five thousand listeners of one process (reference: Event stream)."""
 
 import resource
 import selectors
@@ -21,17 +21,17 @@ def resident_kib(pid: int) -> int:
     return pages * resource.getpagesize() // 1024
 
 
-def test_thousands_are_told_and_cost_little(tmp_path: Path) -> None:
+def test_thousands_of_listeners_use_little_memory(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(LISTENERS + 1000, hard), hard))
     open_ = selectors.DefaultSelector()
 
     def read_until(words: bytes) -> None:
-        """Read until each listener has been sent some words."""
+        """Read until each listener has received a text."""
         waiting = {key.fd for key in open_.get_map().values()}
         deadline = time.monotonic() + WAIT_MAX_S
         while waiting:
-            assert time.monotonic() < deadline, f"{len(waiting)} listeners have not been told"
+            assert time.monotonic() < deadline, f"{len(waiting)} listeners have not received it"
             for key, _ in open_.select(1):
                 assert isinstance(key.fileobj, socket.socket)
                 sent = key.fileobj.recv(65536)

@@ -1,4 +1,4 @@
-"""Clients of Debian's send what they send, and are understood."""
+"""POST with Debian's HTTP clients, in each framing that they use."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_client_posts(daemon: Daemon, tmp_path: Path, name: str) -> None:
+def test_client_adds_a_post(daemon: Daemon, tmp_path: Path, name: str) -> None:
     (tmp_path / "body").write_text(BODY)
     url = f"{daemon.url}/post"
     before = len(httpx.get(url).json())

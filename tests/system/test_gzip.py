@@ -15,7 +15,7 @@ def run(*command: str) -> bytes:
     return subprocess.run(command, check=True, timeout=30, stdout=subprocess.PIPE).stdout
 
 
-def test_curl_and_wget_read_it(tmp_path: Path) -> None:
+def test_curl_and_wget_decode_gzip(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, httpx.Client() as client:
         for n in range(COUNT):
             client.post(f"{daemon.url}/post", json={"post": f"post {n}"})

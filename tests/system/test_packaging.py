@@ -1,4 +1,4 @@
-"""What is handed on: the source archive, the wheel, the version, the image; and what an installation does."""
+"""Packaging: source archive, wheel, version and image, and an installation of them."""
 
 import json
 import os
@@ -24,11 +24,11 @@ from tests.integration.daemon import TWISTD, Daemon, refuse_here
 
 ROOT = Path(__file__).parent.parent.parent
 POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-"""What root runs so has to respect permissions."""
+"""A command prefix under which root respects permissions."""
 
 
 def run(*command: str | Path, folder: Path, **environment: str) -> str:
-    """Return what a command prints that has to succeed."""
+    """Run a command that must succeed; return its output."""
     result = subprocess.run(
         command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
@@ -45,7 +45,7 @@ def sources() -> set[str]:
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, made of this checkout and unpacked elsewhere."""
+    """The source archive of this checkout, unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, folder=ROOT)
     (archive,) = folder.iterdir()
@@ -58,20 +58,20 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, made of the source archive."""
+    """The wheel, built from the source archive."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=unpacked)
     (file,) = folder.iterdir()
     return file
 
 
-def test_the_source_archive_has_all_sources(unpacked: Path, sources: set[str]) -> None:
+def test_sdist_has_all_sources(unpacked: Path, sources: set[str]) -> None:
     files = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
     assert files - sources == {"PKG-INFO"}
     assert sources - files == set()
 
 
-def test_the_wheel_has_the_package_the_plugin_and_the_examples(unpacked: Path, wheel: Path, sources: set[str]) -> None:
+def test_wheel_has_package_plugin_and_examples(unpacked: Path, wheel: Path, sources: set[str]) -> None:
     with zipfile.ZipFile(wheel) as opened:
         files = set(opened.namelist())
     about = unpacked.name  # the version goes along, where there is no git
@@ -81,10 +81,11 @@ def test_the_wheel_has_the_package_the_plugin_and_the_examples(unpacked: Path, w
         f"{about}.data/data/share/postd/{name.removeprefix('etc/')}" for name in sources if name.startswith("etc/")
     }
     assert {name for name in files if ".dist-info/" not in name} == wanted
-    assert {"postd/store/schema/0001_posts.sql", "postd/store/lua/begin.lua", "postd/web/pages/login.html"} <= files
+    data = {"store/sqlite/schema/0001_posts.sql", "store/redis/lua/begin.lua", "web/pages/login.html"}
+    assert {f"postd/{name}" for name in data} <= files
 
 
-def test_wheel_has_the_same_bytes_each_time(unpacked: Path, wheel: Path, tmp_path: Path) -> None:
+def test_wheel_is_reproducible(unpacked: Path, wheel: Path, tmp_path: Path) -> None:
     again = tmp_path / unpacked.name
     shutil.copytree(unpacked, again, copy_function=shutil.copyfile)  # other times and modes
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", folder=again)
@@ -92,7 +93,7 @@ def test_wheel_has_the_same_bytes_each_time(unpacked: Path, wheel: Path, tmp_pat
 
 
 class Installation:
-    """A virtual environment that has nothing but the wheel, and finds what it needs in that of the tests."""
+    """A virtual environment with the wheel alone; dependencies come from the environment of the tests."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder = folder
@@ -118,17 +119,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert installation.files() == installation.others, "something is left behind"
 
 
-def test_an_installation_tells_its_version(installed: Installation, wheel: Path, tmp_path: Path) -> None:
-    told = f"postd {wheel.name.split('-')[1]}\n"
-    assert run(installed.folder / "bin" / "postd", "--version", folder=tmp_path) == told
-    assert run(installed.python, TWISTD, "postd", "--version", folder=tmp_path) == told
+def test_installed_commands_print_the_version(installed: Installation, wheel: Path, tmp_path: Path) -> None:
+    output = f"postd {wheel.name.split('-')[1]}\n"
+    assert run(installed.folder / "bin" / "postd", "--version", folder=tmp_path) == output
+    assert run(installed.python, TWISTD, "postd", "--version", folder=tmp_path) == output
     assert (installed.folder / "share" / "postd" / "postd.toml").is_file()
 
 
-def test_an_installation_that_is_not_ours_to_change_serves_and_says_nothing_of_that(
-    installed: Installation, tmp_path: Path
-) -> None:
-    """Twistd keeps a cache of plugins beside them, or tells at each start that it cannot."""
+def test_read_only_installation_serves_without_plugin_cache_warning(installed: Installation, tmp_path: Path) -> None:
+    """The command twistd caches plugins beside them, or warns at each start that it cannot."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         admin = "127.0.0.1:{1}".format(*server.getsockname())
     (tmp_path / "postd.toml").write_text(f'[admin]\nlisten = ["tcp:{admin.split(":")[1]}:interface=127.0.0.1"]\n')
@@ -155,7 +154,7 @@ def ask_for_health(installed: Installation, admin: str) -> int:
     return asked.returncode
 
 
-def test_the_settings_of_the_image_are_refused_until_they_say_who_may_write(tmp_path: Path) -> None:
+def test_image_settings_are_refused_without_write_rule(tmp_path: Path) -> None:
     settings = (ROOT / "etc" / "container.toml.example").read_text()
     (tmp_path / "postd.toml").write_text(settings)
     assert "could write, unencrypted" in refuse_here(tmp_path, "-c", "postd.toml")
@@ -165,19 +164,19 @@ def test_the_settings_of_the_image_are_refused_until_they_say_who_may_write(tmp_
         assert exposure_problem(load_settings("postd.toml", {}, tmp_path).settings) is None
 
 
-def test_what_is_not_installed_has_no_version(tmp_path: Path) -> None:
-    """A folder on the path, as where the sources are tried without pip."""
-    told = run(
+def test_version_of_uninstalled_sources_is_unknown(tmp_path: Path) -> None:
+    """Sources on the path, without pip."""
+    output = run(
         sys.executable, "-ISc", f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import postd; print(postd.__version__)",
         folder=tmp_path,
     )  # fmt: skip
-    assert told == "unknown\n"
+    assert output == "unknown\n"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         postd.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 class VersionTests:
-    """The version comes from git; an installation does not fail for what git cannot tell."""
+    """The version comes from git; an installation does not fail without it."""
 
     @pytest.fixture
     def clone(self, tmp_path: Path) -> Path:
@@ -196,7 +195,7 @@ class VersionTests:
     def version(self, folder: Path, **environment: str) -> str:
         return run(sys.executable, "-m", "hatchling", "version", folder=folder, **environment).strip()
 
-    def test_it_is_that_of_the_tag_and_grows_with_each_commit(self, clone: Path) -> None:
+    def test_version_is_the_tag_and_counts_commits(self, clone: Path) -> None:
         self.git(clone, "tag", "v1.2.0")
         assert self.version(clone) == "1.2.0"
         self.git(clone, "commit", "--quiet", "--allow-empty", "--message=Second")
@@ -204,12 +203,12 @@ class VersionTests:
         commit = self.git(clone, "rev-parse", "HEAD")[:7]
         assert self.version(clone).startswith(f"1.2.1.dev1+g{commit}")
 
-    def test_a_shallow_clone_of_another_owner_without_a_tag_has_one(self, clone: Path, tmp_path: Path) -> None:
+    def test_shallow_clone_without_tag_has_a_version(self, clone: Path, tmp_path: Path) -> None:
         shallow = tmp_path / "shallow"
         run("git", "clone", "--quiet", "--depth=1", f"file://{clone}", shallow, folder=tmp_path)
         run("chown", "-R", "nobody", shallow, folder=tmp_path)
         assert self.version(shallow).startswith("0.1.dev1+g")
 
-    def test_without_git_there_is_a_stand_in(self, clone: Path) -> None:
+    def test_version_without_git_is_the_fallback(self, clone: Path) -> None:
         self.git(clone, "tag", "v1.2.0")
         assert self.version(clone, PATH="/nonexistent") == "0.0"

@@ -34,7 +34,7 @@ INVALID = (
 EXPIRED = INVALID.replace("The access token is invalid", "The access token expired")
 POST = {"post": "by token"}
 NOTICED_MAX_S = 40.0
-"""How long anything may take that is waited for."""
+"""The timeout of every wait."""
 
 RULES = f"""
 public_url = "{AUDIENCE}"
@@ -43,7 +43,7 @@ api = {{read = ["bearer"], write = ["bearer"]}}
 
 
 def describe(provider: Provider, **changed: Any) -> str:
-    """Return the table of an issuer; the clocks are one."""
+    """Return the table of an issuer, without leeway: both use the same clock."""
     settings = {
         "issuer": provider.issuer,
         "audience": [AUDIENCE, OPAQUE],
@@ -56,7 +56,7 @@ def describe(provider: Provider, **changed: Any) -> str:
 
 
 def introspecting(provider: Provider) -> str:
-    """Return its table, for opaque tokens, too."""
+    """Return the table of an issuer with introspection."""
     endpoint = f"{provider.issuer}/token/introspection"
     return describe(
         provider, introspection_endpoint=endpoint, client_id=RESOURCE_SERVER, client_secret_file="client-secret"
@@ -64,7 +64,7 @@ def introspecting(provider: Provider) -> str:
 
 
 def page(*users: str) -> str:
-    """Return the table of a page for these, or for everybody who is known."""
+    """Return the table of a page for these users, or for all authenticated ones."""
     return f'[[page]]\npath = "/mine"\nschemes = ["bearer"]\nusers = {list(users)}\n'
 
 
@@ -96,7 +96,7 @@ def write(daemon: Daemon, token: str) -> httpx.Response:
 
 
 def statuses(daemon: Daemon, token: str) -> tuple[int, int]:
-    """Return the answers to a read and to a write."""
+    """Return the statuses of a read and of a write."""
     return read(daemon, token).status_code, write(daemon, token).status_code
 
 
@@ -107,20 +107,20 @@ def check_refused(daemon: Daemon, token: str, challenge: str = INVALID) -> None:
 
 
 def check_lacks(answer: httpx.Response, scope: str) -> None:
-    """Check that a token was good, and not for this (RFC 6750 §3.1)."""
+    """Check for 403 `insufficient_scope` (RFC 6750 §3.1)."""
     challenge = f'Bearer realm="postd", error="insufficient_scope", scope="{scope}", resource_metadata="{METADATA}"'
     assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (403, [challenge])
 
 
 def check_unavailable(answer: httpx.Response) -> None:
-    """Check that the daemon does not say that a token is bad where it cannot tell."""
+    """Check for 503 without a challenge: the token could not be verified."""
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert "WWW-Authenticate" not in answer.headers
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what takes its time at the provider, or to be noticed."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + NOTICED_MAX_S
     while not condition():
         assert time.monotonic() < deadline
@@ -129,7 +129,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
-    """One with keys of each kind, which stays as it is."""
+    """A provider with keys of each kind, shared by the tests of the module."""
     with Provider(*map(Key.make, ALGORITHMS)) as provider:
         yield provider
 
@@ -144,21 +144,21 @@ def daemon(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_machine_reads_and_writes(daemon: Daemon, provider: Provider, algorithm: str) -> None:
+def test_client_credentials_token_reads_and_writes(daemon: Daemon, provider: Provider, algorithm: str) -> None:
     token = provider.client_credentials(BOTH, algorithm=algorithm)
     assert decode_part(token, 0)["alg"] == algorithm
     assert statuses(daemon, token) == (200, 201)
     assert read(daemon, token, "/mine").text == f"Success: machine-{algorithm}\n"
 
 
-def test_somebody_who_has_signed_in_reads_and_writes(daemon: Daemon, provider: Provider) -> None:
+def test_authorization_code_token_reads_and_writes(daemon: Daemon, provider: Provider) -> None:
     token = provider.authorization_code("alice", BOTH).access
     assert statuses(daemon, token) == (200, 201)
     assert read(daemon, token, "/mine").text == "Success: alice\n"
     daemon.wait_for(f"{provider.issuer}#alice [")
 
 
-def test_each_scope_is_good_for_its_methods(daemon: Daemon, provider: Provider) -> None:
+def test_scope_allows_its_methods_only(daemon: Daemon, provider: Provider) -> None:
     reader = provider.client_credentials("post:read")
     assert read(daemon, reader).status_code == 200
     check_lacks(write(daemon, reader), "post:write")
@@ -168,19 +168,19 @@ def test_each_scope_is_good_for_its_methods(daemon: Daemon, provider: Provider) 
     check_lacks(read(daemon, writer, "/mine"), "post:read")
 
 
-def test_a_token_for_another_service_is_refused(daemon: Daemon, provider: Provider) -> None:
+def test_token_of_another_audience_is_refused(daemon: Daemon, provider: Provider) -> None:
     check_refused(daemon, provider.client_credentials(BOTH, ELSEWHERE))
     check_refused(daemon, provider.authorization_code("alice", BOTH, ELSEWHERE).access)
 
 
-def test_an_expired_token_is_refused_and_the_client_is_told(daemon: Daemon, provider: Provider) -> None:
+def test_expired_token_is_refused_as_expired(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials(BOTH, client="hasty")
     wait_until(lambda: read(daemon, token).status_code != 200)
     check_refused(daemon, token, EXPIRED)
 
 
-def test_an_id_token_is_no_access_token(daemon: Daemon, provider: Provider, tmp_path: Path) -> None:
-    """Not even where the settings name the application as the audience, and ask for no scope."""
+def test_id_token_is_refused(daemon: Daemon, provider: Provider, tmp_path: Path) -> None:
+    """Also where the application itself is the audience and no scope is required."""
     given = provider.authorization_code("alice", BOTH)
     check_refused(daemon, given.identity)
     audience = [AUDIENCE, decode_part(given.identity, 1)["aud"]]
@@ -189,14 +189,14 @@ def test_an_id_token_is_no_access_token(daemon: Daemon, provider: Provider, tmp_
         check_refused(careless, given.identity)
 
 
-def test_only_algorithms_that_are_set_are_accepted(provider: Provider, tmp_path: Path) -> None:
+def test_algorithm_that_is_not_set_is_refused(provider: Provider, tmp_path: Path) -> None:
     with serve(tmp_path, describe(provider, algorithms=["ES256"])) as daemon:
         assert statuses(daemon, provider.client_credentials(BOTH, algorithm="ES256")) == (200, 201)
         check_refused(daemon, provider.client_credentials(BOTH, algorithm="RS256"))
 
 
-def test_two_issuers_and_a_page_for_one_of_their_users(provider: Provider, tmp_path: Path) -> None:
-    """Whoever has a name at one issuer is not who has it at another."""
+def test_same_name_at_another_issuer_is_forbidden(provider: Provider, tmp_path: Path) -> None:
+    """The same name at two issuers means different users."""
     with Provider(Key.make("ES256")) as other:
         here, there = (issuer.authorization_code("alice", BOTH).access for issuer in (provider, other))
         with serve(tmp_path, page(f"{provider.issuer}#alice"), describe(provider), describe(other)) as daemon:
@@ -205,7 +205,7 @@ def test_two_issuers_and_a_page_for_one_of_their_users(provider: Provider, tmp_p
             assert read(daemon, there, "/mine").status_code == 403
 
 
-def test_a_token_of_an_issuer_that_is_not_set_is_refused(daemon: Daemon) -> None:
+def test_token_of_unknown_issuer_is_refused(daemon: Daemon) -> None:
     with Provider(Key.make("RS256")) as stranger:
         check_refused(daemon, stranger.client_credentials(BOTH))
 
@@ -213,8 +213,8 @@ def test_a_token_of_an_issuer_that_is_not_set_is_refused(daemon: Daemon) -> None
 # Opaque tokens
 
 
-def test_opaque_tokens(daemon: Daemon, provider: Provider) -> None:
-    """Of a machine, of which the provider tells no `sub`, and of somebody who has signed in."""
+def test_opaque_token_is_introspected(daemon: Daemon, provider: Provider) -> None:
+    """Of a client, whose introspection response has no `sub`, and of a user."""
     machine = provider.client_credentials(BOTH, OPAQUE)
     alice = provider.authorization_code("alice", BOTH, OPAQUE).access
     for token, name in ((machine, "machine-RS256"), (alice, "alice")):
@@ -223,22 +223,22 @@ def test_opaque_tokens(daemon: Daemon, provider: Provider) -> None:
         assert read(daemon, token, "/mine").text == f"Success: {name}\n"
 
 
-def test_an_opaque_token_needs_its_scope(daemon: Daemon, provider: Provider) -> None:
+def test_opaque_token_without_scope_is_forbidden(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials("post:read", OPAQUE)
     assert read(daemon, token).status_code == 200
     check_lacks(write(daemon, token), "post:write")
 
 
-def test_an_opaque_token_that_names_no_service_is_good_for_its_scope(daemon: Daemon, provider: Provider) -> None:
-    """Such as one for the provider's own userinfo, which it calls active to whoever asks: scopes keep it out."""
+def test_opaque_token_without_audience_is_accepted_by_scope(daemon: Daemon, provider: Provider) -> None:
+    """For example one for the provider's own userinfo endpoint, which is active too: only the scope excludes it."""
     token = provider.client_credentials("post:read", None)
     assert read(daemon, token).status_code == 200
     check_lacks(write(daemon, token), "post:write")
     check_lacks(read(daemon, provider.authorization_code("alice", "post:write", None).access), "post:read")
 
 
-def test_what_is_no_token_of_the_provider(daemon: Daemon, provider: Provider) -> None:
-    """It answers 400 where it is asked about what looks like a JWT to it, encrypted ones included."""
+def test_malformed_token_is_refused(daemon: Daemon, provider: Provider) -> None:
+    """The provider's introspection answers 400 to texts in the form of a JWT or a JWE."""
     encrypted = ".".join([b64(b'{"alg":"dir","enc":"A128GCM"}'), "", "iv", "text", "tag"])
     _, claims, signature = provider.client_credentials(BOTH).split(".")
     twice = ".".join([b64(b'{"alg":"RS256","alg":"RS256","kid":"RS256"}'), claims, signature])
@@ -246,7 +246,7 @@ def test_what_is_no_token_of_the_provider(daemon: Daemon, provider: Provider) ->
         check_refused(daemon, token)
 
 
-def test_a_token_that_was_taken_back_is_refused(daemon: Daemon, provider: Provider) -> None:
+def test_revoked_opaque_token_is_refused(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials(BOTH, OPAQUE)
     provider.revoke(token)
     check_refused(daemon, token)
@@ -255,8 +255,10 @@ def test_a_token_that_was_taken_back_is_refused(daemon: Daemon, provider: Provid
     check_refused(daemon, alice)
 
 
-def test_a_token_that_is_taken_back_after_use(daemon: Daemon, provider: Provider, tmp_path: Path) -> None:
-    """One daemon may hold for a minute what it was told; another one is told the truth."""
+def test_token_revoked_after_use_is_refused_by_a_fresh_daemon(
+    daemon: Daemon, provider: Provider, tmp_path: Path
+) -> None:
+    """A daemon may cache a response for a minute; another one asks again."""
     token = provider.client_credentials(BOTH, OPAQUE)
     assert statuses(daemon, token) == (200, 201)
     provider.revoke(token)
@@ -264,18 +266,18 @@ def test_a_token_that_is_taken_back_after_use(daemon: Daemon, provider: Provider
         check_refused(other, token)
 
 
-def test_an_opaque_token_expires(daemon: Daemon, provider: Provider) -> None:
+def test_expired_opaque_token_is_refused(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials(BOTH, OPAQUE, client="hasty")
     wait_until(lambda: read(daemon, token).status_code != 200)
     assert statuses(daemon, token) == (401, 401)
 
 
-def test_opaque_tokens_are_refused_where_nobody_can_be_asked(provider: Provider, tmp_path: Path) -> None:
+def test_opaque_token_without_introspection_is_refused(provider: Provider, tmp_path: Path) -> None:
     with serve(tmp_path, describe(provider)) as daemon:
         check_refused(daemon, provider.client_credentials(BOTH, OPAQUE))
 
 
-def test_a_wrong_client_secret_is_the_operators_failure(provider: Provider, tmp_path: Path) -> None:
+def test_wrong_client_secret_is_503(provider: Provider, tmp_path: Path) -> None:
     write_settings(tmp_path, introspecting(provider))
     (tmp_path / "client-secret").write_text("another one")
     with Daemon(tmp_path, "-c", "postd.toml") as daemon:
@@ -286,7 +288,7 @@ def test_a_wrong_client_secret_is_the_operators_failure(provider: Provider, tmp_
 # Keys that change, and a provider that is away
 
 
-def test_a_new_key_is_taken_up_by_the_first_token_that_has_it(tmp_path: Path) -> None:
+def test_new_key_is_fetched_for_its_first_token(tmp_path: Path) -> None:
     old, new = Key.make("RS256", "old"), Key.make("RS256", "new")
     with Provider(old) as provider, serve(tmp_path, describe(provider)) as daemon:
         by_old = provider.client_credentials(BOTH)
@@ -298,7 +300,7 @@ def test_a_new_key_is_taken_up_by_the_first_token_that_has_it(tmp_path: Path) ->
         assert statuses(daemon, by_old) == (200, 201)
 
 
-def test_a_key_that_is_gone_is_good_until_it_is_noticed(tmp_path: Path) -> None:
+def test_removed_key_is_accepted_until_the_next_fetch(tmp_path: Path) -> None:
     with Provider(Key.make("ES256", "old")) as provider, serve(tmp_path, describe(provider)) as daemon:
         by_old = provider.client_credentials(BOTH)
         assert statuses(daemon, by_old) == (200, 201)
@@ -308,8 +310,8 @@ def test_a_key_that_is_gone_is_good_until_it_is_noticed(tmp_path: Path) -> None:
         check_refused(daemon, by_old)
 
 
-def test_the_provider_goes_away_and_tokens_stay_good(tmp_path: Path) -> None:
-    """But for those that only it can tell of."""
+def test_tokens_stay_valid_while_the_provider_is_down(tmp_path: Path) -> None:
+    """Opaque tokens, which need the provider, do not."""
     with Provider(Key.make("RS256")) as provider, serve(tmp_path, introspecting(provider)) as daemon:
         held, later, opaque = (provider.client_credentials(BOTH, resource) for resource in (AUDIENCE, AUDIENCE, OPAQUE))
         assert statuses(daemon, held) == (200, 201)
@@ -320,7 +322,7 @@ def test_the_provider_goes_away_and_tokens_stay_good(tmp_path: Path) -> None:
         check_unavailable(write(daemon, opaque))
 
 
-def test_the_provider_comes_later(tmp_path: Path) -> None:
+def test_provider_that_starts_later_is_found(tmp_path: Path) -> None:
     with Provider(Key.make("RS256")) as provider:
         token = provider.client_credentials(BOTH)
         provider.stop()
@@ -333,25 +335,25 @@ def test_the_provider_comes_later(tmp_path: Path) -> None:
             assert statuses(daemon, token) == (200, 201)
 
 
-# What is told
+# Metadata, checks and the log
 
 
-def test_a_client_finds_the_provider_from_the_challenge(daemon: Daemon, provider: Provider) -> None:
-    """RFC 9728: it knows nothing but the address of the API, and what it is called outside."""
+def test_challenge_metadata_leads_to_the_provider(daemon: Daemon, provider: Provider) -> None:
+    """RFC 9728: a client that knows only the URL of the API."""
     (challenge,) = httpx.get(f"{daemon.url}/post").headers.get_list("WWW-Authenticate")
     assert challenge == f'Bearer realm="postd", resource_metadata="{METADATA}"'
     path = urlsplit(decode_parameters(challenge)["resource_metadata"]).path
     answer = httpx.get(daemon.url + path)
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     assert answer.headers["Cache-Control"] == "max-age=3600"
-    told = answer.json()
-    assert told == {
+    members = answer.json()
+    assert members == {
         "resource": AUDIENCE,
         "authorization_servers": [provider.issuer],
         "scopes_supported": ["post:read", "post:write"],
         "bearer_methods_supported": ["header"],
     }
-    token = provider.client_credentials(" ".join(told["scopes_supported"]), told["resource"])
+    token = provider.client_credentials(" ".join(members["scopes_supported"]), members["resource"])
     assert statuses(daemon, token) == (200, 201)
 
 
@@ -363,7 +365,7 @@ def check(folder: Path, provider: Provider) -> tuple[int, list[str]]:
     return ended.returncode, said
 
 
-def test_check_names_keys_and_asks_about_opaque_tokens(provider: Provider, tmp_path: Path) -> None:
+def test_check_names_keys_and_tests_introspection(provider: Provider, tmp_path: Path) -> None:
     write_settings(tmp_path, introspecting(provider))
     status, (keys, introspection) = check(tmp_path, provider)
     assert status == 0
@@ -377,7 +379,7 @@ def test_check_names_keys_and_asks_about_opaque_tokens(provider: Provider, tmp_p
     assert "401" in introspection
 
 
-def test_check_says_what_is_wrong_with_an_issuer(tmp_path: Path) -> None:
+def test_check_reports_issuer_errors(tmp_path: Path) -> None:
     with Provider(Key.make("RS256")) as provider:
         write_settings(tmp_path, describe(provider, algorithms=["ES256"]))
         status, (keys,) = check(tmp_path, provider)
@@ -389,7 +391,7 @@ def test_check_says_what_is_wrong_with_an_issuer(tmp_path: Path) -> None:
     assert "refused" in keys
 
 
-def test_the_log_has_nothing_of_tokens_in_it(daemon: Daemon, provider: Provider) -> None:
+def test_log_contains_no_token(daemon: Daemon, provider: Provider) -> None:
     alice = provider.authorization_code("alice", BOTH)
     taken_back = provider.client_credentials(BOTH, OPAQUE)
     provider.revoke(taken_back)
@@ -411,7 +413,7 @@ def test_the_log_has_nothing_of_tokens_in_it(daemon: Daemon, provider: Provider)
 
 
 def secrets_of(tokens: list[str]) -> list[str]:
-    """Return what must not be told: whole tokens, their parts, what they are known by, and our own secret."""
+    """Return the secrets: whole tokens, their parts and hashes, and the client secret."""
     parts = [part for token in tokens for part in token.split(".")]
     claims = [decode_part(token, 1) for token in tokens if "." in token]
-    return [*parts, *(told["jti"] for told in claims if "jti" in told), ELSEWHERE, SECRET]
+    return [*parts, *(members["jti"] for members in claims if "jti" in members), ELSEWHERE, SECRET]

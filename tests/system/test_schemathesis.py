@@ -1,4 +1,4 @@
-"""The real process asked by schemathesis, which makes requests from /openapi.json and holds the answers against it."""
+"""The daemon tested by schemathesis, which generates requests from /openapi.json and checks the responses."""
 
 import subprocess
 import sys
@@ -70,13 +70,13 @@ def check(daemon: Daemon, *options: str) -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_the_server_does_what_its_document_says(tmp_path: Path, settings: str) -> None:
+def test_server_conforms_to_its_openapi_document(tmp_path: Path, settings: str) -> None:
     with run_daemon(tmp_path, settings) as daemon:
         check(daemon, "--auth", f"alice:{PASSWORD}")
 
 
-def test_so_do_the_pages_of_who_is_signed_in(tmp_path: Path) -> None:
-    """Only what comes is looked at: a cookie that is always sent is never missing, and pages tell errors in words."""
+def test_pages_behind_a_session_conform_to_the_document(tmp_path: Path) -> None:
+    """Responses only: the cookie is always sent, and pages report errors in plain text."""
     with run_daemon(tmp_path, "with all that settings add") as daemon:
         signed_in = httpx.post(f"{daemon.url}/login", data={"username": "alice", "password": PASSWORD})
         cookie = signed_in.headers["Set-Cookie"].partition(";")[0]

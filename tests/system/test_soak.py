@@ -1,4 +1,4 @@
-"""The soak still works, and holds for as long as a test may take. The longer it is, the more it tells."""
+"""The soak test runs, for a short time, and finds no violation."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from bench.soaking.secrets_used import Secrets
 SOAK = Path(__file__).parent.parent.parent / "bench" / "soak.py"
 
 
-def test_a_short_soak_breaks_no_promise_and_draws_what_it_saw(tmp_path: Path) -> None:
+def test_short_soak_finds_no_violation_and_draws_charts(tmp_path: Path) -> None:
     drawing = tmp_path / "soak.svg"
     result = subprocess.run(
         [sys.executable, str(SOAK), "--minutes", "0.3", "--rate", "60", "--plot", str(drawing)],
@@ -26,7 +26,7 @@ def test_a_short_soak_breaks_no_promise_and_draws_what_it_saw(tmp_path: Path) ->
     assert drawing.read_text().startswith("<svg ")
 
 
-def test_secret_is_found_in_a_longer_word_and_beside_escapes() -> None:
+def test_secret_is_found_in_longer_words_and_beside_escapes() -> None:
     used = Secrets()
     used.add("session=4fzyGhXnRVQWqUNi1YzTMk9d")
     for text in (

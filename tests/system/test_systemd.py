@@ -1,6 +1,6 @@
-"""The units, and a server that systemd starts: the sockets that it passes on, and what it is told (contract 1 and 6).
+"""The systemd units: start, socket activation and notifications (reference: Operations).
 
-What systemd does is done here by hand where its own tools cannot do it without being process 1.
+The tests take the part of systemd where its tools need to be process 1.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.redis_server import free_port
 ETC = Path(__file__).parent.parent.parent / "etc"
 UNIT = ETC / "postd.service"
 SECURITY_MAX = 2.0
-"""How exposed a service may be, of 10 (contract 6)."""
+"""The highest exposure of the service by `systemd-analyze security`, of 10."""
 
 NAME = "http"
 BY_NAME = {"INET": f"systemd:domain=INET:name={NAME}", "UNIX": f"systemd:domain=UNIX:name={NAME}"}
@@ -47,17 +47,17 @@ def analyze(*command: str) -> str:
     return result.stdout
 
 
-def test_the_units_are_accepted() -> None:
+def test_units_are_valid() -> None:
     analyze("verify", "--man=no", str(UNIT), str(ETC / "postd.socket"))
 
 
-def test_the_sandbox_is_tight() -> None:
-    told = analyze("security", "--offline=true", "--no-pager", str(UNIT))
-    exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", told)
-    assert float(exposure[0]) <= SECURITY_MAX, told
+def test_sandbox_exposure_is_low() -> None:
+    output = analyze("security", "--offline=true", "--no-pager", str(UNIT))
+    exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", output)
+    assert float(exposure[0]) <= SECURITY_MAX, output
 
 
-def test_the_settings_for_it_are_those_of_its_units() -> None:
+def test_service_settings_fit_the_units() -> None:
     loaded = load_settings(str(ETC / "service.toml.example"), {}, Path("/"))
     socket_unit = (ETC / "postd.socket").read_text()
     assert f"\nFileDescriptorName={NAME}\n" in socket_unit
@@ -72,8 +72,8 @@ def test_the_settings_for_it_are_those_of_its_units() -> None:
     assert int(stop[0]) > loaded.settings.shutdown_grace_s
 
 
-def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
-    """Its command and its PATH, word for word but for the places."""
+def test_unit_starts_a_working_server(tmp_path: Path) -> None:
+    """With the command and the PATH of the unit, except for the locations."""
     unit = UNIT.read_text()
     for there, here in (
         ("/opt/postd/bin", str(Path(TWISTD).parent)),
@@ -95,7 +95,7 @@ def test_the_unit_starts_a_server_that_serves(tmp_path: Path) -> None:
     assert (tmp_path / "postd.db").exists()
 
 
-def test_a_socket_passed_on_by_systemd(tmp_path: Path) -> None:
+def test_socket_of_systemd_is_served(tmp_path: Path) -> None:
     port = free_port()
     systemd = ["systemd-socket-activate", f"--listen=127.0.0.1:{port}", f"--fdname={NAME}"]
     daemon = [TWISTD, "-n", "--pidfile=", "postd", f"--listen={BY_NAME['INET']}", "--store=memory:"]
@@ -118,12 +118,12 @@ def wait_for_answer(url: str) -> str:
 
 
 class Systemd:
-    """Starts servers as systemd does: it holds a socket that they accept on, and hears what they say of themselves.
+    """Starts servers as systemd does: passes a listening socket, and receives their notifications.
 
     Args:
-        folder: where they run, and where sockets have their names.
+        folder: the working directory, also of UNIX sockets.
         family: `INET` or `UNIX`.
-        watchdog_s: how often they are to say that they live.
+        watchdog_s: the watchdog interval.
     """
 
     def __init__(self, folder: Path, family: str, *, watchdog_s: float = 0) -> None:
@@ -158,12 +158,12 @@ class Systemd:
             self.heard.append((time.monotonic(), message.decode()))
 
     def daemon(self, *options: str) -> Daemon:
-        """Return a server that is to be started so; who starts it need not wait until it is ready."""
-        told = f"LISTEN_FDS=1 LISTEN_FDNAMES={NAME} NOTIFY_SOCKET={self._folder}/notify"
+        """Return a server that is not started yet; the caller need not wait for `READY=1`."""
+        environment = f"LISTEN_FDS=1 LISTEN_FDNAMES={NAME} NOTIFY_SOCKET={self._folder}/notify"
         if self._watchdog_s:
-            told += f" WATCHDOG_USEC={self._watchdog_s * 1_000_000:.0f} WATCHDOG_PID=$$"
+            environment += f" WATCHDOG_USEC={self._watchdog_s * 1_000_000:.0f} WATCHDOG_PID=$$"
         # The first socket is number 3, and the process that they are for is named.
-        script = f'exec 3<&{self.held.fileno()}; {told} LISTEN_PID=$$ exec "$@"'
+        script = f'exec 3<&{self.held.fileno()}; {environment} LISTEN_PID=$$ exec "$@"'
         return Daemon(
             self._folder,
             *self._listen,
@@ -176,14 +176,14 @@ class Systemd:
 
     @contextmanager
     def start(self, *options: str) -> Iterator[Daemon]:
-        """Start a server; it has said that it is ready when the block begins."""
+        """Start a server; it has sent `READY=1` when the block begins."""
         since = len(self.heard)
         with self.daemon(*options) as daemon:
             self.wait_for("READY=1", since=since)
             yield daemon
 
     def wait_for(self, pattern: str, *, since: int = 0, times: int = 1) -> int:
-        """Wait until it was said, as a line; return how much had been said until then."""
+        """Wait for a notification line; return how many came before it."""
         deadline = time.monotonic() + START_MAX_S
         while True:
             found = [
@@ -204,7 +204,7 @@ class Systemd:
 
 
 def ask(client: socket.socket) -> bytes:
-    """Ask for the list, and return all that comes."""
+    """Request the list; return all received bytes."""
     client.sendall(REQUEST)
     return receive(client)
 
@@ -217,7 +217,7 @@ def receive(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(("family", "workers"), [("INET", 1), ("UNIX", 2)])
-def test_what_systemd_is_told_and_the_socket_it_keeps(tmp_path: Path, family: str, workers: int) -> None:
+def test_notifications_and_socket_over_restarts(tmp_path: Path, family: str, workers: int) -> None:
     watchdog_s = 1.0
     with Systemd(tmp_path, family, watchdog_s=watchdog_s) as systemd:
         with systemd.start("--workers", str(workers)) as daemon:
@@ -261,7 +261,7 @@ def test_what_systemd_is_told_and_the_socket_it_keeps(tmp_path: Path, family: st
                 assert accepted.recv(1000) == REQUEST
 
 
-def test_who_connects_while_there_is_no_server_is_served_by_the_next(tmp_path: Path) -> None:
+def test_client_that_connects_during_restart_is_served(tmp_path: Path) -> None:
     with Systemd(tmp_path, "UNIX") as systemd, ExitStack() as closing:
         with systemd.start():
             pass
@@ -279,7 +279,7 @@ def test_who_connects_while_there_is_no_server_is_served_by_the_next(tmp_path: P
                 assert receive(client).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_store_that_is_away_is_told_and_the_start_is_done(tmp_path: Path) -> None:
+def test_unavailable_store_is_reported_and_start_completes(tmp_path: Path) -> None:
     with Systemd(tmp_path, "INET") as systemd, systemd.start("--store", f"redis://127.0.0.1:{free_port()}"):
         systemd.wait_for(r"STATUS=.*store.*")
         with systemd.connect() as client:

@@ -105,7 +105,7 @@ def _link_to_a_link_of_the_owner(top: Path) -> Path:
         _link_to_a_link_of_the_owner,
     ],
 )
-def test_a_link_of_another_user_is_refused_and_named(top: Path, make: Callable[[Path], Path]) -> None:
+def test_link_of_another_user_is_refused_and_named(top: Path, make: Callable[[Path], Path]) -> None:
     path = make(top)
     line = refusal(path)
     assert line.startswith(f"{path}: the symbolic link {top}/home/")
@@ -118,7 +118,7 @@ def test_a_link_of_another_user_is_refused_and_named(top: Path, make: Callable[[
         assert "new" not in files(file.parent)
 
 
-def test_the_command_refuses_it_in_one_line(top: Path) -> None:
+def test_command_refuses_the_link_in_one_line(top: Path) -> None:
     path = _link_to_file(top)
     for command in (["add", "new", "--password-stdin"], ["passwd", "root", "--password-stdin"], ["list"]):
         postd = str(Path(sys.executable).parent / "postd")
@@ -133,7 +133,7 @@ def test_the_command_refuses_it_in_one_line(top: Path) -> None:
 @pytest.mark.parametrize("maker", [0, ALICE])
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("through", ["file", "folder"])
-def test_a_link_of_root_or_of_the_owner_is_followed(top: Path, through: str, maker: int, *, there: bool) -> None:
+def test_link_of_root_or_owner_is_followed(top: Path, through: str, maker: int, *, there: bool) -> None:
     (top / "home/conf").mkdir()
     file = top / "home/conf/users"
     give(file.parent, ALICE)
@@ -150,7 +150,7 @@ def test_a_link_of_root_or_of_the_owner_is_followed(top: Path, through: str, mak
     assert files(file.parent) == ["users"]
 
 
-def test_another_user_follows_any_link(top: Path) -> None:
+def test_other_users_follow_any_link(top: Path) -> None:
     file = top / "home/users"
     file.write_text(BEFORE)
     give(file, ALICE)
@@ -164,7 +164,7 @@ def test_another_user_follows_any_link(top: Path) -> None:
     assert file.read_text() == "#\n"
 
 
-def test_a_folder_that_is_replaced_by_a_link_meanwhile_changes_nothing_elsewhere(top: Path) -> None:
+def test_folder_replaced_by_a_link_changes_no_other_file(top: Path) -> None:
     conf = top / "home/conf"
     conf.mkdir()
     give(conf, ALICE)
@@ -179,7 +179,7 @@ def test_a_folder_that_is_replaced_by_a_link_meanwhile_changes_nothing_elsewhere
     assert "new:" in (top / "home/was/users").read_text()
 
 
-def test_a_file_that_is_replaced_by_a_link_meanwhile_is_a_file_again(top: Path) -> None:
+def test_file_replaced_by_a_link_is_written_as_a_file(top: Path) -> None:
     add(top / "home/users")
 
     def replace() -> None:
@@ -191,8 +191,8 @@ def test_a_file_that_is_replaced_by_a_link_meanwhile_is_a_file_again(top: Path) 
     assert not (top / "home/users").is_symlink()
 
 
-def test_a_hard_link_is_replaced_and_what_it_was_stays(top: Path) -> None:
-    """Its content stays root's: Linux lets Alice make none, unless fs.protected_hardlinks is off."""
+def test_hard_link_is_replaced_and_its_target_stays(top: Path) -> None:
+    """Linux lets Alice create such a link only if fs.protected_hardlinks is off."""
     (top / "home/users").hardlink_to(top / "etc/users")
     add(top / "home/users")
     assert (top / "etc/users").read_text() == BEFORE
@@ -202,7 +202,7 @@ def test_a_hard_link_is_replaced_and_what_it_was_stays(top: Path) -> None:
 
 @pytest.fixture
 def swapping(top: Path) -> Iterator[Path]:
-    """A folder of Alice's that is a link to root's every other moment."""
+    """A folder of Alice that another process keeps swapping with a link to a folder of root."""
     conf, real, fake = top / "home/conf", top / "home/real", top / "home/fake"
     real.mkdir()
     give(real, ALICE)
@@ -222,7 +222,7 @@ def swapping(top: Path) -> Iterator[Path]:
     thread.join()
 
 
-def test_a_folder_that_changes_all_the_time_leads_nowhere_else(top: Path, swapping: Path) -> None:
+def test_racing_folder_swap_changes_no_other_file(top: Path, swapping: Path) -> None:
     outcomes = set()
     for _ in range(EDITS):
         try:

@@ -1,4 +1,4 @@
-"""The measurement of the worst input still runs. What it measures is not looked at: no test is timed."""
+"""The measurement of the worst input runs; its figures are not checked, for no test is timed."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_unknown_field_is_named() -> None:
     assert "Refererr: not one of path," in result.stderr
 
 
-def test_patterns_have_the_size_that_was_asked_for() -> None:
+def test_patterns_have_the_requested_size() -> None:
     texts = dict(patterns(SIZE))
     assert {len(text) for text in (*texts.values(), harmless(SIZE))} == {SIZE}
     assert texts["'=' before '?' repeated"] == "=" + "?" * (SIZE - 1)
