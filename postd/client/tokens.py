@@ -210,10 +210,10 @@ class CredentialsSigner(Signer):
         ways = metadata.get("token_endpoint_auth_methods_supported")
         if isinstance(ways, list) and "client_secret_basic" not in ways and "client_secret_post" in ways:
             form = {**self._form, "client_id": self._client_id, "client_secret": secret}
-            return self._fetcher.post(endpoint, form, auth=None, in_a_hurry=False)
+            return self._fetcher.post(endpoint, form, auth=None, urgent=False)
         # Encoded as in a form before they are put into Basic (RFC 6749 §2.3.1).
         auth = quote_plus(self._client_id), quote_plus(secret)
-        return self._fetcher.post(endpoint, self._form, auth=auth, in_a_hurry=False)
+        return self._fetcher.post(endpoint, self._form, auth=auth, urgent=False)
 
     def _decode(self, fetched: Fetched) -> _Token:
         """Return the token of an answer (RFC 6749 §5.1)."""

@@ -23,7 +23,7 @@ from postd.errors import ConfigError
 from postd.monitoring.health import Report
 from postd.net.listening import Listener, certificate_warnings, close
 from postd.reactor import IReactor
-from postd.settings.loading import LoadedSettings, keep_fixed
+from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
 from postd.web.peer import Clients
 from postd.web.server.allowed_hosts import Hosts
@@ -215,7 +215,7 @@ class Operations(Service):
 
     def _reload_settings(self) -> None:
         before = self._loaded
-        loaded, left = keep_fixed(self._reread(), before)
+        loaded, left = keep_unreloadable(self._reread(), before)
         self.server.reload(loaded)
         self._loaded = loaded
         if self.admin is not None:

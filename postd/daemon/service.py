@@ -18,14 +18,14 @@ from postd.monitoring.health import Report
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import (
     Listener,
-    adopt,
+    adopt_sockets,
     bind,
     local_addresses,
     take_over_socket_locks,
     unbind,
     unclaimed_systemd_sockets,
 )
-from postd.net.ports import Inherited
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
@@ -146,7 +146,7 @@ def _urls(listeners: Sequence[Listener]) -> str:
 
 
 def make_worker(
-    loaded: LoadedSettings, sockets: Sequence[Inherited], *, started: StartCallbacks, reactor: IReactor
+    loaded: LoadedSettings, sockets: Sequence[InheritedSocket], *, started: StartCallbacks, reactor: IReactor
 ) -> Server:
     """Build what a worker process serves with, from what its parent has tried and bound.
 
@@ -160,7 +160,7 @@ def make_worker(
         ConfigError: a file that the settings name cannot be used any more.
     """
     parts = ServerParts(loaded, reactor=reactor)
-    listeners = adopt(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
+    listeners = adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
     return Server(parts, listeners, started=started, reactor=reactor)
 
 

@@ -19,7 +19,7 @@ from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, globalLo
 from postd.daemon.worker_pool import LINE_MAX_BYTES, Lines, StartCallbacks
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
-from postd.net.ports import Inherited
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import settings_from
 
@@ -55,7 +55,7 @@ def main() -> int:
     try:
         service = make_worker(
             settings_from(brief["values"], brief["where"]),
-            [Inherited(**one) for one in brief["sockets"]],
+            [InheritedSocket(**one) for one in brief["sockets"]],
             started=StartCallbacks(partial(parent.tell, "serving"), partial(parent.tell, "ready"), refuse),
             reactor=reactor,
         )

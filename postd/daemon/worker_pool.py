@@ -35,8 +35,8 @@ from twisted.python.failure import Failure
 from postd.daemon.log import ACCESS_NAMESPACE
 from postd.monitoring.health import OK, Report
 from postd.monitoring.tally import Numbers, Tally, decode
-from postd.net.listening import Listener, close, hold
-from postd.net.ports import Inherited
+from postd.net.listening import Listener, close, hand_over_to_workers
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 
@@ -103,7 +103,7 @@ class WorkerPool(Service):
         self._ended = Numbers()
         self._ends = 0
         self._listeners = listeners
-        self._sockets = hold(listeners)
+        self._sockets = hand_over_to_workers(listeners)
         self._started = started
         self._reactor = reactor
         self._numbers = range(1, count + 1)
@@ -200,7 +200,7 @@ class WorkerPool(Service):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _brief(self, number: int, sockets: Sequence[Inherited]) -> dict[str, Any]:
+    def _brief(self, number: int, sockets: Sequence[InheritedSocket]) -> dict[str, Any]:
         return {
             "number": number,
             "values": dict(self._loaded.values),
