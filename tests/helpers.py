@@ -29,7 +29,7 @@ from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.reactor import IReactor
 from postd.settings.schema import Limits, Settings
-from postd.settings.values import decode_text
+from postd.settings.values import decode_value
 from postd.store.sqlite.store import MemoryStore
 from postd.store.sqlite.writer_thread import WriterThread
 from postd.web.events import Events
@@ -200,7 +200,7 @@ class InMemoryApi:
         self.clock = MemoryReactorClock()
         self.clock.rightNow = self.START_S
         reactor = cast(IReactor, self.clock)
-        loaded = msgspec.convert(tomllib.loads(settings), Settings, dec_hook=decode_text)
+        loaded = msgspec.convert(tomllib.loads(settings), Settings, dec_hook=decode_value)
         self.users = folder / "users" if folder else None
         if self.users:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))

@@ -1,4 +1,4 @@
-"""Another system than Linux: one line in place of a traceback."""
+"""On other systems than Linux the daemon and the commands refuse to start, in one line."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 TWISTD = "from twisted.scripts.twistd import run; sys.argv = ['twistd', '-n', '--pidfile=', 'postd']"
 POSTD = "sys.argv = ['postd', 'list']"
 LIBRARIES = "import twisted.internet.defer, twisted.logger"
-"""Import what the standard library has for macOS alone."""
+"""Imported before `sys.platform` changes, after which the standard library would look for its parts for macOS."""
 
 
 @pytest.mark.parametrize(

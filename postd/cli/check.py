@@ -39,7 +39,7 @@ from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_so
 from postd.net.endpoints import check_endpoint
 from postd.net.fetching import FetchError
 from postd.protocol.password import weakness
-from postd.settings.loading import LoadedSettings, check_folders, count_workers
+from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
 from postd.settings.schema import BearerSettings, Settings
 
 
@@ -81,7 +81,7 @@ def _check_settings(loaded: LoadedSettings) -> _Lines:
 
 
 def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
-    for look in (check_folders, count_workers):
+    for look in (check_page_folders, count_workers):
         try:
             look(loaded)
         except ConfigError as error:

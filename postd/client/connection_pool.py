@@ -8,7 +8,7 @@ from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
-from postd.net.fetching import Endpoints
+from postd.net.fetching import EndpointFactory
 from postd.reactor import IReactor
 
 CONNECT_MAX_S = 10.0
@@ -39,7 +39,7 @@ class ConnectionPool:
         self._pool = HTTPConnectionPool(reactor)
         self._pool.cachedConnectionTimeout = KEEP_ALIVE_S
         self._pool.retryAutomatically = repeats
-        endpoints = Endpoints(reactor, self._wrap, CONNECT_MAX_S, ca_file=ca_file)
+        endpoints = EndpointFactory(reactor, self._wrap, CONNECT_MAX_S, ca_file=ca_file)
         self.agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
 
     async def close(self) -> None:

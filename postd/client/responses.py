@@ -11,15 +11,15 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectError, DNSLookupError
 
 from postd.client.errors import NoAnswerError, ProblemError
-from postd.net.fetching import explain, first_cause, is_untrusted
+from postd.net.fetching import describe_failure, is_tls_failure, root_cause
 
 
 def connection_error(error: Exception, origin: str) -> Exception:
     """Return the client's error for a failed request, or the `CancelledError` that Twisted has wrapped."""
-    if isinstance(first_cause(error), CancelledError):
+    if isinstance(root_cause(error), CancelledError):
         return CancelledError()
-    never_sent = isinstance(error, ConnectError | DNSLookupError) or is_untrusted(error)
-    return NoAnswerError(f"{origin}: {explain(error)}", sent=not never_sent)
+    never_sent = isinstance(error, ConnectError | DNSLookupError) or is_tls_failure(error)
+    return NoAnswerError(f"{origin}: {describe_failure(error)}", sent=not never_sent)
 
 
 def header_fields(response: Any) -> dict[str, str]:

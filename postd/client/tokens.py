@@ -206,10 +206,10 @@ class ClientCredentialsAuthenticator(Authenticator):
         methods = metadata.get("token_endpoint_auth_methods_supported")
         if isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods:
             form = {**self._form, "client_id": self._client_id, "client_secret": secret}
-            return self._fetcher.post(endpoint, form, auth=None, in_a_hurry=False)
+            return self._fetcher.post(endpoint, form, auth=None, urgent=False)
         # Form-encoded before they are used in Basic (RFC 6749 §2.3.1).
         auth = quote_plus(self._client_id), quote_plus(secret)
-        return self._fetcher.post(endpoint, self._form, auth=auth, in_a_hurry=False)
+        return self._fetcher.post(endpoint, self._form, auth=auth, urgent=False)
 
     def _decode(self, fetched: Fetched) -> _Token:
         """Return the token in a response of the token endpoint (RFC 6749 §5.1)."""

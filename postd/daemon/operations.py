@@ -24,7 +24,7 @@ from postd.errors import ConfigError
 from postd.monitoring.health import Health
 from postd.net.listening import Listener, certificate_warnings, close
 from postd.reactor import IReactor
-from postd.settings.loading import LoadedSettings, keep_fixed
+from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
 from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
@@ -203,7 +203,7 @@ class Operations(Service):
 
     def _reload_settings(self) -> None:
         before = self._loaded
-        loaded, fixed = keep_fixed(self._read_settings(), before)
+        loaded, fixed = keep_unreloadable(self._read_settings(), before)
         self.server.reload(loaded)
         self._loaded = loaded
         if self.admin is not None:

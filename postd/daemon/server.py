@@ -28,11 +28,11 @@ from postd.net.listening import (
     accept_backlog_and_close,
     local_addresses,
     pause_accepting,
-    reread,
+    reload_certificates,
     resume_accepting,
 )
 from postd.reactor import IReactor
-from postd.settings.loading import LoadedSettings, check_folders
+from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
@@ -66,7 +66,7 @@ class ServerParts:
 
     def __init__(self, loaded: LoadedSettings, *, reactor: IReactor) -> None:
         settings, where = loaded.settings, loaded.where
-        check_folders(loaded)
+        check_page_folders(loaded)
         self.settings = settings
         self._reactor = reactor
         self.tally = Tally() if settings.admin.listen else None
@@ -103,9 +103,9 @@ class ServerParts:
             ConfigError: the settings cannot be used; nothing has changed.
         """
         settings, where = loaded.settings, loaded.where
-        check_folders(loaded)
+        check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
-        replace_certificates = reread(listeners, where=where["listen"])
+        replace_certificates = reload_certificates(listeners, where=where["listen"])
         authentication = Authentication(
             settings, self.store, reactor=self._reactor, issuers_where=where["bearer"], previous=self.authentication
         )

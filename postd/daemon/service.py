@@ -19,14 +19,14 @@ from postd.monitoring.health import Health
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import (
     Listener,
-    adopt,
+    adopt_sockets,
     bind,
     local_addresses,
     take_over_socket_locks,
     unbind,
     unclaimed_systemd_sockets,
 )
-from postd.net.ports import Inherited
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
@@ -99,7 +99,7 @@ def make_service(
 
 
 def make_worker(
-    loaded: LoadedSettings, sockets: Sequence[Inherited], *, callbacks: StartCallbacks, reactor: IReactor
+    loaded: LoadedSettings, sockets: Sequence[InheritedSocket], *, callbacks: StartCallbacks, reactor: IReactor
 ) -> Server:
     """Build the server of a worker process, with what its parent has checked and bound.
 
@@ -113,7 +113,7 @@ def make_worker(
         ConfigError: a file that the settings name cannot be used any more.
     """
     parts = ServerParts(loaded, reactor=reactor)
-    listeners = adopt(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
+    listeners = adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
     return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
 
 

@@ -20,7 +20,7 @@ from postd.daemon.lifecycle import RELOAD_FAILED, StartCallbacks
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
-from postd.net.ports import Inherited
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import settings_from
 
@@ -56,7 +56,7 @@ def main() -> int:
     try:
         service = make_worker(
             settings_from(start_message["values"], start_message["where"]),
-            [Inherited(**one) for one in start_message["sockets"]],
+            [InheritedSocket(**one) for one in start_message["sockets"]],
             callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
             reactor=reactor,
         )

@@ -21,8 +21,8 @@ from postd.daemon.resources import collect_replaced
 from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
-from postd.net.listening import Listener, close, hold
-from postd.net.ports import Inherited
+from postd.net.listening import Listener, close, hand_over_to_workers
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 
@@ -69,7 +69,7 @@ class WorkerPool(Service):
         self._ended_metrics = Metrics()
         self._unexpected_ends = 0
         self._listeners = listeners
-        self._sockets = hold(listeners)
+        self._sockets = hand_over_to_workers(listeners)
         self._callbacks = callbacks
         self._reactor = reactor
         self._numbers = range(1, count + 1)
@@ -166,7 +166,7 @@ class WorkerPool(Service):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _start_message(self, number: int, sockets: Sequence[Inherited]) -> dict[str, object]:
+    def _start_message(self, number: int, sockets: Sequence[InheritedSocket]) -> dict[str, object]:
         return {"number": number, **_encode_settings(self._loaded), "sockets": [asdict(one) for one in sockets]}
 
     def _replace(self, number: int, what: str, *, lived_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Sockets: endpoint strings, listening ports, TLS, the PROXY protocol, and fetching documents by HTTPS.
+"""Network: endpoint strings, listening ports, TLS, the PROXY protocol, and an HTTPS client for issuers' documents.
 
 1. Nothing here knows posts, users or settings.
 2. `endpoint_strings` imports no Twisted: settings use it.

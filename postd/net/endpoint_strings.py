@@ -1,7 +1,7 @@
-"""Twisted's server endpoint strings, read as text: kinds, options, addresses and paths.
+"""Twisted's server endpoint strings as text: kinds, options, addresses and paths.
 
-In them a colon ends an argument, an equals sign ends its name, a backslash quotes. Settings use this module: it imports
-no Twisted.
+A colon ends an argument, an equals sign ends its name, a backslash escapes. Settings use this module, so it does not
+import Twisted.
 """
 
 import ipaddress
@@ -11,18 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
-"""The kinds of endpoints that a server can listen on, of those that Twisted has."""
+"""The kinds of endpoints that a server accepts, of those that Twisted has."""
 
-WANTED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
+ALLOWED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
 """What is allowed, for error messages."""
 
-
 UNIX_MODE = "660"
-"""The permissions of a UNIX socket whose endpoint gives no `mode=`, octal: the daemon's user and its group."""
+"""The mode of a UNIX socket whose endpoint has no `mode=`, octal: for the daemon's user and group."""
 
 
 def is_loopback_only(description: str) -> bool | None:
-    """Return what `Listener.loopback_only` will be once the endpoint is bound, None if only its socket can tell."""
+    """Return what `Listener.loopback_only` will be once the endpoint is bound, None for a socket of systemd."""
     if is_proxied(description) or kinds_of(description)[-1] == "unix":
         return False
     return None if is_systemd(description) else names_loopback(description)
@@ -39,7 +38,7 @@ def names_loopback(description: str) -> bool:
 
 
 def makes_world_writable_socket(description: str) -> bool:
-    """Return whether an endpoint makes a UNIX socket that every user of this machine may connect to.
+    """Return whether an endpoint makes a UNIX socket that every user of this machine can connect to.
 
     Args:
         description: a valid endpoint string (`postd.net.endpoints.check_endpoint`).
@@ -76,9 +75,10 @@ _PATHS: Mapping[str, Sequence[str]] = {
     "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
     "tls": ("path",),
 }
-
+"""The arguments that are paths, of each kind."""
 
 _FIRST_ARGUMENT = {"unix": "address", "tls": "path"}
+"""The name of a first argument that is a path and may stand without its name."""
 
 
 def absolute_endpoint(description: str, folder: Path) -> str:
@@ -97,19 +97,19 @@ def _absolute_arguments(kind: str, arguments: Sequence[str], folder: Path) -> It
         if not rest and position == 0 and kind in _FIRST_ARGUMENT:
             name, value = _FIRST_ARGUMENT[kind], name
         if name in _PATHS.get(kind, ()) and value:
-            quoted = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
-            yield f"{name}={quoted}"
+            escaped = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
+            yield f"{name}={escaped}"
         else:
             yield argument
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Split at the separators that no backslash quotes."""
-    parts, quoted = [""], False
+    """Split at the separators that no backslash escapes."""
+    parts, escaped = [""], False
     for character in text:
-        if character == separator and not quoted:
+        if character == separator and not escaped:
             parts.append("")
             continue
         parts[-1] += character
-        quoted = character == "\\" and not quoted
+        escaped = character == "\\" and not escaped
     return parts

@@ -1,4 +1,4 @@
-"""From an endpoint string to a bound port, or one line that says why not."""
+"""Decode endpoint strings and bind their ports; an error is one line with the setting, the endpoint and the cause."""
 
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -13,21 +13,21 @@ from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError, check_socket_path
-from postd.net.endpoint_strings import KINDS, UNIX_MODE, WANTED, is_systemd, kinds_of, names_loopback, unix_mode
+from postd.net.endpoint_strings import ALLOWED, KINDS, UNIX_MODE, is_systemd, kinds_of, names_loopback, unix_mode
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
-from postd.net.tls import UNFIT, Certificate, UnusableCertificateError
+from postd.net.tls import KEY_MISMATCH, Certificate, UnusableCertificateError
 
 EXPIRY_WARNING_S = 7 * 86_400
-"""How long before its expiry a certificate is warned of in the log."""
+"""How long before a certificate expires the log has a warning, in seconds."""
 
 
 def expiry_problem(certificate: Certificate, now: float) -> str:
-    """Return a sentence on a certificate that has expired or soon will; else an empty string."""
+    """Return a sentence on a certificate that has expired or expires soon; else an empty string."""
     left_s = certificate.not_after - now
     if left_s > EXPIRY_WARNING_S:
         return ""
     at = datetime.fromtimestamp(certificate.not_after, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"the certificate {'ends soon: ' if left_s > 0 else 'has ended: '}{at}"
+    return f"the certificate {'expires soon: ' if left_s > 0 else 'has expired: '}{at}"
 
 
 def read_certificate(description: str, where: str) -> Certificate:
@@ -43,17 +43,17 @@ def read_certificate(description: str, where: str) -> Certificate:
 
 
 def make_unused_factory() -> Factory:
-    """Return a protocol factory for ports that this process does not accept on."""
+    """Return a protocol factory for ports on which this process does not accept connections."""
     factory = Factory()
     factory.noisy = False
     return factory
 
 
 class DryRunReactor:
-    """Takes the place of the reactor under an endpoint: parses and loads everything, listens on nothing.
+    """A reactor for endpoints that checks their options and loads their files, but binds nothing.
 
     Attributes:
-        certificate: that of the endpoint, if it is one of TLS.
+        certificate: the endpoint's, if it has TLS.
     """
 
     certificate: Certificate | None = None
@@ -71,17 +71,17 @@ class DryRunReactor:
 
 
 def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
-    """Make sure that an endpoint can be understood, without binding it; return whether strangers could reach it.
+    """Check an endpoint without binding it; return whether other machines could reach it without TLS.
 
     Args:
-        description: the endpoint.
-        where: the setting it comes from, for the error.
-        now: seconds since the epoch, if it matters whether its certificate has ended.
+        description: the endpoint string.
+        where: the setting that it comes from, for the error.
+        now: seconds since the epoch, to refuse a certificate that has expired; 0 to accept it.
 
     Raises:
-        ConfigError: it cannot be understood, or its key or its certificate cannot be used, or has ended.
+        ConfigError: it is malformed, or its key or its certificate cannot be used or has expired.
     """
-    if is_systemd(description):  # what it is is known to the service alone
+    if is_systemd(description):  # only a process that systemd starts has the socket
         return False
     kind = kinds_of(description)[-1]
     _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
@@ -98,9 +98,9 @@ def bind_endpoint(
 
 def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoint:
     known = all(kind in KINDS for kind in kinds_of(description))
-    # Twisted takes an empty path for one, and leaves a lock file of that name behind.
+    # Twisted accepts an empty path, and leaves the lock file `.lock` behind.
     if not known or description.endswith("unix:"):
-        raise ConfigError(where, f"{description!r} is not {WANTED}")
+        raise ConfigError(where, f"{description!r} is not {ALLOWED}")
     kind, _, rest = description.partition(":")
     if kind == "haproxy":
         return ProxyProtocolEndpoint(decode_endpoint(rest, where, reactor))
@@ -110,21 +110,21 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
     except OSError as error:
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
-    except Exception as error:  # noqa: BLE001 - the parsers raise what int(), OpenSSL and missing arguments give
+    except Exception as error:  # noqa: BLE001 - parsers let errors of int(), of OpenSSL and of missing arguments pass
         if isinstance(error, LookupError) and kinds_of(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
         if isinstance(error, VerifyError):
-            raise ConfigError(where, f"{description}: {UNFIT}") from None
+            raise ConfigError(where, f"{description}: {KEY_MISMATCH}") from None
         if isinstance(error, SSL.Error | crypto.Error):
-            raise ConfigError(where, f"{description}: its key or its certificate is not one, in PEM form") from None
-        raise ConfigError(where, f"{description!r} is not {WANTED}") from None
+            raise ConfigError(where, f"{description}: its key or its certificate is not in PEM form") from None
+        raise ConfigError(where, f"{description!r} is not {ALLOWED}") from None
     return endpoint
 
 
 def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> IListeningPort:
     ports: list[IListeningPort] = []
     failures: list[Failure] = []
-    # Every kind we allow is bound at once; none waits for the reactor.
+    # Endpoints of all allowed kinds listen at once; their Deferreds have fired.
     endpoint.listen(factory).addCallbacks(ports.append, failures.append)
     if failures:
         error: Any = failures[0].value

@@ -1,12 +1,12 @@
-"""The one client in the server: it asks issuers, and trusts what they answer only as far as it has to.
+"""The server's HTTP client, for metadata, keys and introspection of token issuers; it trusts responses little.
 
-An answer has a time, a size, a status and a place that it may come from. treq asks; around it stand these bounds:
+treq makes the requests, with these limits:
 
-- `FETCH_MAX_S` for all of it, `ANSWER_MAX_S` for what a request waits for; an older connection is aborted, so that
-  none is left to a host that hangs.
-- `CONTENT_MAX_BYTES`, of what is sent, which is therefore not compressed; with all around it `RECEIVED_MAX_BYTES`.
-- Redirects only of GET, a few, and only within the same origin.
-- TLS verified against the platform's roots, and those of `ca_file`.
+- Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
+  aborted, so that a host that hangs keeps none.
+- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` with all around it.
+- Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
+- TLS: verified against the platform's trust roots, and those of `ca_file`.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -39,7 +39,7 @@ from postd.reactor import IReactor
 from postd.twisted_private import TrustRoots
 
 FETCH_MAX_S = 5.0
-ANSWER_MAX_S = 3.0
+URGENT_FETCH_MAX_S = 3.0
 CONTENT_MAX_BYTES = 256 * 1024
 RECEIVED_MAX_BYTES = 4 * CONTENT_MAX_BYTES
 REDIRECTS_MAX = 3
@@ -48,15 +48,15 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class FetchError(Exception):
-    """There is no answer that could be used; `str()` of it says why in one line, and quotes nothing that was sent."""
+    """There is no usable response; `str()` is the reason in one line, and quotes nothing that was sent."""
 
 
 class UnusableError(FetchError):
-    """There is an answer, and it is not what was asked for."""
+    """The host responded, but with something else than was requested."""
 
 
 class Fetched(Struct, frozen=True):
-    """An answer: its body, the fields that tell how long it is fresh, and its status, 200 or to a POST also 400."""
+    """A response: its body, the header fields of its freshness, and its status: 200, to a POST also 400."""
 
     content: bytes
     cache_control: tuple[str, ...] = ()
@@ -65,56 +65,64 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetcher:
-    """Asks.
+    """The client.
 
     Args:
-        reactor: connects, and has the clock.
-        ca_file: PEM file of further roots to trust; none if it is empty.
+        reactor: makes the connections, and has the clock.
+        ca_file: PEM file of trust roots beside the platform's; none if empty.
 
     Raises:
-        ConfigError: `ca_file` cannot be read, or has no certificate in it.
+        ConfigError: `ca_file` cannot be read, or has no usable certificates.
     """
 
     def __init__(self, reactor: IReactor, *, ca_file: str = "") -> None:
         self._reactor = reactor
-        endpoints = Endpoints(reactor, lambda factory: _BoundedFactory(factory, reactor), FETCH_MAX_S, ca_file=ca_file)
-        self._agent = _Plain(Agent.usingEndpointFactory(reactor, endpoints))
+        endpoints = EndpointFactory(
+            reactor, lambda factory: _BoundedFactory(factory, reactor), FETCH_MAX_S, ca_file=ca_file
+        )
+        self._agent = _PlainAgent(Agent.usingEndpointFactory(reactor, endpoints))
 
     def get(self, url: str) -> Deferred[Fetched]:
         """Fetch a document.
 
         Raises:
-            FetchError: it was not to be had.
+            FetchError: there is no usable response.
         """
         return self._limit(self._get(url), FETCH_MAX_S)
 
     def post(
-        self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None, in_a_hurry: bool = True
+        self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None, urgent: bool = True
     ) -> Deferred[Fetched]:
-        """Send a form; `auth` are a name and a password for Basic. It may take `FETCH_MAX_S` if nobody is in a hurry.
+        """Send a form.
+
+        Args:
+            url: where to.
+            form: its fields.
+            auth: a name and a password for Basic.
+            urgent: whether a client's request waits for the response: `URGENT_FETCH_MAX_S` instead of `FETCH_MAX_S`.
 
         Raises:
-            FetchError: it was not answered as it should.
+            FetchError: there is no usable response.
         """
-        return self._limit(self._post(url, form, auth), ANSWER_MAX_S if in_a_hurry else FETCH_MAX_S)
+        return self._limit(self._post(url, form, auth), URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S)
 
     def _limit(self, fetching: Coroutine[Any, Any, Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
-        return limited.addTimeout(seconds, self._reactor, _say_late).addErrback(_explain)
+        return limited.addTimeout(seconds, self._reactor, _raise_late).addErrback(_raise_fetch_error)
 
     async def _get(self, url: str) -> Fetched:
         for _ in range(REDIRECTS_MAX + 1):
-            answer = await self._ask("GET", url)
-            if not 300 <= answer.code < 400:
-                return await _read(answer, {200})
-            drop(answer)
-            url = _redirect(url, answer.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
+            response = await self._request("GET", url)
+            if not 300 <= response.code < 400:
+                return await _read(response, {200})
+            drop(response)
+            url = _redirect(url, response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
         raise UnusableError(f"it redirects more than {REDIRECTS_MAX} times")
 
     async def _post(self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None) -> Fetched:
-        return await _read(await self._ask("POST", url, data=dict(form), auth=auth), {200, 400})
+        return await _read(await self._request("POST", url, data=dict(form), auth=auth), {200, 400})
 
-    async def _ask(self, method: str, url: str, **options: Any) -> Any:
+    async def _request(self, method: str, url: str, **options: Any) -> Any:
         try:
             check_url(url)
         except ValueError:
@@ -132,10 +140,10 @@ class Fetcher:
         )
 
 
-async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
-    if answer.code not in statuses:
-        drop(answer)
-        raise UnusableError(f"it answers {answer.code}")
+async def _read(response: Any, statuses: Collection[int]) -> Fetched:
+    if response.code not in statuses:
+        drop(response)
+        raise UnusableError(f"it answers {response.code}")
     content = bytearray()
 
     def collect(piece: bytes) -> None:
@@ -143,15 +151,15 @@ async def _read(answer: Any, statuses: Collection[int]) -> Fetched:
         if len(content) > CONTENT_MAX_BYTES:
             raise UnusableError(f"its answer has more than {CONTENT_MAX_BYTES // 1024} KiB")
 
-    await treq.collect(answer, collect)
-    cache_control = [value.decode("latin-1") for value in answer.headers.getRawHeaders(b"Cache-Control", [])]
-    age = answer.headers.getRawHeaders(b"Age", [b"0"])[0].decode("latin-1")
-    return Fetched(bytes(content), tuple(cache_control), age, answer.code)
+    await treq.collect(response, collect)
+    cache_control = [value.decode("latin-1") for value in response.headers.getRawHeaders(b"Cache-Control", [])]
+    age = response.headers.getRawHeaders(b"Age", [b"0"])[0].decode("latin-1")
+    return Fetched(bytes(content), tuple(cache_control), age, response.code)
 
 
-def drop(answer: Any) -> None:
-    """Give up an answer whose body is of no interest, and its connection, which would wait for us to read it."""
-    answer.deliverBody(_Dropped())
+def drop(response: Any) -> None:
+    """Close the connection of a response whose body is not needed; it would stay open until the body is read."""
+    response.deliverBody(_Dropped())
 
 
 class _Dropped(Protocol):
@@ -160,7 +168,7 @@ class _Dropped(Protocol):
 
 
 def _redirect(url: str, location: str) -> str:
-    """Return where an answer leads to."""
+    """Return the URL that a redirect leads to."""
     try:
         target = check_url(urljoin(url, location))
     except ValueError:
@@ -175,33 +183,33 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _say_late(_: object, seconds: float) -> NoReturn:
+def _raise_late(_: object, seconds: float) -> NoReturn:
     raise FetchError(f"it has not answered within {seconds:.0f} s")
 
 
-def _explain(failure: Failure) -> NoReturn:
+def _raise_fetch_error(failure: Failure) -> NoReturn:
     error: Any = failure.value
-    cause = first_cause(error)
+    cause = root_cause(error)
     if isinstance(cause, FetchError | CancelledError):
         raise cause
-    raise FetchError(explain(error)) from None
+    raise FetchError(describe_failure(error)) from None
 
 
-def first_cause(error: Any) -> Any:
-    """Return what is behind an error of Twisted's client, which is wrapped once or twice."""
-    while reasons := getattr(error, "reasons", None):  # of a request or of an answer that failed
+def root_cause(error: Any) -> Any:
+    """Return the cause of an error of Twisted's client, which wraps it once or twice."""
+    while reasons := getattr(error, "reasons", None):  # of a failed request or response
         error = reasons[0].value
     return error
 
 
-def is_untrusted(error: BaseException) -> bool:
-    """Tell whether there is no answer because TLS could not be had, which another try does not change."""
-    return isinstance(first_cause(error), SSL.Error | VerificationError)
+def is_tls_failure(error: BaseException) -> bool:
+    """Return whether TLS could not be established, so that nothing was sent and a retry would not help."""
+    return isinstance(root_cause(error), SSL.Error | VerificationError)
 
 
-def explain(error: BaseException) -> str:
-    """Say in a line why there is no answer."""
-    match first_cause(error):
+def describe_failure(error: BaseException) -> str:
+    """Return in one line why there is no response."""
+    match root_cause(error):
         case SSL.Error(args=[[(_, _, why), *_]]):
             return f"TLS: {why}"
         case VerificationError():
@@ -217,8 +225,8 @@ def explain(error: BaseException) -> str:
 
 
 @implementer(IAgent)
-class _Plain:
-    """Asks for answers as they are: a small one that is compressed may be of any size. Takes no cookies, either."""
+class _PlainAgent:
+    """An agent that refuses compressed responses, which could expand to any size, and removes cookies."""
 
     def __init__(self, agent: IAgent) -> None:
         self._agent = agent
@@ -228,29 +236,29 @@ class _Plain:
     ) -> Deferred[Any]:
         sent = headers.copy() if headers else Headers()
         sent.setRawHeaders(b"Accept-Encoding", [b"identity"])
-        return self._agent.request(method, uri, sent, bodyProducer).addCallback(_make_plain)
+        return self._agent.request(method, uri, sent, bodyProducer).addCallback(_check_plain)
 
 
-def _make_plain(answer: Any) -> Any:
-    answer.headers.removeHeader(b"Set-Cookie")
-    if answer.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
-        drop(answer)
+def _check_plain(response: Any) -> Any:
+    response.headers.removeHeader(b"Set-Cookie")
+    if response.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
+        drop(response)
         raise UnusableError("its answer is compressed, which was not asked for")
-    return answer
+    return response
 
 
 @implementer(IAgentEndpointFactory)
-class Endpoints:
-    """Makes connections for an agent, TLS or not, each with something around its protocol.
+class EndpointFactory:
+    """Makes the endpoints of an agent's connections, with a wrapper around each protocol, below TLS.
 
     Args:
-        reactor: connects.
-        wrap: makes the factory of what is around a protocol, below TLS, of that protocol's own.
-        connect_s: how long a connection may take to be there.
+        reactor: makes the connections.
+        wrap: returns a `WrappingFactory` around a protocol's factory.
+        connect_s: the timeout of connecting, in seconds.
         ca_file: as for `Fetcher`.
 
     Raises:
-        ConfigError: likewise.
+        ConfigError: as for `Fetcher`.
     """
 
     def __init__(
@@ -275,23 +283,22 @@ class _WrappedEndpoint:
         self._wrap = wrap
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        # It would tell the log of each connection, and Agent has no way to keep it from that. Under TLS it is within.
+        # Else the factory logs each connection, and Agent has no option for it. With TLS the factory is wrapped.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
         return self._endpoint.connect(self._wrap(protocolFactory)).addCallback(attrgetter("wrappedProtocol"))
 
 
-class _Bounded(ProtocolWrapper):
-    """A connection that is aborted when it is old, or when too much has come in.
+class _BoundedConnection(ProtocolWrapper):
+    """A connection that is aborted after `FETCH_MAX_S`, or when it has received `RECEIVED_MAX_BYTES`.
 
-    Nobody else does that: to give up an answer while it comes in only asks the other side of a TLS connection to end
-    it, and the size of a head has no limit.
+    Twisted does neither: over TLS a cancelled response only asks the peer to close, and a head has no size limit.
     """
 
     transport: Any
 
     def connectionMade(self) -> None:
         self._left = RECEIVED_MAX_BYTES
-        self._ageing = self.factory.reactor.callLater(FETCH_MAX_S, self.transport.abortConnection)
+        self._timeout = self.factory.reactor.callLater(FETCH_MAX_S, self.transport.abortConnection)
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
@@ -302,13 +309,13 @@ class _Bounded(ProtocolWrapper):
             super().dataReceived(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self._ageing.active():
-            self._ageing.cancel()
+        if self._timeout.active():
+            self._timeout.cancel()
         super().connectionLost(reason)
 
 
 class _BoundedFactory(WrappingFactory):
-    protocol = _Bounded
+    protocol = _BoundedConnection
     noisy = False
 
     def __init__(self, wrappedFactory: Any, reactor: IReactor) -> None:

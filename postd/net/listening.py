@@ -1,7 +1,7 @@
-"""The bound ports of a server: bind, share with workers, pause, reload certificates, close.
+"""The listening ports of a server: bind, share with workers, pause, reload certificates, close.
 
-Ports are bound before the reactor runs and before twistd forks, so that a taken port ends the start. Worker processes
-inherit them, and accept on the same sockets.
+Ports are bound before the reactor runs and before twistd forks, so that a start fails if an address is in use. Worker
+processes inherit the sockets, and all accept on the same ones.
 """
 
 import ipaddress
@@ -24,24 +24,23 @@ from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError
-from postd.net.endpoint_strings import WANTED, is_proxied, is_systemd, kinds_of
+from postd.net.endpoint_strings import ALLOWED, is_proxied, is_systemd, kinds_of
 from postd.net.endpoints import bind_endpoint, expiry_problem, read_certificate
-from postd.net.ports import AdoptingReactor, BindingReactor, Inherited
+from postd.net.ports import AdoptingReactor, BindingReactor, InheritedSocket
 from postd.net.tls import Certificate
 from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, systemd_sockets
 
 BACKLOG = 1024
-"""How many connections may wait to be accepted; the kernel may have a lower limit. Stock Twisted has 50: of a burst of
-clients most would wait for a second, until they try again."""
-
+"""The length of the backlog; the kernel may have a lower limit. With the 50 of stock Twisted, most clients of a burst
+would wait for a second, until they send their SYN again."""
 
 UNSENT_MAX_BYTES = 128 * 1024
-"""How much of an answer the kernel takes before the network has. What a client does not read it would keep: 3 MB."""
+"""How much of a response the kernel buffers before it is sent. By default it would buffer 3 MB for a slow client."""
 
 
 class Listener(Struct, frozen=True):
-    """A bound port; `certificate` is what the clients of an `ssl:` endpoint are shown."""
+    """A bound port with its endpoint string; `certificate` is that of an `ssl:` endpoint."""
 
     description: str
     port: IListeningPort
@@ -49,12 +48,12 @@ class Listener(Struct, frozen=True):
 
     @property
     def tls(self) -> bool:
-        """Whether what goes through it is encrypted by us."""
+        """Whether postd terminates TLS here."""
         return kinds_of(self.description)[-1] in {"ssl", "tls"}
 
     @property
     def exposed(self) -> bool:
-        """Whether strangers can reach it and read along: neither loopback, nor a UNIX socket, nor TLS."""
+        """Whether other machines can reach it without TLS: neither loopback, nor a UNIX socket, nor TLS."""
         address = self.port.getHost()
         return not (self.tls or isinstance(address, UNIXAddress) or _is_loopback(address))
 
@@ -62,20 +61,20 @@ class Listener(Struct, frozen=True):
     def loopback_only(self) -> bool:
         """Whether it is bound to a loopback address, so that only browsers on this machine can reach it.
 
-        Of a `haproxy:` endpoint it is false: a browser cannot send a PROXY header. The proxy decides which hosts it
-        passes on, as a trusted proxy does.
+        False for a `haproxy:` endpoint: a browser cannot send a PROXY header, and the proxy decides which hosts it
+        forwards, as a trusted proxy does.
         """
         address = self.port.getHost()
         return not (isinstance(address, UNIXAddress) or is_proxied(self.description)) and _is_loopback(address)
 
     @property
     def world_writable(self) -> bool:
-        """Whether it is a UNIX socket that every user of this machine may connect to."""
+        """Whether it is a UNIX socket that every user of this machine can connect to."""
         address = self.port.getHost()
         if not isinstance(address, UNIXAddress):
             return False
         name = _unix_name(address)
-        if name.startswith("\0"):  # an abstract one has no permissions
+        if name.startswith("\0"):  # an abstract socket has no permissions
             return True
         try:
             return bool(Path(name).stat().st_mode & stat.S_IWOTH)
@@ -84,7 +83,7 @@ class Listener(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """Where it really listens, as a person would type it."""
+        """The URL of the bound address, such as `http://127.0.0.1:8080/`, or `unix:PATH`."""
         address = self.port.getHost()
         if isinstance(address, UNIXAddress):
             return f"unix:{_unix_name(address)}"
@@ -97,22 +96,22 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     """Bind all endpoints, or none.
 
     Args:
-        descriptions: endpoint strings as Twisted has them, with absolute paths.
+        descriptions: Twisted's endpoint strings, with absolute paths.
         factory: serves the connections, once the reactor runs.
-        where: the setting they come from, for the error.
-        reactor: listens.
+        where: the setting that the endpoints come from, for the error.
+        reactor: accepts the connections.
 
     Raises:
-        ConfigError: an endpoint cannot be understood, or its address cannot be had.
+        ConfigError: an endpoint is malformed, or its address cannot be bound.
     """
     if not descriptions:
-        raise ConfigError(where, f"nothing to listen on; give {WANTED}")
+        raise ConfigError(where, f"nothing to listen on; give {ALLOWED}")
     listeners: list[Listener] = []
     try:
         for description in descriptions:
             port, certificate = bind_endpoint(description, factory, BindingReactor(reactor), where)
             listeners.append(Listener(description, port, certificate))
-            with suppress(OSError):  # it goes without
+            with suppress(OSError):  # the options are optional
                 _tune(port, description)
     except ConfigError:
         unbind(listeners)
@@ -121,34 +120,34 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
 
 
 def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]:
-    """Return host and port of those that are for this machine.
+    """Return host and port of the listeners that only this machine can reach.
 
-    A connection has the same ones on its side of it only if it came through such a listener: what listens on all
-    addresses of the machine cannot have a port that is bound to one of them.
+    A connection whose local address is one of them came through such a listener: a port that is bound to one address
+    cannot be bound to all addresses, too.
     """
     addresses: list[Any] = [one.port.getHost() for one in listeners if one.loopback_only]
     return frozenset((address.host, address.port) for address in addresses)
 
 
 def pause_accepting(listeners: Sequence[Listener]) -> None:
-    """Accept nobody for now: who connects waits."""
+    """Stop accepting for now; clients wait in the backlog."""
     for listener in listeners:
         port: Any = listener.port
         port.stopReading()
 
 
 def resume_accepting(listeners: Sequence[Listener]) -> None:
-    """Accept those who wait, and all who come."""
+    """Accept connections again, those in the backlog first."""
     for listener in listeners:
         port: Any = listener.port
         port.startReading()
 
 
 def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
-    """Accept all who have connected by now, and close the ports.
+    """Accept all connections in the backlog, and close the ports in the same turn of the reactor.
 
-    In one go: the kernel resets whoever is still waiting then. Stock Twisted closes in a later turn, in which come all
-    that were accepted in this one.
+    The kernel resets connections that are in the backlog of a port that is closed. Stock Twisted closes ports in a
+    later turn, and until then further clients could connect.
     """
     for listener in listeners:
         port: Any = listener.port
@@ -159,20 +158,20 @@ def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
         try:
             port.connectionLost(gone)
         except (OSError, ValueError):
-            _close_all_the_same(gone, port)
+            _force_close(gone, port)
 
 
 def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
-    """Put the number of this process into the locks beside UNIX sockets; twistd forks after they were bound.
+    """Write this process's number to the lock files of UNIX sockets; twistd forks after they were bound.
 
-    Else whoever starts next takes the locks for those of a process that has died, and the sockets with them.
+    Otherwise another server that starts would take the locks for those of a dead process, and take over the sockets.
     """
     for listener in listeners:
         lock = getattr(listener.port, "lockFile", None)
         if lock is not None:
             name = os.fsencode(lock.name)
             made = b"%b.%d" % (name, os.getpid())
-            with suppress(OSError):  # twistd may have given up the right to, for another user's
+            with suppress(OSError):  # twistd may run as another user by now, without the right to
                 os.symlink(b"%d" % os.getpid(), made)  # noqa: PTH211 - a path of bytes, as below
                 os.replace(made, name)  # noqa: PTH105
 
@@ -184,68 +183,73 @@ async def close(listeners: Sequence[Listener]) -> None:
 
 def _closed(failure: Failure, port: Any) -> None:
     failure.trap(OSError, ValueError)
-    _close_all_the_same(failure, port)
+    _force_close(failure, port)
 
 
-def _close_all_the_same(reason: Failure, port: Any) -> None:
-    """Close a UNIX socket whose name or lock cannot be removed: stock Twisted gives up with the socket open."""
+def _force_close(reason: Failure, port: Any) -> None:
+    """Close a UNIX socket whose path or lock file cannot be removed; stock Twisted would leave the socket open."""
     tcp.Port.connectionLost(port, reason)
 
 
-def hold(listeners: Sequence[Listener]) -> list[Inherited]:
-    """Leave bound ports to workers: nothing is accepted here. Return what to hand on."""
-    handed: list[Inherited] = []
+def hand_over_to_workers(listeners: Sequence[Listener]) -> list[InheritedSocket]:
+    """Stop accepting in this process; return the sockets for worker processes to accept on."""
+    sockets: list[InheritedSocket] = []
     for listener in listeners:
         port: Any = listener.port
         port.stopReading()
         close_without_shutdown(port)  # workers accept on it until they close it
-        handed.append(Inherited(listener.description, port.socket.family, port.fileno()))
-    return handed
+        sockets.append(InheritedSocket(listener.description, port.socket.family, port.fileno()))
+    return sockets
 
 
-def adopt(sockets: Sequence[Inherited], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
-    """Accept on sockets that another process has bound; their file descriptors are closed, and others taken for them.
+def adopt_sockets(
+    sockets: Sequence[InheritedSocket], factory: IProtocolFactory, *, where: str, reactor: IReactor
+) -> list[Listener]:
+    """Accept on sockets that the parent process has bound. Their descriptors are duplicated, and closed.
 
     Args:
-        sockets: what `hold` gave there; endpoints are built around them as they are around sockets of our own.
+        sockets: from the parent's `hand_over_to_workers`.
         factory: serves the connections.
-        where: the setting they come from, for the error.
-        reactor: listens.
+        where: the setting that the endpoints come from, for the error.
+        reactor: accepts the connections.
 
     Raises:
         ConfigError: the key or the certificate of an endpoint cannot be used any more.
     """
     listeners: list[Listener] = []
     for one in sockets:
-        # What systemd has passed on it passed on to the parent alone.
+        # Sockets of systemd are known to the parent only.
         description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
         port, certificate = bind_endpoint(description, factory, AdoptingReactor(one, reactor), where)
         listeners.append(Listener(one.description, port, certificate))
     return listeners
 
 
-def reread(listeners: Sequence[Listener], *, where: str) -> Callable[[], None]:
-    """Read the keys and certificates of listeners anew. What is returned puts them into force.
+def reload_certificates(listeners: Sequence[Listener], *, where: str) -> Callable[[], None]:
+    """Read the keys and certificates of listeners again; return a function that new connections use them from.
 
     Args:
         listeners: bound or adopted ones.
-        where: the setting they come from, for the error.
+        where: the setting that the endpoints come from, for the error.
 
     Raises:
-        ConfigError: one of them cannot be used; nothing has changed.
+        ConfigError: a key or a certificate cannot be used; nothing has changed.
     """
-    shown = [(one.certificate, one.description) for one in listeners if one.certificate is not None]
-    fresh = [(certificate, read_certificate(description, where)) for certificate, description in shown]
+    reloaded = [
+        (listener.certificate, read_certificate(listener.description, where))
+        for listener in listeners
+        if listener.certificate is not None
+    ]
 
-    def put_into_force() -> None:
-        for certificate, other in fresh:
-            certificate.become(other)
+    def apply() -> None:
+        for certificate, new in reloaded:
+            certificate.replace(new)
 
-    return put_into_force
+    return apply
 
 
 def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that has ended, or soon will have."""
+    """Yield a sentence for each certificate that has expired, or expires soon."""
     for listener in listeners:
         if listener.certificate is not None:
             problem = expiry_problem(listener.certificate, now)
@@ -254,7 +258,7 @@ def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[
 
 
 def unbind(listeners: Sequence[Listener]) -> None:
-    """Close ports before the reactor runs. It would take the names of UNIX sockets away in its next turn."""
+    """Close ports before the reactor runs, and remove the paths of UNIX sockets, which a port does in a later turn."""
     for listener in listeners:
         address = listener.port.getHost()
         listener.port.stopListening()
@@ -264,24 +268,24 @@ def unbind(listeners: Sequence[Listener]) -> None:
 
 
 def unclaimed_systemd_sockets(listeners: Sequence[Listener]) -> list[str]:
-    """Return the names of sockets that systemd has passed on and that no endpoint takes: who connects there waits."""
-    passed_on = systemd_sockets()
-    names = {fd: name for name, fd in passed_on.inheritedNamedDescriptors().items()}
-    taken = {cast("Any", listener.port).fileno() for listener in listeners}
-    return [names.get(fd, str(fd)) for fd in passed_on.inheritedDescriptors() if fd not in taken and _listens(fd)]
+    """Return the names of sockets that systemd passed and no endpoint uses; clients would wait in their backlog."""
+    passed = systemd_sockets()
+    names = {fd: name for name, fd in passed.inheritedNamedDescriptors().items()}
+    used = {cast("Any", listener.port).fileno() for listener in listeners}
+    return [names.get(fd, str(fd)) for fd in passed.inheritedDescriptors() if fd not in used and _is_listening(fd)]
 
 
-def _listens(fd: int) -> bool:
-    """Tell whether it is a socket that is listened on; an endpoint that takes one closes this number of it."""
+def _is_listening(fd: int) -> bool:
+    """Return whether a descriptor is a listening socket. An endpoint that has adopted one has closed the descriptor."""
     try:
-        with socket.socket(fileno=os.dup(fd)) as found:
-            return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        with socket.socket(fileno=os.dup(fd)) as passed:
+            return bool(passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
 
 
 def _tune(port: Any, description: str) -> None:
-    """Set what sockets do for us, and for those that are accepted on them."""
+    """Set the options of a listening socket, which the sockets of its connections inherit."""
     if not is_systemd(description) and not re.search(r"(?<!\\):backlog=", description):
         port.socket.listen(BACKLOG)
     if port.socket.family != socket.AF_UNIX:
@@ -291,7 +295,7 @@ def _tune(port: Any, description: str) -> None:
 def _host(address: IAddress) -> str:
     if isinstance(address, IPv4Address | IPv6Address):
         return str(address.host).partition("%")[0]
-    return "0.0.0.0"  # noqa: S104 - an address family that we don't know is taken for an exposed one
+    return "0.0.0.0"  # noqa: S104 - a port of an unknown address family counts as exposed
 
 
 def _is_loopback(address: IAddress) -> bool:

@@ -1,14 +1,14 @@
-"""Ports of sockets that are shared with other processes, or that another process has bound.
+"""Ports on sockets that worker processes share, or that the parent process or systemd has bound.
 
-Departures from stock Twisted, for sockets that are shared or of another process:
+Departures from stock Twisted:
 
-- A worker accepts one connection and leaves the next to others for a moment. Stock Twisted accepts a hundred at once:
-  one worker would have a burst of clients almost for itself, and for as long as they stay.
-- A UNIX socket that is made has mode 0660 unless its endpoint says otherwise (contract 7); stock Twisted gives it 0666.
-  In both, it has it before it listens: there is no moment in which others could connect.
-- A UNIX socket keeps its name and its mode, which are the parent's or systemd's to care for, and is not shut down when
-  a process ends. A port of stock Twisted that adopts one sees to all that as if it were alone.
-- What is shown to clients of TLS can be replaced (`postd.net.tls`).
+- A worker accepts one connection and pauses for a moment, so that others accept the next. Stock Twisted accepts a
+  hundred at once: one worker would get most connections of a burst, for as long as they last.
+- A new UNIX socket has mode 0660 unless its endpoint has `mode=` (reference: Safe by default); stock Twisted gives it
+  0666. Both set it before the socket listens, so that no other user can connect in between.
+- An inherited UNIX socket keeps its path and its mode, which belong to the parent or systemd, and is not shut down when
+  a process ends. Stock Twisted would change the mode, remove the path and shut the socket down.
+- The certificate of a TLS port can be replaced (`postd.net.tls`).
 """
 
 import os
@@ -28,11 +28,11 @@ from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, make_port, take_adopted_socket
 
 ACCEPT_EVERY_S = 0.0005
-"""How long a worker leaves further connections to others when it has accepted one; to serve it takes about as long."""
+"""How long a worker pauses after a connection, in seconds: about as long as a request takes."""
 
 
-class Inherited(Struct, frozen=True):
-    """A bound socket as a worker gets it: the endpoint that it is of, its address family, and its file descriptor."""
+class InheritedSocket(Struct, frozen=True):
+    """A bound socket that a worker inherits: its endpoint string, its address family, and its file descriptor."""
 
     description: str
     family: int
@@ -40,10 +40,10 @@ class Inherited(Struct, frozen=True):
 
 
 class BindingReactor(DryRunReactor):
-    """What endpoints take for a reactor: it listens as that does, but for what is said at the top.
+    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd.
 
     Args:
-        reactor: listens.
+        reactor: accepts the connections.
     """
 
     def __init__(self, reactor: IReactor) -> None:
@@ -54,7 +54,7 @@ class BindingReactor(DryRunReactor):
         return bound
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
-        check_socket_path(address)  # before Twisted makes a lock beside it, and leaves it there
+        check_socket_path(address)  # Twisted would make a lock file first, and leave it there
         bound: IListeningPort = self._reactor.listenUNIX(address, factory, **keywords)
         return bound
 
@@ -66,9 +66,9 @@ class BindingReactor(DryRunReactor):
 
 
 class AdoptingReactor(DryRunReactor):
-    """What endpoints take for a reactor: wherever it is told to listen, that is the socket which is there already."""
+    """The reactor that an endpoint is given to listen on an inherited socket, in place of a new one."""
 
-    def __init__(self, inherited: Inherited, reactor: IReactor) -> None:
+    def __init__(self, inherited: InheritedSocket, reactor: IReactor) -> None:
         self._inherited = inherited
         self._reactor = reactor
 
@@ -92,8 +92,8 @@ def _start(port: Any) -> IListeningPort:
     return started
 
 
-class _TakesTurns:
-    """Leaves connections to others who accept on the same socket."""
+class _OneAtATime:
+    """Mixin for ports: accepts one connection and pauses, so that other processes accept the next."""
 
     _next_s = 0.0
     numberAccepts: int
@@ -106,15 +106,15 @@ class _TakesTurns:
             super().doRead()  # type: ignore[misc]
 
 
-class SharedPort(_TakesTurns, tcp.Port):
-    """A TCP socket that others accept on, too."""
+class SharedPort(_OneAtATime, tcp.Port):
+    """A TCP socket that several processes accept on."""
 
 
 class InheritedUnixPort(unix.Port):
-    """A UNIX socket that somebody else has bound."""
+    """A UNIX socket that another process has bound."""
 
     def startListening(self) -> None:
-        # What stock Twisted does once it has bound one; nor does it listen anew, with another backlog.
+        # As stock Twisted after it has bound the socket, but without another `listen`, which would change the backlog.
         assert self.factory is not None
         self.factory.doStart()
         self.socket = take_adopted_socket(self)
@@ -128,5 +128,5 @@ class InheritedUnixPort(unix.Port):
         tcp.Port.connectionLost(self, reason)
 
 
-class SharedUnixPort(_TakesTurns, InheritedUnixPort):
-    """A UNIX socket that others accept on, too."""
+class SharedUnixPort(_OneAtATime, InheritedUnixPort):
+    """A UNIX socket that several processes accept on."""

@@ -1,11 +1,11 @@
-"""What TLS listeners show their clients, and with what they speak to them.
+"""TLS of the listeners: certificates, versions and cipher suites.
 
-Departures from stock Twisted, whose `ssl:` endpoints make a context once and for all:
+Departures from stock Twisted, whose `ssl:` endpoints make one context that stays:
 
-- It can be replaced while the server runs: who connects from then on is shown the new certificate.
-- Of TLS 1.2 only what has forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's own list goes on to
-  RSA key exchange and CBC. `sslmethod` has no say: it is TLS 1.2 or 1.3.
-- A key that does not fit its certificate is found when both are read, not when the first client connects.
+- The certificate can be replaced while the server runs; new connections use the new one.
+- TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
+  has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
+- A key that does not belong to its certificate is an error when both are read, not when the first client connects.
 """
 
 from typing import Any
@@ -16,36 +16,37 @@ from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 from zope.interface import implementer
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
-"""Of TLS 1.2, those with DHE only where the endpoint names `dhParameters`; those of 1.3 are all good."""
+"""The cipher suites of TLS 1.2, those with DHE only where the endpoint has `dhParameters`. TLS 1.3 has its own."""
 
-
-UNFIT = "its key is not that of its certificate"
-"""What is wrong, where OpenSSL takes each of them alone, and not both."""
+KEY_MISMATCH = "its key is not that of its certificate"
+"""The error where OpenSSL accepts key and certificate alone, but not together."""
 
 
 class UnusableCertificateError(Exception):
-    """A key and a certificate that cannot be used; the text says why."""
+    """A key and a certificate that cannot be used; `str()` is the reason."""
 
 
-def _why(error: SSL.Error | crypto.Error) -> str:
-    """Return OpenSSL's reason: the last part of the first of its errors."""
+def _reason(error: SSL.Error | crypto.Error) -> str:
+    """Return OpenSSL's reason, which is the last part of its first error."""
     reasons = error.args[0] if error.args else ()
     reason = str(reasons[0][-1]) if reasons else ""
-    return UNFIT if not reason or "mismatch" in reason else f"OpenSSL refuses its key or its certificate: {reason}"
+    return (
+        KEY_MISMATCH if not reason or "mismatch" in reason else f"OpenSSL refuses its key or its certificate: {reason}"
+    )
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class Certificate:
-    """The certificate of a listener with its key, and all else that its connections need.
+    """The certificate and key of a listener, as a context for its connections.
 
     Args:
-        options: what Twisted has made of the endpoint.
+        options: Twisted's `CertificateOptions` of the endpoint.
 
     Attributes:
-        not_after: until when the certificate is good, in seconds since the epoch.
+        not_after: when the certificate expires, in seconds since the epoch.
 
     Raises:
-        UnusableCertificateError: they are of no use.
+        UnusableCertificateError: OpenSSL refuses the key or the certificate, or they do not belong together.
     """
 
     def __init__(self, options: Any) -> None:
@@ -53,19 +54,19 @@ class Certificate:
         modern = CertificateOptions(
             privateKey=options.privateKey.to_cryptography_key(),
             certificate=certificate,
-            extraCertChain=[one.to_cryptography() for one in options.extraCertChain],
+            extraCertChain=[each.to_cryptography() for each in options.extraCertChain],
             dhParameters=options.dhParameters,
             acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(CIPHERS),
         )
         try:
             self._context: SSL.Context = modern.getContext()
         except (SSL.Error, crypto.Error) as error:
-            raise UnusableCertificateError(_why(error)) from None
+            raise UnusableCertificateError(_reason(error)) from None
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
         return SSL.Connection(self._context, None)
 
-    def become(self, other: "Certificate") -> None:
-        """Show who connects from now on another certificate."""
-        self._context, self.not_after = other._context, other.not_after  # noqa: SLF001 - another one of us
+    def replace(self, new: "Certificate") -> None:
+        """Use another certificate for new connections."""
+        self._context, self.not_after = new._context, new.not_after  # noqa: SLF001 - of the same class

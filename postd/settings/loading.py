@@ -18,7 +18,7 @@ from postd.errors import ConfigError
 from postd.protocol.jwt import Algorithm
 from postd.settings.paths import make_absolute
 from postd.settings.schema import WORKERS_MAX, BearerSettings, Scheme, Settings
-from postd.settings.values import decode_text
+from postd.settings.values import decode_value
 
 
 class LoadedSettings(Struct, frozen=True):
@@ -69,7 +69,7 @@ def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> Loaded
     return LoadedSettings(_convert(dict(values), "settings"), where, values)
 
 
-def keep_fixed(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
+def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
     """Leave out of new settings what a server cannot change while it runs; return them, and the keys that were."""
     values, where, left = dict(loaded.values), dict(loaded.where), list[str]()
     new, old = loaded.settings, before.settings
@@ -105,7 +105,7 @@ def count_workers(loaded: LoadedSettings) -> int:
     return count
 
 
-def check_folders(loaded: LoadedSettings) -> None:
+def check_page_folders(loaded: LoadedSettings) -> None:
     """Make sure that the folders of pages are there.
 
     Raises:
@@ -118,7 +118,7 @@ def check_folders(loaded: LoadedSettings) -> None:
 
 def _decode_workers(written: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
-        raise ConfigError("--workers", f"{written!r} is not {_WANTED['workers']}")
+        raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
     return int(written)
 
 
@@ -160,11 +160,11 @@ def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, p
 
 def _convert(values: dict[str, Any], name: str) -> Settings:
     try:
-        settings = msgspec.convert(values, Settings, dec_hook=decode_text)
+        settings = msgspec.convert(values, Settings, dec_hook=decode_value)
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
-        wanted = _WANTED.get(re.sub(r"\[[0-9.]*\]", "", key))
+        wanted = _ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key))
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
     _refuse_beside_any(settings, name)
     listening = set[str]()
@@ -187,7 +187,7 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
 def _refuse_beside_any(settings: Settings, name: str) -> None:
     for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
         if "*" in listed and len(listed) > 1:
-            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_WANTED[key]}')
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
@@ -208,7 +208,7 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
 
 
-_WANTED = {
+_ALLOWED = {
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
     "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
     "users": "the path of a user file",

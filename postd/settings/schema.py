@@ -9,13 +9,13 @@ from postd.protocol import jwt
 from postd.protocol.jwt import Algorithm, Scalar
 from postd.protocol.password import normalize
 from postd.settings.values import (
-    AskedUrl,
     ByteCount,
     CorsOrigin,
     HostName,
     IssuerUrl,
     Leeway,
     MaxAge,
+    OptionalUrl,
     Origin,
     PagePath,
     Realm,
@@ -100,7 +100,7 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     issuer: IssuerUrl
     audience: str | Annotated[tuple[Word, ...], Meta(min_length=1)]
-    jwks_uri: AskedUrl = AskedUrl("")
+    jwks_uri: OptionalUrl = OptionalUrl("")
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = jwt.ALGORITHMS
     token_types: Annotated[tuple[Word, ...], Meta(min_length=1)] = jwt.TOKEN_TYPES
     scope_claims: tuple[Word, ...] = jwt.SCOPE_CLAIMS
@@ -110,7 +110,7 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     required_claims: dict[str, Scalar | Annotated[tuple[Scalar, ...], Meta(min_length=1)]] = {}
     leeway_s: Leeway = field(default=Leeway(jwt.LEEWAY_S), name="leeway")
     ca_file: str = ""
-    introspection_endpoint: AskedUrl = AskedUrl("")
+    introspection_endpoint: OptionalUrl = OptionalUrl("")
     client_id: str = ""
     client_secret_file: str = ""
 

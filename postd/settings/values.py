@@ -1,6 +1,6 @@
 """Types of the values in the settings: durations, sizes, origins, hosts, paths, each decoded from its written form.
 
-Each class has `decode(value)`, which raises `ValueError` with the reason, and some have `WANTED`, what is allowed.
+Each class has `decode(value)`, which raises `ValueError` with the reason, and some have `ALLOWED`, what is allowed.
 """
 
 import ipaddress
@@ -17,11 +17,11 @@ from postd.protocol.host import check_host
 class ByteCount(int):
     """A size, written `"16KiB"` or `"1MiB"`."""
 
-    WANTED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
+    ALLOWED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
 
     @classmethod
     def decode(cls, value: str) -> Self:
-        return cls(_decode_quantity(value, {"KiB": 1024, "MiB": 1024**2}, 1, 1024**3, cls.WANTED))
+        return cls(_decode_quantity(value, {"KiB": 1024, "MiB": 1024**2}, 1, 1024**3, cls.ALLOWED))
 
 
 class Seconds(float):
@@ -29,12 +29,12 @@ class Seconds(float):
 
     __slots__ = ()
     LEAST = 0.001
-    WANTED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
+    ALLOWED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
 
     @classmethod
     def decode(cls, value: str) -> Self:
         units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-        return cls(_decode_quantity(value, units, cls.LEAST, 3650 * 86400, cls.WANTED))
+        return cls(_decode_quantity(value, units, cls.LEAST, 3650 * 86400, cls.ALLOWED))
 
 
 class Leeway(Seconds):
@@ -42,21 +42,21 @@ class Leeway(Seconds):
 
     __slots__ = ()
     LEAST = 0.0
-    WANTED = 'a duration of at most 3650d, such as "30s" or "0s"'
+    ALLOWED = 'a duration of at most 3650d, such as "30s" or "0s"'
 
 
 class MaxAge(str):
     """A duration in whole seconds as a header has it, written `"365d"`; or nothing."""
 
     __slots__ = ()
-    WANTED = '"", or a duration of at most 3650d, such as "365d"'
+    ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
 
     @classmethod
     def decode(cls, value: str) -> Self:
         try:
             return cls(f"{Leeway.decode(value):.0f}" if value else "")
         except ValueError:
-            raise ValueError(f"{value!r} is not {cls.WANTED}") from None
+            raise ValueError(f"{value!r} is not {cls.ALLOWED}") from None
 
 
 def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
@@ -137,8 +137,8 @@ class PagePath(str):
         plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
         if not plain:
             raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
-        if segments[0] in OUR_SEGMENTS:
-            raise ValueError(f"{value!r} is taken: {', '.join(f'/{own}' for own in OUR_SEGMENTS)} are our own")
+        if segments[0] in RESERVED_SEGMENTS:
+            raise ValueError(f"{value!r} is taken: {', '.join(f'/{own}' for own in RESERVED_SEGMENTS)} are our own")
         return cls(value)
 
 
@@ -152,7 +152,7 @@ class IssuerUrl(str):
         return cls(check_issuer(value))
 
 
-class AskedUrl(str):
+class OptionalUrl(str):
     """The URL of something at an issuer, or nothing."""
 
     __slots__ = ()
@@ -173,13 +173,13 @@ class ScopeText(str):
         return cls(value)
 
 
-OUR_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
+RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
 """What no page's path may begin with; some of it is served by later versions only."""
 
 
-def decode_text(kind: Any, value: object) -> object:
+def decode_value(kind: Any, value: object) -> object:
     """Decode what is written as a string and is more than one (msgspec's hook)."""
     if not isinstance(value, str):
-        wanted = getattr(kind, "WANTED", "a string")
+        wanted = getattr(kind, "ALLOWED", "a string")
         raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - msgspec takes a ValueError
     return kind.decode(value)

@@ -9,14 +9,14 @@ import pytest
 from postd.auth.user_file import Account, make_account
 from postd.daemon.settings_checks import exposure_problem, find_problems
 from postd.settings.schema import Settings
-from postd.settings.values import decode_text
+from postd.settings.values import decode_value
 
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
 OTHERS_WRITE = '[api]\nwrite = ["bearer"]\n'
 
 
 def settings(toml: str) -> Settings:
-    made: Settings = msgspec.convert(tomllib.loads(toml), Settings, dec_hook=decode_text)
+    made: Settings = msgspec.convert(tomllib.loads(toml), Settings, dec_hook=decode_value)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Asking issuers: what is taken of an answer, and what is not, over real connections."""
+"""The HTTP client for issuers, over real connections."""
 
 import gzip
 import socket
@@ -28,32 +28,32 @@ AUDIENCE = "https://api.example"
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 SECRET = "s3cret-of-ours"
-TOKEN = "token-of-somebody"
+TOKEN = "token-of-alice"
 
 SHORT_S = 0.1
 GONE_MAX_S = PATIENCE_S
 
 
 class Peer:
-    """A server for one connection. It sends bytes as they are, and leaves it to the client to end it.
+    """A server for one connection that sends given bytes, and waits for the client to close the connection.
 
-    `gone` comes to how many bytes it could send, when the client has gone.
+    `gone` fires with the number of bytes it could send, when the client has closed.
 
     Args:
-        pieces: what it sends when it has had the head of a request.
-        certificate: the files of a key and of a certificate, for TLS.
-        ends: whether it does end the connection, when all is sent.
+        pieces: what it sends after the head of a request.
+        certificate: the files of a key and a certificate, for TLS.
+        closes: whether it closes the connection when all is sent.
     """
 
     def __init__(
         self,
         *pieces: bytes,
         certificate: tuple[Path, Path] | None = None,
-        ends: bool = False,
+        closes: bool = False,
     ) -> None:
         self._pieces = pieces
         self._certificate = certificate
-        self._ends = ends
+        self._closes = closes
         self._asked = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(GONE_MAX_S)
@@ -68,8 +68,8 @@ class Peer:
             connection.settimeout(GONE_MAX_S)
             watched.settimeout(GONE_MAX_S)
             sent = self._talk(connection)
-            # Below TLS: there, a client that wants to end it only asks for that.
-            while not self._ends and _read(watched):
+            # Below TLS, where closing by the client would only be a request to close.
+            while not self._closes and _read(watched):
                 pass
             return sent
 
@@ -87,7 +87,7 @@ class Peer:
         except TimeoutError:
             raise
         except OSError:
-            pass  # the client has gone
+            pass  # the client has closed the connection
         return sent
 
     def _encrypt(self, connection: socket.socket) -> socket.socket:
@@ -108,12 +108,12 @@ def _read(watched: socket.socket) -> bytes:
 
 @pytest.fixture(scope="module")
 def up(certificate: tuple[Path, Path]) -> Iterator[list[Issuer]]:
-    """Two that are up for all tests, and one with TLS."""
+    """Two issuers for all tests, and one with TLS."""
     with Issuer(AUDIENCE) as one, Issuer(AUDIENCE) as other, Issuer(AUDIENCE, certificate=certificate) as encrypted:
         yield [one, other, encrypted]
 
 
-def as_new(issuer: Issuer) -> Issuer:
+def reset(issuer: Issuer) -> Issuer:
     issuer.replies = {}
     issuer.asked = []
     return issuer
@@ -121,25 +121,25 @@ def as_new(issuer: Issuer) -> Issuer:
 
 @pytest.fixture
 def issuer(up: list[Issuer]) -> Issuer:
-    return as_new(up[0])
+    return reset(up[0])
 
 
 @pytest.fixture
 def elsewhere(up: list[Issuer]) -> Issuer:
-    return as_new(up[1])
+    return reset(up[1])
 
 
 @pytest.fixture
 def encrypted(up: list[Issuer]) -> Issuer:
-    encrypted = as_new(up[2])
+    encrypted = reset(up[2])
     encrypted.replies["/a"] = Reply(b"over TLS")
     return encrypted
 
 
 @pytest.fixture
-def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "FETCH_MAX_S", SHORT_S)
-    monkeypatch.setattr(fetching, "ANSWER_MAX_S", SHORT_S)
+    monkeypatch.setattr(fetching, "URGENT_FETCH_MAX_S", SHORT_S)
 
 
 def make_fetcher(ca_file: Path | str = "") -> Fetcher:
@@ -155,7 +155,7 @@ def post(url: str, *, secret: str = SECRET) -> Deferred[Fetched]:
 
 
 async def failure_of(asking: Deferred[Fetched]) -> FetchError:
-    """Return why something was not to be had: one line, in which nothing of ours is told."""
+    """Return the error of a fetch; check that it is one line, without what was sent."""
     with pytest.raises(FetchError) as caught:
         await asking
     text = str(caught.value)
@@ -171,11 +171,11 @@ def closed_port() -> int:
         return port
 
 
-# What is asked, and what comes back
+# Requests and responses
 
 
 @ensureDeferred
-async def test_a_document(issuer: Issuer) -> None:
+async def test_get_returns_the_document_with_its_freshness(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b'{"a": 1}', headers={"Cache-Control": "public, max-age=60", "Age": "7"})
     assert await get(f"{issuer.origin}/a?b=c") == Fetched(b'{"a": 1}', ("public, max-age=60",), "7")
     (asked,) = issuer.asked
@@ -190,13 +190,13 @@ async def test_a_document(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_document_that_says_nothing_of_its_age(issuer: Issuer) -> None:
+async def test_document_without_freshness_fields_has_age_0(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"")
     assert await get(f"{issuer.origin}/a") == Fetched(b"", (), "0")
 
 
 @ensureDeferred
-async def test_all_fields_tell_how_long_it_is_fresh() -> None:
+async def test_all_cache_control_fields_are_returned() -> None:
     peer = Peer(HEAD + b"Cache-Control: public\r\nCache-Control: max-age=9\r\nContent-Length: 1\r\n\r\na")
     assert await get(peer.origin) == Fetched(b"a", ("public", "max-age=9"), "0")
     await peer.gone
@@ -204,7 +204,7 @@ async def test_all_fields_tell_how_long_it_is_fresh() -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("name", [b"Cache-Control", b"Age", b"Location", b"X-Any"])
-async def test_a_field_that_is_no_text_spoils_no_answer(name: bytes) -> None:
+async def test_response_with_a_non_utf8_field_is_accepted(name: bytes) -> None:
     peer = Peer(HEAD + name + b": \xff\xfe\r\nContent-Length: 1\r\n\r\na")
     fetched = await get(peer.origin)
     assert fetched.content == b"a"
@@ -212,7 +212,7 @@ async def test_a_field_that_is_no_text_spoils_no_answer(name: bytes) -> None:
 
 
 @ensureDeferred
-async def test_a_form(issuer: Issuer) -> None:
+async def test_post_sends_the_form_with_basic_credentials(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"{}")
     assert (await post(f"{issuer.origin}/a")).content == b"{}"
     (asked,) = issuer.asked
@@ -223,7 +223,7 @@ async def test_a_form(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_form_of_nobody(issuer: Issuer) -> None:
+async def test_post_without_auth_sends_no_credentials(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"{}")
     await make_fetcher().post(f"{issuer.origin}/a", {"token": TOKEN}, auth=None)
     assert "authorization" not in issuer.asked[0].headers
@@ -231,29 +231,29 @@ async def test_a_form_of_nobody(issuer: Issuer) -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("status", [201, 204, 206, 401, 403, 404, 429, 500, 503])
-async def test_another_status(issuer: Issuer, status: int) -> None:
+async def test_other_status_is_an_unusable_response(issuer: Issuer, status: int) -> None:
     issuer.replies["/a"] = Reply(b"" if status == 204 else b"{}", status)
     for asking in (get(f"{issuer.origin}/a"), post(f"{issuer.origin}/a")):
         error = await failure_of(asking)
-        assert isinstance(error, UnusableError)  # it is there, and answers
+        assert isinstance(error, UnusableError)  # the host is there
         assert str(status) in str(error)
 
 
 @ensureDeferred
-async def test_a_bad_request_is_an_answer_to_a_form(issuer: Issuer) -> None:
+async def test_400_is_a_response_to_post_but_not_to_get(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b'{"error": "x"}', 400)
     assert str(await failure_of(get(f"{issuer.origin}/a"))) == "it answers 400"
     assert await post(f"{issuer.origin}/a") == Fetched(b'{"error": "x"}', status=400)
 
 
 @ensureDeferred
-async def test_a_cookie_that_is_no_text_spoils_no_answer(issuer: Issuer) -> None:
+async def test_response_with_a_non_utf8_cookie_is_accepted(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"{}", headers={"Set-Cookie": "a=\xe4; Path=/"})
     assert (await get(f"{issuer.origin}/a")).content == b"{}"
 
 
 @ensureDeferred
-async def test_cookies_are_not_kept(issuer: Issuer) -> None:
+async def test_cookies_are_not_sent_back(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply.redirect("/b")
     issuer.replies["/a"].headers["Set-Cookie"] = "session=1; Path=/"
     issuer.replies["/b"] = Reply(b"", headers={"Set-Cookie": "session=2; Path=/"})
@@ -291,8 +291,8 @@ async def test_proxies_of_the_environment_are_not_used(issuer: Issuer, monkeypat
         "",
     ],
 )
-async def test_what_is_neither_https_nor_here_is_not_asked(url: str) -> None:
-    """Whoever has named it: the settings refuse it earlier, but a program may have its own."""
+async def test_url_that_is_not_https_or_loopback_is_not_requested(url: str) -> None:
+    """Settings refuse such URLs earlier; metadata of an issuer and programs may have them."""
     for asking in (get(url), post(url)):
         assert str(await failure_of(asking)) == "its URL is not https (http is for loopback only)"
 
@@ -301,13 +301,13 @@ async def test_what_is_neither_https_nor_here_is_not_asked(url: str) -> None:
 
 
 @ensureDeferred
-async def test_as_large_as_may_be(issuer: Issuer) -> None:
+async def test_content_of_256_kib_is_accepted(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"x" * CONTENT_MAX_BYTES)
     assert len((await get(f"{issuer.origin}/a")).content) == CONTENT_MAX_BYTES == 256 * 1024
 
 
 @ensureDeferred
-async def test_larger_than_may_be(issuer: Issuer) -> None:
+async def test_content_of_more_than_256_kib_is_refused(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"x" * (CONTENT_MAX_BYTES + 1))
     assert "more than 256 KiB" in str(await failure_of(get(f"{issuer.origin}/a")))
     assert "more than 256 KiB" in str(await failure_of(post(f"{issuer.origin}/a")))
@@ -319,38 +319,40 @@ def chunks(size: int, total: int) -> bytes:
 
 @ensureDeferred
 @pytest.mark.parametrize("size", [16, 4096])
-async def test_a_length_that_is_not_told(size: int) -> None:
+async def test_chunked_content_of_256_kib_is_accepted(size: int) -> None:
     peer = Peer(CHUNKED, chunks(size, CONTENT_MAX_BYTES), b"0\r\n\r\n")
     assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES
     await peer.gone
 
 
 @ensureDeferred
-async def test_a_length_that_is_not_told_and_too_large() -> None:
+async def test_chunked_content_of_more_than_256_kib_is_refused() -> None:
     peer = Peer(CHUNKED, chunks(4096, CONTENT_MAX_BYTES), chunks(1, 1))
     assert "more than 256 KiB" in str(await failure_of(get(peer.origin)))
     await peer.gone
 
 
 @ensureDeferred
-async def test_an_answer_in_crumbs() -> None:
-    """Many small pieces cost no more than few large ones: the reactor has other things to do."""
+async def test_content_in_chunks_of_one_byte_is_accepted() -> None:
+    """They must not keep the reactor from other work."""
     peer = Peer(CHUNKED, chunks(1, CONTENT_MAX_BYTES // 4), b"0\r\n\r\n")
     assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES // 4
     await peer.gone
 
 
 @ensureDeferred
-async def test_an_answer_until_the_connection_ends() -> None:
-    peer = Peer(HEAD + b"\r\n", b"a" * 1000, ends=True)
+async def test_content_until_the_connection_closes_is_accepted() -> None:
+    peer = Peer(HEAD + b"\r\n", b"a" * 1000, closes=True)
     assert (await get(peer.origin)).content == b"a" * 1000
     await peer.gone
 
 
 @ensureDeferred
 @pytest.mark.parametrize("tls", [False, True])
-async def test_what_is_too_large_is_not_read_to_its_end(*, tls: bool, certificate: tuple[Path, Path]) -> None:
-    """Whoever goes on sending is cut off, also over TLS, where it would only be asked to end."""
+async def test_connection_is_aborted_when_the_content_is_too_large(
+    *, tls: bool, certificate: tuple[Path, Path]
+) -> None:
+    """Also over TLS, where Twisted would only ask the server to close."""
     more = b"x" * 1024**2
     peer = Peer(HEAD + b"\r\n", *[more] * 64, certificate=certificate if tls else None)
     error = await failure_of(make_fetcher(certificate[1]).get(peer.origin))
@@ -359,7 +361,7 @@ async def test_what_is_too_large_is_not_read_to_its_end(*, tls: bool, certificat
 
 
 @ensureDeferred
-async def test_a_head_without_an_end_is_not_read_for_long() -> None:
+async def test_connection_is_aborted_when_the_head_is_too_large() -> None:
     more = (b"X: " + b"x" * 8187 + b"\r\n") * 128
     peer = Peer(HEAD, *[more] * 64)
     await failure_of(get(peer.origin))
@@ -368,7 +370,7 @@ async def test_a_head_without_an_end_is_not_read_for_long() -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "br", "gzip, gzip", "identity, gzip", "unheard-of"])
-async def test_what_is_compressed_is_not_unpacked(issuer: Issuer, encoding: str) -> None:
+async def test_compressed_content_is_refused(issuer: Issuer, encoding: str) -> None:
     issuer.replies["/a"] = Reply(gzip.compress(b"{}"), headers={"Content-Encoding": encoding})
     assert "compressed" in str(await failure_of(get(f"{issuer.origin}/a")))
     assert "compressed" in str(await failure_of(post(f"{issuer.origin}/a")))
@@ -379,7 +381,7 @@ async def test_what_is_compressed_is_not_unpacked(issuer: Issuer, encoding: str)
 
 @ensureDeferred
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_within_the_host(issuer: Issuer, status: int) -> None:
+async def test_redirects_within_the_origin_are_followed(issuer: Issuer, status: int) -> None:
     issuer.replies["/a"] = Reply(b"", status, {"Location": f"{issuer.origin}/b/c"})
     issuer.replies["/b/c"] = Reply(b"", status, {"Location": "../d"})
     issuer.replies["/d"] = Reply(b"", status, {"Location": f"//127.0.0.1:{issuer.origin.rpartition(':')[2]}/e"})
@@ -389,7 +391,7 @@ async def test_redirects_within_the_host(issuer: Issuer, status: int) -> None:
 
 
 @ensureDeferred
-async def test_too_many_redirects(issuer: Issuer) -> None:
+async def test_more_than_3_redirects_are_refused(issuer: Issuer) -> None:
     for number in range(REDIRECTS_MAX + 1):
         issuer.replies[f"/{number}"] = Reply.redirect(f"/{number + 1}")
     issuer.replies[f"/{REDIRECTS_MAX + 1}"] = Reply(b"a")
@@ -398,21 +400,21 @@ async def test_too_many_redirects(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_redirect_to_itself(issuer: Issuer) -> None:
+async def test_redirect_loop_is_refused(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply.redirect("/a")
     assert "more than 3 times" in str(await failure_of(get(f"{issuer.origin}/a")))
     assert issuer.count("/a") == REDIRECTS_MAX + 1
 
 
 @ensureDeferred
-async def test_a_redirect_to_another_port(issuer: Issuer, elsewhere: Issuer) -> None:
+async def test_redirect_to_another_port_is_refused(issuer: Issuer, elsewhere: Issuer) -> None:
     issuer.replies["/a"] = Reply.redirect(f"{elsewhere.origin}/a")
     assert "redirects to another" in str(await failure_of(get(f"{issuer.origin}/a")))
     assert elsewhere.asked == []
 
 
 @ensureDeferred
-async def test_a_redirect_to_another_name_of_the_same_host(issuer: Issuer) -> None:
+async def test_redirect_to_another_name_of_the_host_is_refused(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply.redirect(issuer.origin.replace("127.0.0.1", "localhost") + "/b")
     issuer.replies["/b"] = Reply(b"b")
     assert "redirects to another" in str(await failure_of(get(f"{issuer.origin}/a")))
@@ -420,8 +422,10 @@ async def test_a_redirect_to_another_name_of_the_same_host(issuer: Issuer) -> No
 
 
 @ensureDeferred
-async def test_a_redirect_from_https_to_http(encrypted: Issuer, issuer: Issuer, certificate: tuple[Path, Path]) -> None:
-    """Not to another server, nor to the same one."""
+async def test_redirect_from_https_to_http_is_refused(
+    encrypted: Issuer, issuer: Issuer, certificate: tuple[Path, Path]
+) -> None:
+    """To another server, and to the same one."""
     fetcher = make_fetcher(certificate[1])
     for url in (f"{issuer.origin}/a", encrypted.origin.replace("https:", "http:") + "/a"):
         encrypted.replies["/b"] = Reply.redirect(url)
@@ -431,20 +435,20 @@ async def test_a_redirect_from_https_to_http(encrypted: Issuer, issuer: Issuer, 
 
 @ensureDeferred
 @pytest.mark.parametrize("location", ["", "https://", "http://[", "file:///etc/hostname", "javascript:0", "//us:pw@x/"])
-async def test_a_redirect_to_nowhere(issuer: Issuer, location: str) -> None:
+async def test_redirect_to_an_unusable_location_is_refused(issuer: Issuer, location: str) -> None:
     issuer.replies["/a"] = Reply.redirect(location)
     assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
 
 
 @ensureDeferred
-async def test_a_redirect_without_a_place(issuer: Issuer) -> None:
+async def test_redirect_without_location_is_refused(issuer: Issuer) -> None:
     issuer.replies["/a"] = Reply(b"", 302)
     assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
 
 
 @ensureDeferred
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_form_is_not_sent_anywhere_else(issuer: Issuer, status: int) -> None:
+async def test_redirect_of_post_is_not_followed(issuer: Issuer, status: int) -> None:
     issuer.replies["/a"] = Reply(b"", status, {"Location": "/b"})
     assert str(status) in str(await failure_of(post(f"{issuer.origin}/a")))
     assert issuer.count("/b") == 0
@@ -459,17 +463,16 @@ async def test_a_form_is_not_sent_anywhere_else(issuer: Issuer, status: int) -> 
     "pieces",
     [(), (b"HTTP/1.1 200 OK\r\nX:",), (HEAD + b"Content-Length: 9\r\n\r\n", b"half"), (CHUNKED, b"1\r\na\r\n")],
 )
-async def test_a_host_that_hangs(
-    *, tls: bool, pieces: tuple[bytes, ...], certificate: tuple[Path, Path], in_no_time: None
+async def test_host_that_hangs_is_given_up_and_its_connection_aborted(
+    *, tls: bool, pieces: tuple[bytes, ...], certificate: tuple[Path, Path], short_timeouts: None
 ) -> None:
-    """It is given up, and its connection with it: no host that hangs can gather ours."""
     peer = Peer(*pieces, certificate=certificate if tls else None)
     assert "has not answered within" in str(await failure_of(make_fetcher(certificate[1]).get(peer.origin)))
     await peer.gone
 
 
 @ensureDeferred
-async def test_a_host_that_hangs_before_it_encrypts(in_no_time: None) -> None:
+async def test_host_that_hangs_in_the_tls_handshake_is_given_up(short_timeouts: None) -> None:
     peer = Peer()
     url = peer.origin.replace("http:", "https:")
     assert "has not answered within" in str(await failure_of(get(url)))
@@ -477,7 +480,7 @@ async def test_a_host_that_hangs_before_it_encrypts(in_no_time: None) -> None:
 
 
 @ensureDeferred
-async def test_a_host_that_hangs_with_a_form(in_no_time: None) -> None:
+async def test_host_that_hangs_after_post_is_given_up(short_timeouts: None) -> None:
     peer = Peer()
     assert "has not answered within" in str(await failure_of(post(peer.origin)))
     await peer.gone
@@ -485,15 +488,14 @@ async def test_a_host_that_hangs_with_a_form(in_no_time: None) -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("status", [b"302 Found\r\nLocation: https://elsewhere.example/", b"404 Not Found"])
-async def test_an_answer_that_is_not_read_is_cut_off(status: bytes, in_no_time: None) -> None:
+async def test_connection_of_a_refused_response_is_closed(status: bytes, short_timeouts: None) -> None:
     peer = Peer(b"HTTP/1.1 " + status + b"\r\nContent-Length: 9\r\n\r\nhalf")
     await failure_of(get(peer.origin))
     await peer.gone
 
 
 @ensureDeferred
-async def test_redirects_have_no_more_time_than_others(issuer: Issuer, in_no_time: None) -> None:
-    """All of them together have it."""
+async def test_timeout_includes_redirects(issuer: Issuer, short_timeouts: None) -> None:
     held = threading.Event()
     issuer.replies["/a"] = Reply.redirect("/b")
     issuer.replies["/b"] = Reply(b"b", before=held)
@@ -510,8 +512,10 @@ async def test_redirects_have_no_more_time_than_others(issuer: Issuer, in_no_tim
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n",
     ],
 )
-async def test_nor_does_its_connection_wait_until_it_is_old(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a host that refuses what is asked, with a body behind it, would cost a descriptor for each question."""
+async def test_connection_of_a_refused_response_is_closed_before_its_timeout(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each request to a host that sends a body with its refusals would keep a descriptor."""
     monkeypatch.setattr(fetching, "FETCH_MAX_S", 3600.0)
     peer = Peer(head + b"Content-Length: 9\r\n\r\n", b"half")
     await failure_of(get(peer.origin))
@@ -519,7 +523,7 @@ async def test_nor_does_its_connection_wait_until_it_is_old(head: bytes, monkeyp
 
 
 @ensureDeferred
-async def test_nobody_waits_for_it_any_more(in_no_time: None) -> None:
+async def test_cancelled_fetch_closes_its_connection(short_timeouts: None) -> None:
     peer = Peer(HEAD + b"Content-Length: 9\r\n\r\n", b"half")
     asking = get(peer.origin)
     await peer.wait_until_asked()
@@ -529,11 +533,11 @@ async def test_nobody_waits_for_it_any_more(in_no_time: None) -> None:
     await peer.gone
 
 
-# Hosts that are not there, or talk nonsense
+# Unreachable hosts and malformed responses
 
 
 @ensureDeferred
-async def test_nobody_listens() -> None:
+async def test_refused_connection_is_a_fetch_error() -> None:
     error = await failure_of(get(f"http://127.0.0.1:{closed_port()}/"))
     assert not isinstance(error, UnusableError)
     assert "refused" in str(error)
@@ -541,7 +545,7 @@ async def test_nobody_listens() -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize("host", ["idp.invalid", "x" * 64 + ".example", "a..example", "-.example"])
-async def test_there_is_no_such_host(host: str, in_no_time: None) -> None:
+async def test_unknown_host_is_a_fetch_error(host: str, short_timeouts: None) -> None:
     error = await failure_of(get(f"https://{host}/"))
     assert not isinstance(error, UnusableError)
     assert "redirects" not in str(error)
@@ -563,17 +567,16 @@ async def test_there_is_no_such_host(host: str, in_no_time: None) -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
     ],
 )
-async def test_a_broken_answer(sent: bytes) -> None:
-    peer = Peer(sent, ends=True)
+async def test_broken_response_is_a_fetch_error(sent: bytes) -> None:
+    peer = Peer(sent, closes=True)
     await failure_of(get(peer.origin))
     await peer.gone
 
 
 @ensureDeferred
-async def test_a_broken_answer_to_a_form() -> None:
-    """Whatever goes wrong, the reason does not tell what was sent."""
+async def test_error_of_post_does_not_quote_what_was_sent() -> None:
     for sent in (b"", b"nonsense\r\n\r\n"):
-        peer = Peer(sent, ends=True)
+        peer = Peer(sent, closes=True)
         await failure_of(post(peer.origin))
         await peer.gone
     await failure_of(post(f"http://127.0.0.1:{closed_port()}/"))
@@ -581,7 +584,7 @@ async def test_a_broken_answer_to_a_form() -> None:
 
 
 @ensureDeferred
-async def test_hints_before_the_answer() -> None:
+async def test_response_after_103_early_hints_is_accepted() -> None:
     peer = Peer(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", HEAD + b"Content-Length: 1\r\n\r\na")
     assert (await get(peer.origin)).content == b"a"
     await peer.gone
@@ -591,7 +594,7 @@ async def test_hints_before_the_answer() -> None:
 
 
 @ensureDeferred
-async def test_a_certificate_of_nobody_we_know(encrypted: Issuer) -> None:
+async def test_unknown_certificate_is_refused(encrypted: Issuer) -> None:
     error = await failure_of(get(f"{encrypted.origin}/a"))
     assert not isinstance(error, UnusableError)
     assert str(error).startswith("TLS: ")
@@ -600,7 +603,7 @@ async def test_a_certificate_of_nobody_we_know(encrypted: Issuer) -> None:
 
 
 @ensureDeferred
-async def test_a_certificate_of_our_own(encrypted: Issuer, certificate: tuple[Path, Path]) -> None:
+async def test_certificate_in_ca_file_is_accepted(encrypted: Issuer, certificate: tuple[Path, Path]) -> None:
     fetcher = make_fetcher(certificate[1])
     for name in ("127.0.0.1", "localhost"):
         url = encrypted.origin.replace("127.0.0.1", name)
@@ -608,7 +611,9 @@ async def test_a_certificate_of_our_own(encrypted: Issuer, certificate: tuple[Pa
 
 
 @ensureDeferred
-async def test_a_certificate_among_others(encrypted: Issuer, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_ca_file_may_have_several_certificates_and_other_text(
+    encrypted: Issuer, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
     bundle = tmp_path / "bundle.pem"
     pem = certificate[1].read_text()
     bundle.write_text(f"subject=CN = localhost\n{pem}\n# the same again\n{pem.replace(chr(10), chr(13) + chr(10))}")
@@ -616,7 +621,7 @@ async def test_a_certificate_among_others(encrypted: Issuer, certificate: tuple[
 
 
 @ensureDeferred
-async def test_a_certificate_for_another_host(certificate: tuple[Path, Path]) -> None:
+async def test_certificate_of_another_host_is_refused(certificate: tuple[Path, Path]) -> None:
     with Issuer(AUDIENCE, certificate=certificate, host="127.0.0.2") as issuer:
         error = await failure_of(make_fetcher(certificate[1]).get(f"{issuer.origin}/a"))
         assert str(error) == "TLS: its certificate is for another host"
@@ -624,12 +629,12 @@ async def test_a_certificate_for_another_host(certificate: tuple[Path, Path]) ->
 
 
 @ensureDeferred
-async def test_plain_http_where_tls_is_expected(issuer: Issuer) -> None:
+async def test_plain_http_server_behind_an_https_url_is_a_tls_error(issuer: Issuer) -> None:
     error = await failure_of(get(issuer.origin.replace("http:", "https:")))
     assert str(error).startswith("TLS: ")
 
 
-def test_roots_that_are_not_there(tmp_path: Path) -> None:
+def test_unreadable_ca_file_is_a_config_error(tmp_path: Path) -> None:
     for missing in (tmp_path / "missing.pem", tmp_path):
         with pytest.raises(ConfigError, match=r"^ca_file: .*: cannot be read: "):
             make_fetcher(missing)
@@ -648,15 +653,15 @@ def test_roots_that_are_not_there(tmp_path: Path) -> None:
         b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
     ],
 )
-def test_roots_that_are_none(tmp_path: Path, content: bytes) -> None:
+def test_ca_file_without_certificates_is_a_config_error(tmp_path: Path, content: bytes) -> None:
     roots = tmp_path / "roots.pem"
     roots.write_bytes(content)
     with pytest.raises(ConfigError, match=r"^ca_file: .*roots\.pem: has no certificates in PEM"):
         make_fetcher(roots)
 
 
-def test_roots_of_which_one_is_broken(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """All or nothing: which one is missing would show only when it is needed."""
+def test_ca_file_with_one_broken_certificate_is_a_config_error(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    """Else the missing one would be noticed only when it is needed."""
     roots = tmp_path / "roots.pem"
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     roots.write_bytes(certificate[1].read_bytes() + broken)
@@ -668,10 +673,10 @@ def test_roots_of_which_one_is_broken(tmp_path: Path, certificate: tuple[Path, P
 
 
 @ensureDeferred
-async def test_it_keeps_the_log_quiet(
+async def test_fetches_log_nothing(
     issuer: Issuer, encrypted: Issuer, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of what goes well or wrong, nor later, when connections are old."""
+    """Neither successful ones, nor failed ones, nor connections that time out later."""
     monkeypatch.setattr(fetching, "FETCH_MAX_S", 5 * SHORT_S)
     issuer.replies["/a"] = Reply(b"a")
     issuer.replies["/b"] = Reply.redirect("https://elsewhere.example/")
@@ -695,8 +700,7 @@ def open_files() -> int:
 
 
 @ensureDeferred
-async def test_it_leaves_no_socket_behind(issuer: Issuer, in_no_time: None) -> None:
-    """Be it that an answer is too large, of another status, or leads elsewhere."""
+async def test_refused_responses_leave_no_socket_open(issuer: Issuer, short_timeouts: None) -> None:
     issuer.replies["/large"] = Reply(b"x" * (CONTENT_MAX_BYTES + 1))
     issuer.replies["/elsewhere"] = Reply.redirect("https://elsewhere.example/")
     before = open_files()

@@ -22,8 +22,15 @@ from twisted.python.systemd import ListenFDs
 from postd.errors import ConfigError
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
 from postd.net.endpoints import check_endpoint
-from postd.net.listening import Listener, adopt, bind, hold, local_addresses, unclaimed_systemd_sockets
-from postd.net.ports import Inherited
+from postd.net.listening import (
+    Listener,
+    adopt_sockets,
+    bind,
+    hand_over_to_workers,
+    local_addresses,
+    unclaimed_systemd_sockets,
+)
+from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from tests.helpers import PATIENCE_S
 
@@ -36,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Bind:
-    """Binds, and lets go when the test is over."""
+    """Binds endpoints; `bound` are closed after the test."""
 
     def __init__(self) -> None:
         self.bound: list[Listener] = []
@@ -58,7 +65,7 @@ class Bind:
 
 
 @async_yield_fixture
-async def listen(socket_folder: Path) -> AsyncIterator[Bind]:  # before the folder goes: a port removes its socket
+async def listen(socket_folder: Path) -> AsyncIterator[Bind]:  # a port removes its socket before the folder goes
     listen = Bind()
     yield listen
     for listener in listen.bound:
@@ -71,13 +78,13 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_port_0_is_told_as_the_port_it_became(listen: Bind) -> None:
+def test_url_of_port_0_has_the_bound_port(listen: Bind) -> None:
     (listener,) = listen("tcp:0:interface=127.0.0.1")
     assert listener.url == f"http://127.0.0.1:{listener.port.getHost().port}/"  # type: ignore[attr-defined]
     assert not listener.url.endswith(":0/")
 
 
-def test_all_kinds(listen: Bind, socket_folder: Path, certificate: tuple[Path, Path]) -> None:
+def test_urls_of_all_kinds_of_endpoints(listen: Bind, socket_folder: Path, certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     urls = [
         listener.url
@@ -109,7 +116,7 @@ def test_all_kinds(listen: Bind, socket_folder: Path, certificate: tuple[Path, P
         ("haproxy:ssl:0:privateKey={key}:certKey={cert}", False),
     ],
 )
-def test_what_strangers_can_reach_unencrypted(
+def test_endpoint_without_tls_is_exposed_unless_it_is_local(
     listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, exposed: bool
 ) -> None:
     (listener,) = listen(description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1]))
@@ -151,7 +158,7 @@ def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
     assert attempts == [0o660]
 
 
-def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abstract_unix_socket_is_world_writable(listen: Bind, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX) as passed_on:
         passed_on.bind(f"\0postd-test-{os.getpid()}")
         passed_on.listen()
@@ -176,7 +183,7 @@ def test_abstract_unix_socket_is_open_to_all(listen: Bind, monkeypatch: pytest.M
         ("haproxy:tcp:0:interface=127.0.0.1", False),
     ],
 )
-def test_browser_of_this_machine_alone_reaches_loopback(
+def test_loopback_endpoint_is_loopback_only(
     listen: Bind, socket_folder: Path, certificate: tuple[Path, Path], description: str, *, local: bool
 ) -> None:
     written = description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1])
@@ -184,12 +191,12 @@ def test_browser_of_this_machine_alone_reaches_loopback(
     assert listener.loopback_only is is_loopback_only(written) is local
     address = listener.port.getHost()
     assert local_addresses([listener]) == ({(address.host, address.port)} if local else set())  # type: ignore[attr-defined]
-    (again,) = adopted = adopt(hold([listener]), Factory(), where="", reactor=reactor)
+    (again,) = adopted = adopt_sockets(hand_over_to_workers([listener]), Factory(), where="", reactor=reactor)
     listen.bound += adopted
     assert again.loopback_only is local
 
 
-def test_socket_of_systemd_is_judged_when_it_is_there() -> None:
+def test_loopback_only_of_a_systemd_socket_is_unknown_until_it_is_bound() -> None:
     assert is_loopback_only("systemd:domain=INET:index=0") is None
     assert is_loopback_only("haproxy:systemd:domain=INET:index=0") is False
 
@@ -207,23 +214,23 @@ def test_socket_of_systemd_is_judged_when_it_is_there() -> None:
         ),
     ],
 )
-def test_what_is_no_endpoint(listen: Bind, description: str) -> None:
+def test_malformed_endpoint_is_refused(listen: Bind, description: str) -> None:
     line = listen.refusal(description)
     assert line.startswith("--listen: ")
     assert any(why in line for why in ("tcp:8080:interface=127.0.0.1", "/nowhere/key.pem: No such", "systemd has not"))
 
 
-def test_a_key_that_is_none_is_told(listen: Bind, tmp_path: Path) -> None:
+def test_key_that_is_not_pem_is_refused(listen: Bind, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("not a key")
     line = listen.refusal(f"ssl:0:privateKey={tmp_path}/key.pem")
     assert "PEM" in line
 
 
-def test_nothing_to_listen_on(listen: Bind) -> None:
+def test_empty_list_of_endpoints_is_refused(listen: Bind) -> None:
     assert "nothing to listen on" in listen.refusal()
 
 
-def test_a_taken_port_is_named(listen: Bind, taken_port: int) -> None:
+def test_port_in_use_is_refused_with_its_endpoint(listen: Bind, taken_port: int) -> None:
     description = f"tcp:{taken_port}:interface=127.0.0.1"
     assert listen.refusal(description) == f"--listen: {description}: cannot listen: Address already in use"
 
@@ -236,7 +243,7 @@ def test_a_taken_port_is_named(listen: Bind, taken_port: int) -> None:
         ("unix:/nowhere/a.sock", "No such file or directory"),
     ],
 )
-def test_an_address_that_cannot_be_had(listen: Bind, description: str, why: str) -> None:
+def test_address_that_cannot_be_bound_is_refused(listen: Bind, description: str, why: str) -> None:
     assert why in listen.refusal(description)
 
 
@@ -253,7 +260,7 @@ def test_socket_path_of_108_bytes_is_refused_with_its_length(listen: Bind, socke
 
 
 @ensureDeferred
-async def test_one_that_fails_lets_go_of_the_others(listen: Bind, taken_port: int) -> None:
+async def test_failed_endpoint_closes_the_ports_bound_before(listen: Bind, taken_port: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
     listen.refusal(f"tcp:{free}:interface=127.0.0.1", f"tcp:{taken_port}:interface=127.0.0.1")
@@ -263,25 +270,23 @@ async def test_one_that_fails_lets_go_of_the_others(listen: Bind, taken_port: in
 
 
 class Greeter(Protocol):
-    """Says hello, and that is it."""
+    """Sends a greeting and closes."""
 
     def connectionMade(self) -> None:
         self.transport.write(b"hello")  # type: ignore[union-attr]
         self.transport.loseConnection()  # type: ignore[union-attr]
 
 
-def pass_on(sockets: list[Inherited]) -> list[Inherited]:
-    """Return them as another process would have them."""
+def inherit(sockets: list[InheritedSocket]) -> list[InheritedSocket]:
+    """Return sockets as another process would inherit them."""
     return [msgspec.structs.replace(one, fd=os.dup(one.fd)) for one in sockets]
 
 
 @ensureDeferred
-async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(
-    listen: Bind, socket_folder: Path
-) -> None:
+async def test_handed_over_sockets_are_served_by_workers_and_outlive_them(listen: Bind, socket_folder: Path) -> None:
     path = socket_folder / "a.sock"
     held = listen(f"unix:{path}:mode=640", "tcp:0:interface=127.0.0.1")
-    sockets = hold(held)
+    sockets = hand_over_to_workers(held)
 
     def greet() -> list[bytes]:
         greetings = []
@@ -293,7 +298,7 @@ async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(
         return greetings
 
     for _ in range(2):
-        adopted = adopt(pass_on(sockets), Factory.forProtocol(Greeter), where="--listen", reactor=reactor)
+        adopted = adopt_sockets(inherit(sockets), Factory.forProtocol(Greeter), where="--listen", reactor=reactor)
         assert [listener.url for listener in adopted] == [listener.url for listener in held]
         assert await deferToThread(greet) == [b"hello", b"hello"]
         await gatherResults([maybeDeferred(listener.port.stopListening) for listener in adopted])
@@ -303,9 +308,9 @@ async def test_what_is_held_is_served_by_those_who_adopt_it_and_outlives_them(
 
 
 @ensureDeferred
-async def test_what_is_held_is_not_accepted(listen: Bind) -> None:
+async def test_handed_over_socket_is_not_accepted_on(listen: Bind) -> None:
     (held,) = listen("tcp:0:interface=127.0.0.1")
-    hold([held])
+    hand_over_to_workers([held])
     with socket.create_connection(("127.0.0.1", _port_of(held)), timeout=PATIENCE_S) as client:
         client.settimeout(0)
         await deferLater(reactor, 0.1)
@@ -318,7 +323,7 @@ def _port_of(listener: Listener) -> int:
     return port
 
 
-def test_a_socket_of_systemd_that_no_endpoint_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_socket_without_an_endpoint_is_unclaimed(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as passed_on, Path(os.devnull).open("rb") as other:
         inherited = ListenFDs([passed_on.fileno(), other.fileno()], ["http", "store"])
         monkeypatch.setattr(_SystemdParser, "_sddaemon", inherited)

@@ -1,4 +1,4 @@
-"""The header of the PROXY protocol, on the bytes of a connection; tests/integration has real ones."""
+"""The PROXY protocol, in memory; tests/integration has connections through HAProxy."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Heard(Protocol):
 
 
 class Endpoint:
-    """Keeps the factory that is to listen."""
+    """An endpoint that keeps its factory."""
 
     factory: Any = None
 
@@ -65,7 +65,7 @@ class Connection:
     ],
     ids=["tcp4", "tcp6", "v2", "unknown", "unknown alone", "unknown of 107 bytes", "local", "unspec", "local with TLV"],
 )
-def test_it_tells_whose_the_connection_is(header: bytes, host: str, piece: int) -> None:
+def test_header_names_the_peer(header: bytes, host: str, piece: int) -> None:
     connection = Connection()
     connection.send(header + b"GET / HTTP/1.1\r\n", piece)
     assert connection.heard.data == b"GET / HTTP/1.1\r\n"
@@ -116,7 +116,7 @@ def test_it_tells_whose_the_connection_is(header: bytes, host: str, piece: int) 
         "lf",
     ],
 )
-def test_what_is_none_ends_the_connection_without_a_word(header: bytes, piece: int) -> None:
+def test_malformed_header_closes_the_connection_without_an_answer(header: bytes, piece: int) -> None:
     connection = Connection()
     with capturedLogs() as events:
         connection.send(header + b"GET / HTTP/1.1\r\n\r\n", piece)

@@ -1,4 +1,4 @@
-"""TLS as clients of many kinds meet it: what they can agree on with a listener, and what they are shown."""
+"""Versions, cipher suites and certificates that TLS clients get from a listener."""
 
 import ssl
 import time
@@ -25,7 +25,7 @@ def load(files: tuple[Path, Path]) -> Certificate:
 
 
 def shake_hands(certificate: Certificate, context: ssl.SSLContext) -> ssl.SSLObject:
-    """Have a client of Python's ssl connect; raises what either of them does."""
+    """Connect a client of Python's ssl in memory; raise the error of either side."""
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -47,7 +47,7 @@ def shake_hands(certificate: Certificate, context: ssl.SSLContext) -> ssl.SSLObj
                 incoming.write(server.bio_read(65536))
             except SSL.WantReadError:
                 break
-    raise AssertionError("they go on for ever")
+    raise AssertionError("the handshake does not end")
 
 
 def client(*, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, ciphers: str = "DEFAULT") -> ssl.SSLContext:
@@ -62,71 +62,71 @@ def make_rsa_certificate(folder: Path, *, bits: int) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def shown(certificate: tuple[Path, Path]) -> Certificate:
+def current(certificate: tuple[Path, Path]) -> Certificate:
     return load(certificate)
 
 
-def test_clients_of_today_agree_on_the_newest(shown: Certificate) -> None:
-    assert shake_hands(shown, client()).version() == "TLSv1.3"
+def test_current_client_gets_tls_1_3(current: Certificate) -> None:
+    assert shake_hands(current, client()).version() == "TLSv1.3"
 
 
 @pytest.mark.parametrize("ciphers", ["ECDHE+AESGCM", "ECDHE+CHACHA20"])
-def test_tls_1_2_with_forward_secrecy_and_aead(shown: Certificate, ciphers: str) -> None:
-    connected = shake_hands(shown, client(newest=ssl.TLSVersion.TLSv1_2, ciphers=ciphers))
+def test_tls_1_2_with_forward_secrecy_and_aead_is_accepted(current: Certificate, ciphers: str) -> None:
+    connected = shake_hands(current, client(newest=ssl.TLSVersion.TLSv1_2, ciphers=ciphers))
     assert connected.version() == "TLSv1.2"
 
 
 @pytest.mark.parametrize("ciphers", ["ECDHE-ECDSA-AES128-SHA256", "ECDHE-ECDSA-AES256-SHA"])
-def test_other_ciphers_of_tls_1_2_are_not_spoken(shown: Certificate, ciphers: str) -> None:
+def test_tls_1_2_without_aead_is_refused(current: Certificate, ciphers: str) -> None:
     with pytest.raises((ssl.SSLError, SSL.Error)):
-        shake_hands(shown, client(newest=ssl.TLSVersion.TLSv1_2, ciphers=ciphers))
+        shake_hands(current, client(newest=ssl.TLSVersion.TLSv1_2, ciphers=ciphers))
 
 
-def test_nor_are_those_without_forward_secrecy(tmp_path: Path) -> None:
-    """Which take a certificate of RSA."""
-    shown = load(make_rsa_certificate(tmp_path, bits=2048))
+def test_tls_1_2_without_forward_secrecy_is_refused(tmp_path: Path) -> None:
+    """These cipher suites need a certificate with an RSA key."""
+    current = load(make_rsa_certificate(tmp_path, bits=2048))
     tls_1_2 = ssl.TLSVersion.TLSv1_2
-    assert shake_hands(shown, client(newest=tls_1_2, ciphers="ECDHE-RSA-AES128-GCM-SHA256")).version() == "TLSv1.2"
+    assert shake_hands(current, client(newest=tls_1_2, ciphers="ECDHE-RSA-AES128-GCM-SHA256")).version() == "TLSv1.2"
     for ciphers in ("AES128-GCM-SHA256", "AES256-SHA", "ECDHE-RSA-AES128-SHA"):
         with pytest.raises((ssl.SSLError, SSL.Error)):
-            shake_hands(shown, client(newest=tls_1_2, ciphers=ciphers))
+            shake_hands(current, client(newest=tls_1_2, ciphers=ciphers))
 
 
-def test_a_key_that_is_too_weak_is_told_by_that(tmp_path: Path) -> None:
+def test_weak_key_is_refused_with_the_reason(tmp_path: Path) -> None:
     key, cert = make_rsa_certificate(tmp_path, bits=1024)
     with pytest.raises(ConfigError, match=r"OpenSSL refuses its key or its certificate: .*too small"):
         check_endpoint(f"ssl:0:privateKey={key}:certKey={cert}", where="listen", now=time.time())
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1])
-def test_older_versions_are_not_spoken(shown: Certificate, newest: ssl.TLSVersion) -> None:
+def test_tls_1_1_and_older_is_refused(current: Certificate, newest: ssl.TLSVersion) -> None:
     with pytest.raises((ssl.SSLError, SSL.Error, ValueError)):
-        shake_hands(shown, client(newest=newest))
+        shake_hands(current, client(newest=newest))
 
 
-def test_who_connects_later_is_shown_the_new_one(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    shown, other = load(certificate), load(make_certificate(tmp_path))
-    before = shake_hands(shown, client()).getpeercert(binary_form=True)
-    shown.become(other)
-    after = shake_hands(shown, client()).getpeercert(binary_form=True)
+def test_new_connection_uses_the_replaced_certificate(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    current, other = load(certificate), load(make_certificate(tmp_path))
+    before = shake_hands(current, client()).getpeercert(binary_form=True)
+    current.replace(other)
+    after = shake_hands(current, client()).getpeercert(binary_form=True)
     assert before != after
     assert after == ssl.PEM_cert_to_DER_cert((tmp_path / "cert.pem").read_text())
-    assert shown.not_after == other.not_after
+    assert current.not_after == other.not_after
 
 
-def test_a_key_of_another_certificate_is_told(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+def test_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     key, _ = make_certificate(tmp_path)
     with pytest.raises(ConfigError, match="its key is not that of its certificate"):
         check_endpoint(f"ssl:0:privateKey={key}:certKey={certificate[1]}", where="listen", now=time.time())
 
 
-def test_one_that_ends_is_told(certificate: tuple[Path, Path]) -> None:
+def test_expiring_certificate_is_warned_of_and_expired_one_refused(certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
-    description, shown = f"ssl:0:privateKey={key}:certKey={cert}", load(certificate)
-    listeners = [Listener(description, cast("Any", None), shown)]
-    assert list(certificate_warnings(listeners, shown.not_after - EXPIRY_WARNING_S - 1)) == []
-    (soon,) = certificate_warnings(listeners, shown.not_after - 1)
-    assert "the certificate ends soon: 2" in soon
-    assert check_endpoint(description, where="listen", now=shown.not_after - 1) is False
-    with pytest.raises(ConfigError, match="the certificate has ended: 2"):
-        check_endpoint(description, where="listen", now=shown.not_after)
+    description, current = f"ssl:0:privateKey={key}:certKey={cert}", load(certificate)
+    listeners = [Listener(description, cast("Any", None), current)]
+    assert list(certificate_warnings(listeners, current.not_after - EXPIRY_WARNING_S - 1)) == []
+    (soon,) = certificate_warnings(listeners, current.not_after - 1)
+    assert "the certificate expires soon: 2" in soon
+    assert check_endpoint(description, where="listen", now=current.not_after - 1) is False
+    with pytest.raises(ConfigError, match="the certificate has expired: 2"):
+        check_endpoint(description, where="listen", now=current.not_after)

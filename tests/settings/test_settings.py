@@ -13,9 +13,9 @@ from postd.errors import ConfigError
 from postd.net.endpoint_strings import absolute_endpoint
 from postd.settings.loading import (
     LoadedSettings,
-    check_folders,
+    check_page_folders,
     count_workers,
-    keep_fixed,
+    keep_unreloadable,
     load_settings,
     settings_from,
 )
@@ -32,13 +32,13 @@ from postd.settings.schema import (
     ThrottleSettings,
 )
 from postd.settings.values import (
-    AskedUrl,
     ByteCount,
     CorsOrigin,
     HostName,
     IssuerUrl,
     Leeway,
     MaxAge,
+    OptionalUrl,
     Origin,
     PagePath,
     Realm,
@@ -221,7 +221,7 @@ def test_every_key(folder: Path) -> None:
             BearerSettings(
                 issuer=IssuerUrl("https://idp.example/"),
                 audience=("https://posts.example", "posts"),
-                jwks_uri=AskedUrl("https://keys.example/jwks?v=2"),
+                jwks_uri=OptionalUrl("https://keys.example/jwks?v=2"),
                 algorithms=("ES512", "Ed25519"),
                 token_types=("application/at+jwt",),
                 scope_claims=("roles",),
@@ -231,7 +231,7 @@ def test_every_key(folder: Path) -> None:
                 required_claims={"azp": "app", "level": (1, 2), "mfa": True},
                 leeway_s=Leeway(0),
                 ca_file=f"{folder}/ca.pem",
-                introspection_endpoint=AskedUrl("http://localhost:9000/introspect"),
+                introspection_endpoint=OptionalUrl("http://localhost:9000/introspect"),
                 client_id="postd",
                 client_secret_file=f"{folder}/secret",
             ),
@@ -511,9 +511,9 @@ def test_who_is_allowed_is_compared_as_tokens_and_accounts_are() -> None:
 def test_a_folder_that_is_not_there(folder: Path) -> None:
     (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
     with pytest.raises(ConfigError, match=rf"^postd\.toml: page\[0\]\.files: {folder}/www: there is no such folder$"):
-        check_folders(load_settings("postd.toml", {}, folder))
+        check_page_folders(load_settings("postd.toml", {}, folder))
     (folder / "www").mkdir()
-    check_folders(load_settings("postd.toml", {}, folder))
+    check_page_folders(load_settings("postd.toml", {}, folder))
 
 
 @pytest.mark.parametrize("written", ['"1w"', '"-1d"', "365", '"9999d"'])
@@ -530,7 +530,7 @@ def test_what_a_running_server_cannot_change_stays(folder: Path) -> None:
 
     before = loaded('listen = ["tcp:1"]\nrealm = "a"\n[log]\nfile = "a.log"')
     new = loaded('store = "memory:"\nrealm = "b"\n[admin]\nlisten = ["tcp:2"]\n[log]\nformat = "json"\naccess = false')
-    kept, left = keep_fixed(new, before)
+    kept, left = keep_unreloadable(new, before)
     assert left == ["listen", "store", "admin.listen", "log.file", "log.format"]
     assert kept.settings.realm == "b"
     assert kept.settings.listen == ("tcp:1",)
@@ -539,7 +539,7 @@ def test_what_a_running_server_cannot_change_stays(folder: Path) -> None:
     assert kept.settings.log == Log(file=f"{folder}/a.log", format="text", access=False)
     assert kept.where["listen"] == "postd.toml: listen"
     assert settings_from(kept.values, kept.where).settings == kept.settings
-    assert keep_fixed(before, before) == (before, [])
+    assert keep_unreloadable(before, before) == (before, [])
 
 
 def test_all_origins_may_be_allowed(folder: Path) -> None:
