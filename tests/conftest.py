@@ -31,6 +31,10 @@ def _reset_signals() -> None:
             signal.signal(number, lambda *_: None)
 
 
+# Tests start hundreds of processes: where this is set each would compile all of postd.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to begin without a Redis server or root where `POSTD_REQUIRE_ALL` says that all tests have to run."""
     _reset_signals()

@@ -120,8 +120,8 @@ class Daemon:
 def find_workers(pid: int) -> dict[int, int]:
     """Return the process ids of the workers of a process, by number."""
     found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+    for child in _read_of_process(f"{pid}/task/{pid}/children").split():
+        command = _read_of_process(f"{child}/cmdline").split("\0")
         if "postd.daemon.worker" in command:
             found[int(command[-2])] = int(child)
     return found
@@ -129,11 +129,16 @@ def find_workers(pid: int) -> dict[int, int]:
 
 def is_running(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
+    status = _read_of_process(f"{pid}/status")
+    return bool(status) and "\nState:\tZ" not in status
+
+
+def _read_of_process(file: str) -> str:
+    """Return a file below /proc, empty if its process has ended before or while it was read."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return "\nState:\tZ" not in status
+        return Path("/proc", file).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def wait_for_end(*pids: int) -> None:

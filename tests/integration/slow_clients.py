@@ -52,13 +52,14 @@ class Addresses(Struct):
             client.settimeout(GIVE_UP_S)
             if receive_bytes:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            if kind == "ssl":
+                context = ssl.create_default_context(cafile=self.trusted)
+                # Before it is connected: where the connection is reset at once, `wrap_socket` would leave a socket open
+                # that nobody has. And an end that TLS was not told of is a different one.
+                client = context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
             client.connect(str(self.folder / "p.sock") if last == "unix" else ("127.0.0.1", self.ports[last]))
             if kind == "haproxy":
                 client.sendall(PROXY)
-            elif kind == "ssl":
-                context = ssl.create_default_context(cafile=self.trusted)
-                # TLS without close_notify ends otherwise.
-                return context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
         except BaseException:
             client.close()
             raise
@@ -157,8 +158,12 @@ def is_let_in(addresses: Addresses, kind: str = "tcp") -> socket.socket | None:
         client = addresses.connect(kind)
     except (ConnectionError, ssl.SSLError):
         return None
-    if get(client):
-        return client
+    try:
+        if get(client):
+            return client
+    except BaseException:
+        client.close()
+        raise
     client.close()
     return None
 

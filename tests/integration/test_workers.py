@@ -224,6 +224,12 @@ def test_stop_under_load_loses_nothing_and_leaves_no_process(tmp_path: Path) -> 
     assert {post_id: stored.get(post_id) for post_id in acknowledged} == acknowledged
 
 
+def test_workers_of_a_process_that_has_ended_are_none() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait(PATIENCE_S)
+    assert find_workers(process.pid) == {}
+
+
 BODY = b'{"post": "sent in two parts"}'
 HEAD = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
     BODY

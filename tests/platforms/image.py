@@ -99,7 +99,7 @@ def try_image(builder: Builder, etc: Path) -> None:
             _expect(answer.status == 201, f"POST /post: {answer.status}")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/post", timeout=10) as answer:
             _expect(json.load(answer)[-1]["post"] == "From an image", "the post is not in the list")
-        run(builder.command(container, etc, "env", f"POSTD_ADMIN=127.0.0.1:{admin}", *health[1:]))
+        run(builder.command(container, etc, "env", f"POSTD_ADMIN=127.0.0.1:{admin}", *health))
         version = run(builder.command(container, etc, "postd", "--version")).strip()
         _expect(version == f"postd {VERSION}", version)
         _expect(run(builder.command(container, etc, "id", "-u")).strip() == "10001", "it runs as another user")

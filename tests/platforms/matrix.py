@@ -51,7 +51,8 @@ class System(Struct, frozen=True):
 
 SYSTEMS = (
     System("Debian 12", "bookworm", "3.11", servers=("redis-server",)),
-    System("Ubuntu 24.04", "noble", "3.12", mirror=UBUNTU, components="main,universe"),
+    # Valkey is in later releases of Ubuntu.
+    System("Ubuntu 24.04", "noble", "3.12", mirror=UBUNTU, components="main,universe", servers=("redis-server",)),
     System("Debian 13", "trixie", "3.13"),
     System("Debian 14 (testing)", "forky", "3.14"),
     System("Debian 14 (testing)", "forky", "3.15", package="python3.15"),

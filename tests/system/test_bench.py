@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -113,10 +113,11 @@ def test_wrong_response_ends_the_open_loop() -> None:
 def answering(answer: bytes, *, stall_s: float) -> Iterator[int]:
     """Serve the same response to all requests, on a port; stall for some time after a hundred of them."""
     answered, turn = 0, threading.Lock()
+    served: list[tuple[socket.socket, threading.Thread]] = []
 
     def serve(connection: socket.socket) -> None:
         nonlocal answered
-        with connection:
+        with connection, suppress(OSError):  # it was reset
             while connection.recv(4096):
                 with turn:
                     answered += 1
@@ -130,9 +131,19 @@ def answering(answer: bytes, *, stall_s: float) -> Iterator[int]:
                 connection, _ = listener.accept()
             except OSError:  # closed
                 return
-            threading.Thread(target=serve, args=[connection], daemon=True).start()
+            serving = threading.Thread(target=serve, args=[connection])
+            served.append((connection, serving))
+            serving.start()
 
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for connection, serving in served:
+                with suppress(OSError):  # the client has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
+                serving.join()

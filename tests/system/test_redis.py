@@ -51,7 +51,9 @@ class ExampleServer(RedisServer):
         self._write(lines, *options)
 
     def _write(self, *lines: str) -> None:
-        text = "\n".join([*lines, f"port {self.port}", f"dir {self.folder}"])
+        # The sample's folder is another user's, or is not there: each line of that kind is followed where it is read.
+        others = re.sub(r"^dir .*$", "", "\n".join(lines), flags=re.MULTILINE)
+        text = f"{others}\nport {self.port}\ndir {self.folder}"
         (self.folder / "redis.conf").write_text(text + "\n")
 
     @property
