@@ -128,7 +128,7 @@ class _Daemon(MultiService):
         elif self._rotated is not None:
             reopen_rotated(self._rotated)
 
-    def setServiceParent(self, parent: Any) -> None:
+    def setServiceParent(self, parent: object) -> None:
         if isinstance(parent, Componentized):
             observer = self._file or self._twistd_observer()
             if observer is not None:

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
-from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, globalLogBeginner
+from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, globalLogBeginner
 
 from postd.daemon.lifecycle import RELOAD_FAILED, StartCallbacks
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
@@ -64,7 +64,7 @@ def main() -> int:
         parent.send("failed", str(error))
         return 1
 
-    def reload(values: Any, where: Any) -> None:
+    def reload(values: dict[str, object], where: dict[str, str]) -> None:
         try:
             service.reload(settings_from(values, where))
         except ConfigError as error:  # a file has changed since the parent checked it
@@ -113,7 +113,7 @@ class ParentConnection:
             except OSError:  # the parent is gone: standard input ends, which stops the worker
                 pass
 
-    def log(self, event: Any) -> None:
+    def log(self, event: LogEvent) -> None:
         """Send an event of the log (`twisted.logger.ILogObserver`)."""
         namespace, level = event.get("log_namespace", ""), event.get("log_level", LogLevel.info)
         # What Twisted logs about ports, the parent has logged about the same ports.
@@ -144,7 +144,11 @@ class ParentCommands:
     """
 
     def __init__(
-        self, *, reload: Callable[[Any, Any], None], check_health: Callable[..., None], stop: Callable[[], None]
+        self,
+        *,
+        reload: Callable[[dict[str, object], dict[str, str]], None],
+        check_health: Callable[..., None],
+        stop: Callable[[], None],
     ) -> None:
         self._reload = reload
         self._check_health = check_health

@@ -83,9 +83,9 @@ class Tally:
         """Count a request that was answered, or abandoned by its client."""
         histogram = self._requests.get(labels)
         if histogram is None:
-            route, method, *rest = labels
-            known: Any = route, method if method in METHODS else OTHER, *rest
-            histogram = self._requests.setdefault(known, [0.0] * (len(REQUEST_BOUNDS_S) + 2))
+            if labels[1] not in METHODS:
+                labels = (labels[0], OTHER, *labels[2:])
+            histogram = self._requests.setdefault(labels, [0.0] * (len(REQUEST_BOUNDS_S) + 2))
         histogram[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
         histogram[-1] += took_s
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
 
 from twisted.web.resource import IResource, Resource
 
@@ -27,18 +26,18 @@ class Admin:
         self._check_health = check_health
 
     @app.route("/healthz", methods=["GET"])
-    async def show_liveness(self, _request: Any) -> Response:
+    async def show_liveness(self, _request: object) -> Response:
         return make_response(HTTPStatus.OK, TEXT, b"ok\n", _HEADERS)
 
     @app.route("/readyz", methods=["GET"])
-    async def show_readiness(self, _request: Any) -> Response:
+    async def show_readiness(self, _request: object) -> Response:
         health = await self._check_health()
         text = "".join(f"{name}: {state}\n" for name, state in health.states.items())
         status = HTTPStatus.OK if health.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return make_response(status, TEXT, text.encode(errors="backslashreplace"), _HEADERS)
 
     @app.route("/metrics", methods=["GET"])
-    async def show_metrics(self, _request: Any) -> Response:
+    async def show_metrics(self, _request: object) -> Response:
         return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._check_health()).metrics), _HEADERS)
 
 
@@ -49,7 +48,7 @@ class _AnyPath(Resource):
         super().__init__()
         self._views = views
 
-    def getChildWithDefault(self, _path: bytes, _request: Any) -> IResource:
+    def getChildWithDefault(self, _path: bytes, _request: object) -> IResource:
         return self._views
 
 

@@ -32,7 +32,7 @@ ADMIN = ("/healthz", "/readyz", "/metrics")
 HSTS = "Strict-Transport-Security"
 AUDIENCE = "https://posts.example"
 
-Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 """Samples by name and labels."""
 
 
@@ -88,7 +88,7 @@ class Operated(Daemon):
     def ask_admin(self, path: str) -> httpx.Response:
         return ask("GET", f"{self.admin_url}{path}")
 
-    def numbers(self) -> Numbers:
+    def samples(self) -> Samples:
         """Return the samples of `/metrics`."""
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
@@ -100,9 +100,9 @@ class Operated(Daemon):
         """Write other settings, if given, send SIGHUP, and wait until all processes have reloaded."""
         if settings is not None:
             self.settings_file.write_text(settings)
-        before = total(self.numbers(), "postd_reloads_total")
+        before = total(self.samples(), "postd_reloads_total")
         self.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: total(self.numbers(), "postd_reloads_total") == before + 1)
+        wait_until(lambda: total(self.samples(), "postd_reloads_total") == before + 1)
         self.ask_admin("/readyz")  # workers answer after they have reloaded
 
     @contextmanager
@@ -133,9 +133,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def total(numbers: Numbers, name: str, **labels: str) -> float:
+def total(samples: Samples, name: str, **labels: str) -> float:
     """Return a sample, summed over all labels that are not given."""
-    return sum(value for (one, of), value in numbers.items() if one == name and labels.items() <= set(of))
+    return sum(value for (one, of), value in samples.items() if one == name and labels.items() <= set(of))
 
 
 def listen_to_the_end(lines: Iterator[str]) -> None:
@@ -177,7 +177,7 @@ def test_health_readiness_and_metrics_are_on_the_admin_listener_only(service: Op
 
 def test_metrics_count_each_request(service: Operated) -> None:
     """Exactly, on all workers."""
-    before = service.numbers()
+    before = service.samples()
     counted: Counter[tuple[str, str, str, str]] = Counter()
 
     def count(answer: httpx.Response, route: str, scheme: str = "none") -> httpx.Response:
@@ -208,7 +208,7 @@ def test_metrics_count_each_request(service: Operated) -> None:
     with connect(service.url) as client:
         assert count(digest.get(client, nonce, 1), "/digest", "digest").status_code == 200
         assert is_stale(count(digest.get(client, nonce, 1), "/digest", "digest"))
-    after = service.numbers()
+    after = service.samples()
 
     def grown(name: str, **labels: str) -> float:
         return total(after, name, **labels) - total(before, name, **labels)
@@ -239,8 +239,8 @@ def test_metrics_count_each_request(service: Operated) -> None:
 
 def test_connections_and_streams_are_counted_while_open(service: Operated) -> None:
     def there() -> tuple[float, float]:
-        numbers = service.numbers()
-        return total(numbers, "postd_connections"), total(numbers, "postd_event_listeners")
+        samples = service.samples()
+        return total(samples, "postd_connections"), total(samples, "postd_event_listeners")
 
     def nobody_is_left() -> bool:
         ask("POST", f"{service.url}/post", json={"post": "x"})  # closed streams are noticed when an event is sent
@@ -257,19 +257,19 @@ def test_connections_and_streams_are_counted_while_open(service: Operated) -> No
 def test_counters_never_decrease_when_a_worker_is_killed(service: Operated) -> None:
     for answer in service.each(lambda client: client.get("/post/1234567")):
         assert answer.status_code == 404
-    seen = before = service.numbers()
+    seen = before = service.samples()
     ready = service.log.count("is ready, replacing")
     os.kill(service.workers[1], signal.SIGKILL)
     while service.log.count("is ready, replacing") == ready or total(seen, "postd_workers") < 2:
-        numbers = service.numbers()
+        samples = service.samples()
         for key, value in seen.items():
             if key[0].endswith(("_total", "_count", "_bucket", "_sum")):
-                assert numbers[key] >= value, key
-        seen = numbers
+                assert samples[key] >= value, key
+        seen = samples
         time.sleep(0.05)
     for answer in service.each(lambda client: client.get("/post/1234567")):
         assert answer.status_code == 404
-    after = service.numbers()
+    after = service.samples()
     asked = {"route": "/post/<id>", "method": "GET", "status": "404"}
     name = "postd_http_requests_total"
     assert total(after, name, **asked) == total(before, name, **asked) + 6
@@ -381,14 +381,14 @@ def test_reload_adds_an_issuer_and_readiness_waits_for_its_keys(service: Operate
         with service.reloaded(service.settings(more=f'{table}audience = "{AUDIENCE}"')):
             ready = service.ask_admin("/readyz")
             assert (ready.status_code, ready.text) == (503, f"store: ok\nbearer {issuer.issuer}: no keys yet\n")
-            assert total(service.numbers(), "postd_ready") == 0
+            assert total(service.samples(), "postd_ready") == 0
             assert ask("GET", f"{service.url}/post").status_code == 200  # all else goes on
             issuer.start()
             wait_until(lambda: service.ask_admin("/readyz").status_code == 200)
             assert service.ask_admin("/readyz").text == f"store: ok\nbearer {issuer.issuer}: ok\n"
             answers = service.each(lambda client: client.get("/bearer", headers=token))
             assert {answer.text for answer in answers} == {"Success: alice\n"}
-            assert total(service.numbers(), "postd_bearer_keys", issuer=issuer.issuer) == 1
+            assert total(service.samples(), "postd_bearer_keys", issuer=issuer.issuer) == 1
             asked = len(issuer.asked)
             service.reload()
             assert service.statuses(lambda client: client.get("/bearer", headers=token)) == {200}
@@ -424,18 +424,18 @@ BROKEN = {
 
 
 def check_refused(service: Operated, broken: str, word: str) -> None:
-    before, errors = service.numbers(), service.log.count("#error]")
+    before, errors = service.samples(), service.log.count("#error]")
     with service.reloaded(broken):
         assert service.statuses(post) == {201}
-        numbers = service.numbers()
-        assert total(numbers, "postd_last_reload_good") == 0
+        samples = service.samples()
+        assert total(samples, "postd_last_reload_good") == 0
         refused = {"outcome": "refused"}
-        assert total(numbers, "postd_reloads_total", **refused) == total(before, "postd_reloads_total", **refused) + 1
+        assert total(samples, "postd_reloads_total", **refused) == total(before, "postd_reloads_total", **refused) + 1
         lines = [line for line in service.log.splitlines() if "#error]" in line][errors:]
         assert len(lines) == 1, lines
         assert "reload failed, keeping the current settings: " in lines[0]
         assert word in lines[0]
-    assert total(service.numbers(), "postd_last_reload_good") == 1
+    assert total(service.samples(), "postd_last_reload_good") == 1
 
 
 def test_reload_of_broken_settings_keeps_the_current_ones(service: Operated) -> None:
@@ -455,11 +455,11 @@ def test_broken_user_file_fails_the_reload(service: Operated) -> None:
     users.write_bytes(b"what is this\n")
     service.reload()
     service.wait_for("reload failed", failed + 1)
-    assert total(service.numbers(), "postd_last_reload_good") == 0
+    assert total(service.samples(), "postd_last_reload_good") == 0
     assert service.statuses(lambda client: client.get("/basic", auth=("alice", PASSWORD))) == {200}
     users.write_bytes(good)
     service.reload()
-    assert total(service.numbers(), "postd_last_reload_good") == 1
+    assert total(service.samples(), "postd_last_reload_good") == 1
 
 
 def test_reload_applies_the_rest_when_a_setting_takes_a_restart(service: Operated) -> None:
@@ -500,7 +500,7 @@ def get(connection: http.client.HTTPConnection, path: str = "/post") -> int:
 def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) -> None:
     kept = tls_connection(service)
     assert get(kept) == 200
-    ends = total(service.numbers(), "postd_tls_certificate_not_after_seconds")
+    ends = total(service.samples(), "postd_tls_certificate_not_after_seconds")
     time.sleep(1.1)  # the metric has a resolution of one second
     make_certificate(service.folder)
     service.reload()
@@ -514,7 +514,7 @@ def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) 
     assert shown == {ssl.PEM_cert_to_DER_cert((service.folder / "cert.pem").read_text())}
     assert certificate_of(kept) not in shown
     assert get(kept) == 200
-    assert total(service.numbers(), "postd_tls_certificate_not_after_seconds") > ends
+    assert total(service.samples(), "postd_tls_certificate_not_after_seconds") > ends
     kept.close()
 
 
@@ -525,7 +525,7 @@ def test_reload_refuses_a_key_of_another_certificate(service: Operated) -> None:
     certificate.write_bytes(before[1])
     try:
         service.reload()
-        assert total(service.numbers(), "postd_last_reload_good") == 0
+        assert total(service.samples(), "postd_last_reload_good") == 0
         assert "its key is not that of its certificate" in service.log
         for _ in range(3):
             connection = tls_connection(service)
@@ -535,7 +535,7 @@ def test_reload_refuses_a_key_of_another_certificate(service: Operated) -> None:
     finally:
         key.write_bytes(before[0])
     service.reload()
-    assert total(service.numbers(), "postd_last_reload_good") == 1
+    assert total(service.samples(), "postd_last_reload_good") == 1
 
 
 def test_reload_of_changed_rules_ends_streams_in_order(service: Operated) -> None:
@@ -701,9 +701,9 @@ def test_readiness_follows_the_store(tmp_path: Path) -> None:
         assert daemon.ask_admin("/readyz").text.startswith("store: ")
         assert daemon.ask_admin("/healthz").status_code == 200
         assert ask("GET", f"{daemon.url}/post").status_code == 503
-        numbers = daemon.numbers()
-        assert total(numbers, "postd_ready") == 0
-        assert total(numbers, "postd_store_errors_total", operation="read") > 0
+        samples = daemon.samples()
+        assert total(samples, "postd_ready") == 0
+        assert total(samples, "postd_store_errors_total", operation="read") > 0
         redis.start()
         wait_until(lambda: daemon.ask_admin("/readyz").status_code == 200)
         assert ask("GET", f"{daemon.url}/post").status_code == 200
