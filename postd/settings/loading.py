@@ -1,6 +1,6 @@
 """Load settings from the TOML file and the command line, and check them.
 
-What cannot be used ends in a `ConfigError`, one line that names the file, the key and what is allowed.
+An invalid setting raises `ConfigError`, one line that names the file, the key and what is allowed.
 """
 
 import difflib
@@ -22,9 +22,12 @@ from postd.settings.values import decode_value
 
 
 class LoadedSettings(Struct, frozen=True):
-    """Settings, and where each top-level key of them was given, for messages: `postd.toml: listen`, `--listen`.
+    """Settings with their sources.
 
-    `values` are what the settings were made from: plain values, which can go to another process.
+    Attributes:
+        settings: the decoded settings.
+        where: the source of each top-level key, for error messages: `postd.toml: listen`, `--listen`.
+        values: the values before decoding, as in TOML, to send to another process as JSON.
     """
 
     settings: Settings
@@ -33,16 +36,16 @@ class LoadedSettings(Struct, frozen=True):
 
 
 def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) -> LoadedSettings:
-    """Read the settings file and put the command line's options over it.
+    """Read the settings file and override its settings with options of the command line.
 
     Args:
         path: the TOML file, None for none.
-        options: settings given on the command line.
-        folder: what relative paths in `options` and in the defaults are relative to. Those in the file are relative
-            to the file's folder.
+        options: settings from the command line.
+        folder: the base of relative paths in `path`, `options` and defaults. Paths in the file are relative to the
+            file's folder.
 
     Raises:
-        ConfigError: the file cannot be read or holds something that cannot be used.
+        ConfigError: the file cannot be read, or a setting is invalid.
     """
     where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
@@ -65,38 +68,36 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
 
 
 def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
-    """Return the settings that another process has loaded: what it has as `values` and `where`."""
+    """Return the settings of `LoadedSettings.values` and `where` that another process has sent."""
     return LoadedSettings(_convert(dict(values), "settings"), where, values)
 
 
 def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
-    """Leave out of new settings what a server cannot change while it runs; return them, and the keys that were."""
-    values, where, left = dict(loaded.values), dict(loaded.where), list[str]()
+    """Undo changes of settings that need a restart; return the settings for a reload, and the keys undone."""
+    values, where, undone = dict(loaded.values), dict(loaded.where), list[str]()
     new, old = loaded.settings, before.settings
-    for key in _FIXED:
+    for key in _RESTART_KEYS:
         if getattr(new, key) != getattr(old, key):
-            left.append("admin.listen" if key == "admin" else key)
+            undone.append("admin.listen" if key == "admin" else key)
             where[key] = before.where[key]
             values.pop(key, None)
             values |= {key: before.values[key]} if key in before.values else {}
-    for key in _FIXED_OF_LOG:
+    for key in _RESTART_KEYS_OF_LOG:
         if getattr(new.log, key) != getattr(old.log, key):
-            left.append(f"log.{key}")
+            undone.append(f"log.{key}")
             values["log"] = {**values.get("log", {}), key: getattr(old.log, key)}
-    return settings_from(values, where), left
+    return settings_from(values, where), undone
 
 
-_FIXED = ("listen", "store", "workers", "admin")
-
-
-_FIXED_OF_LOG = ("file", "format")
+_RESTART_KEYS = ("listen", "store", "workers", "admin")
+_RESTART_KEYS_OF_LOG = ("file", "format")
 
 
 def count_workers(loaded: LoadedSettings) -> int:
-    """Return how many processes are to serve.
+    """Return the number of worker processes.
 
     Raises:
-        ConfigError: they are more than one, and could not share the store.
+        ConfigError: there are several, and they cannot share the store.
     """
     count = loaded.settings.workers or len(os.sched_getaffinity(0))
     if count > 1 and loaded.settings.store.startswith("memory:"):
@@ -106,10 +107,10 @@ def count_workers(loaded: LoadedSettings) -> int:
 
 
 def check_page_folders(loaded: LoadedSettings) -> None:
-    """Make sure that the folders of pages are there.
+    """Check that the folders of pages exist.
 
     Raises:
-        ConfigError: one of them is not.
+        ConfigError: a folder does not exist.
     """
     for number, page in enumerate(loaded.settings.pages):
         if page.files and not Path(page.files).is_dir():
@@ -143,7 +144,7 @@ def _read_toml(file: Path, name: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, path: str = "") -> None:
-    """Refuse keys that we don't know, before their values are looked at."""
+    """Refuse unknown keys in a table and the tables in it, before any value is decoded."""
     fields = {info.encode_name: info for info in msgspec.structs.fields(struct)}
     for key, value in table.items():
         if key not in fields:
@@ -166,7 +167,7 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
         key = at.rstrip("`")
         wanted = _ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key))
         raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
-    _refuse_beside_any(settings, name)
+    _refuse_beside_wildcard(settings, name)
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
@@ -184,22 +185,22 @@ def _convert(values: dict[str, Any], name: str) -> Settings:
     return settings
 
 
-def _refuse_beside_any(settings: Settings, name: str) -> None:
+def _refuse_beside_wildcard(settings: Settings, name: str) -> None:
     for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
         if "*" in listed and len(listed) > 1:
             raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
-"""Endpoints that are another port each time."""
+"""Endpoints with port 0, each of which binds a port of its own."""
 
 
 def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:
-    """Return what of an issuer's settings does not go with the others, and why; nothing, if all does."""
+    """Return the key of an issuer's settings that contradicts others, and why; empty strings if none does."""
     if any(issuer.issuer == other.issuer for other in others):
         return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
     if not issuer.audiences and not issuer.required_claims:
-        return "audience", 'may be "" only with required_claims: else a token for anybody would be good'
+        return "audience", 'may be "" only with required_claims: else tokens for any audience would be accepted'
     if issuer.client_secret_file and not issuer.client_id:
         return "client_secret_file", "needs a client_id"
     return "", ""

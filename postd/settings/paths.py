@@ -9,7 +9,7 @@ from postd.store.urls import absolute_store
 
 
 def make_absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make all paths absolute, those in store URLs and endpoint strings too."""
+    """Return settings, as values of TOML, with all paths made absolute, also those in store URLs and endpoints."""
     made = dict(values)
     if values.get("users"):
         made["users"] = str(folder / values["users"])

@@ -1,4 +1,4 @@
-"""The settings file as types: one frozen struct for each table, with every key, its default and its unit."""
+"""The settings as types: one frozen struct for each table, with every key, its default and its unit."""
 
 from typing import Annotated, Literal
 
@@ -25,14 +25,14 @@ from postd.settings.values import (
 )
 
 Scheme = Literal["basic", "digest", "session", "bearer"]
-"""How a client may say who it is."""
-
+"""The name of an authentication scheme; `session` is form login with a cookie."""
 
 Rule = Annotated[tuple[Literal["open"] | Scheme, ...], Meta(min_length=1)]
+"""The schemes that give access; `open` needs no credentials."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[limits]`: what one client may ask of the server."""
+    """`[limits]`: the size and time of requests, and the number of connections."""
 
     max_body_bytes: ByteCount = field(default=ByteCount(16 * 1024), name="body")
     header_s: Seconds = field(default=Seconds(10), name="header_time")
@@ -42,7 +42,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: where events are written to, and how; `access` is a line a request."""
+    """`[log]`: the log file and its format; `access` adds a line for each request."""
 
     file: str = ""
     format: Literal["text", "json"] = "text"
@@ -50,13 +50,13 @@ class Log(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Admin(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[admin]`: where `/healthz`, `/readyz` and `/metrics` are served."""
+    """`[admin]`: the endpoints that serve `/healthz`, `/readyz` and `/metrics`."""
 
     listen: tuple[str, ...] = ()
 
 
 class Api(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[api]`: who may use the post API."""
+    """`[api]`: access to the post API."""
 
     read: Rule = ("open",)
     write: Rule = ("open",)
@@ -64,7 +64,7 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[page]]`: a protected page or a folder of files; `users` are the only ones to enter, none: all."""
+    """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty."""
 
     path: PagePath
     schemes: Annotated[tuple[Scheme, ...], Meta(min_length=1)]
@@ -73,12 +73,12 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def allowed(self) -> frozenset[str]:
-        """`users` as they are compared: a name of the user file is normalized, what a token says is not."""
+        """`users` for comparison: names of the user file are normalized, users of an issuer stay as they are."""
         return frozenset(name if is_owner(name) else normalize(name) for name in self.users)
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[session]`: how long a sign-in by form lasts, and where its cookie travels."""
+    """`[session]`: the lifetime of a session, and the `Secure` attribute of its cookie."""
 
     idle_s: Seconds = field(default=Seconds(30 * 60), name="idle")
     lifetime_s: Seconds = field(default=Seconds(12 * 3600), name="lifetime")
@@ -86,7 +86,7 @@ class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[digest]`: what a challenge offers, and how long it is good for."""
+    """`[digest]`: the algorithms of the challenges, and the lifetime of a nonce."""
 
     algorithms: Annotated[tuple[Literal["MD5", "SHA-256"], ...], Meta(min_length=1)] = ("MD5",)
     nonce_lifetime_s: Seconds = field(default=Seconds(5 * 60), name="nonce_lifetime")
@@ -96,7 +96,7 @@ Word = Annotated[str, Meta(min_length=1)]
 
 
 class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[bearer]]`: an issuer of access tokens, and which of them are accepted (`postd.protocol.jwt.TokenPolicy`)."""
+    """`[[bearer]]`: an issuer of access tokens, and which tokens are accepted (`postd.protocol.jwt.TokenPolicy`)."""
 
     issuer: IssuerUrl
     audience: str | Annotated[tuple[Word, ...], Meta(min_length=1)]
@@ -129,7 +129,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[throttle]`: how many failed logins a window has room for."""
+    """`[throttle]`: the failed logins that are allowed in a window."""
 
     failures: Count = 10
     address_failures: Count = 50

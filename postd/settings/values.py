@@ -1,6 +1,6 @@
-"""Types of the values in the settings: durations, sizes, origins, hosts, paths, each decoded from its written form.
+"""Types of settings that are written as strings: durations, sizes, origins, hosts, paths.
 
-Each class has `decode(value)`, which raises `ValueError` with the reason, and some have `ALLOWED`, what is allowed.
+Each class has `decode(value)`, which raises `ValueError` with the reason; some have `ALLOWED`, for error messages.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from postd.protocol.host import check_host
 
 
 class ByteCount(int):
-    """A size, written `"16KiB"` or `"1MiB"`."""
+    """A size in bytes, written `"16KiB"` or `"1MiB"`."""
 
     ALLOWED = 'a size of at least one byte and at most 1024MiB, such as "16KiB" or "1MiB"'
 
@@ -25,7 +25,7 @@ class ByteCount(int):
 
 
 class Seconds(float):
-    """A duration, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
+    """A duration in seconds, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
 
     __slots__ = ()
     LEAST = 0.001
@@ -38,7 +38,7 @@ class Seconds(float):
 
 
 class Leeway(Seconds):
-    """A duration that may be none."""
+    """A duration that may be 0."""
 
     __slots__ = ()
     LEAST = 0.0
@@ -46,7 +46,7 @@ class Leeway(Seconds):
 
 
 class MaxAge(str):
-    """A duration in whole seconds as a header has it, written `"365d"`; or nothing."""
+    """A duration as the decimal text of whole seconds, written `"365d"`; or empty."""
 
     __slots__ = ()
     ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
@@ -69,7 +69,7 @@ def _decode_quantity(value: str, units: Mapping[str, float], least: float, most:
 
 
 class Realm(str):
-    """The text of a protection realm, which every client can quote (`postd.protocol.digest.check_realm`)."""
+    """The text of a protection realm, in characters that every client can quote (`postd.protocol.digest`)."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class Realm(str):
 
 
 class TrustedProxy(str):
-    """An address or a network in its normal form, or `"unix"`."""
+    """An IP address or network, normalized, or `"unix"`."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ class TrustedProxy(str):
 
 
 class Origin(str):
-    """An origin as browsers write it, in lower case without a slash at its end (RFC 6454 §6.2), or nothing."""
+    """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class Origin(str):
 
 
 class CorsOrigin(Origin):
-    """An origin whose pages may use the API, or `"*"`."""
+    """An origin that CORS allows, or `"*"`."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class CorsOrigin(Origin):
 
 
 class HostName(str):
-    """A host name or an address, normalized (`postd.protocol.host`), or `"*"`."""
+    """A host name or IP address, normalized (`postd.protocol.host`), or `"*"`."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ class HostName(str):
 
 
 class PagePath(str):
-    """The path of a page: whole segments, none of them ours."""
+    """The path of a page, whose first segment is not reserved."""
 
     __slots__ = ()
 
@@ -138,12 +138,12 @@ class PagePath(str):
         if not plain:
             raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
         if segments[0] in RESERVED_SEGMENTS:
-            raise ValueError(f"{value!r} is taken: {', '.join(f'/{own}' for own in RESERVED_SEGMENTS)} are our own")
+            raise ValueError(f"{value!r} is reserved for postd: {', '.join(f'/{one}' for one in RESERVED_SEGMENTS)}")
         return cls(value)
 
 
 class IssuerUrl(str):
-    """An issuer's identifier, as `iss` has it."""
+    """An issuer's identifier, the value of `iss` in its tokens."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class IssuerUrl(str):
 
 
 class OptionalUrl(str):
-    """The URL of something at an issuer, or nothing."""
+    """The URL of an issuer's endpoint, or empty."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ class OptionalUrl(str):
 
 
 class ScopeText(str):
-    """Words of a scope, or none."""
+    """Scope tokens, separated by spaces, or empty."""
 
     __slots__ = ()
 
@@ -174,11 +174,11 @@ class ScopeText(str):
 
 
 RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
-"""What no page's path may begin with; some of it is served by later versions only."""
+"""First segments of postd's own paths, some of them for later versions, which no page may have."""
 
 
 def decode_value(kind: Any, value: object) -> object:
-    """Decode what is written as a string and is more than one (msgspec's hook)."""
+    """Decode a string into one of the types above (`dec_hook` of msgspec)."""
     if not isinstance(value, str):
         wanted = getattr(kind, "ALLOWED", "a string")
         raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - msgspec takes a ValueError
