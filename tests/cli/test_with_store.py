@@ -58,7 +58,7 @@ def test_no_command_brings_a_store_up_to_date(folder: Path, command: str) -> Non
     status, shown, error = postd(*command.split())
     assert (status, shown) == (1, "")
     assert error == (
-        f"postd: {path}: it has schema 3, of an older postd; the server brings it up to {NEWEST} when it starts, "
+        f"postd: {path}: it has schema 3, of an older postd; the server upgrades it to {NEWEST} when it starts, "
         "and keeps a copy\n"
     )
     assert (hash_of(path), names_in(folder)) == (before, names)
@@ -69,7 +69,7 @@ def test_check_tells_what_the_next_start_does_and_does_not_do_it(folder: Path, s
     path = older_store(folder, schema)
     before = hash_of(path)
     status, shown, _ = postd("check")
-    told = f"it has schema {schema}, of an older postd; the server brings it up to {NEWEST} when it starts"
+    told = f"it has schema {schema}, of an older postd; the server upgrades it to {NEWEST} when it starts"
     assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {told}, and keeps a copy")
     assert (hash_of(path), names_in(folder)) == (before, {"postd.db"})
 
