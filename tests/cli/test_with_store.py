@@ -58,7 +58,7 @@ def test_commands_do_not_upgrade_the_store(folder: Path, command: str) -> None:
     status, shown, error = postd(*command.split())
     assert (status, shown) == (1, "")
     assert error == (
-        f"postd: {path}: it has schema 3, of an older postd; the server brings it up to {NEWEST} when it starts, "
+        f"postd: {path}: it has schema 3, of an older postd; the server upgrades it to {NEWEST} when it starts, "
         "and keeps a copy\n"
     )
     assert (hash_of(path), names_in(folder)) == (before, names)
@@ -69,8 +69,8 @@ def test_check_announces_the_upgrade_without_doing_it(folder: Path, schema: int)
     path = older_store(folder, schema)
     before = hash_of(path)
     status, shown, _ = postd("check")
-    expected = f"it has schema {schema}, of an older postd; the server brings it up to {NEWEST} when it starts"
-    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {expected}, and keeps a copy")
+    told = f"it has schema {schema}, of an older postd; the server upgrades it to {NEWEST} when it starts"
+    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {told}, and keeps a copy")
     assert (hash_of(path), names_in(folder)) == (before, {"postd.db"})
 
 

@@ -76,12 +76,12 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
     command = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1", f"--store=sqlite:{path}"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "cannot be made: No space left on device; it takes 1 MiB in a folder" in result.stderr
+    assert "cannot be made: No space left on device; it needs 1 MiB in a folder" in result.stderr
     assert {file.name for file in small_disk.iterdir()} == {"posts.db", "ballast"}
     assert tables_of(path) == before
     ballast.unlink()
     with Daemon(tmp_path, "--store", f"sqlite:{path}") as daemon:
-        assert f"was brought up from schema 3 to {NEWEST}; as it was it is kept in {path}.schema-3" in daemon.log
+        assert f"was upgraded from schema 3 to {NEWEST}; a copy of the old file is {path}.schema-3" in daemon.log
     copy = small_disk / "posts.db.schema-3"
     assert (copy.stat().st_uid, copy.stat().st_gid) == (NOBODY, NOBODY)  # whoever made it, it can take its place again
     assert tables_of(copy) == before

@@ -1,10 +1,9 @@
-"""Has anything been committed? Asked without a question to SQLite.
+"""Detect commits from the WAL-index header, without a query.
 
-To begin and to end a reading takes SQLite some microseconds, and three times as many when the processor has done
-something else in between, as it has for each request. SQLite keeps what it needs to know for that in memory that all
-processes share, the "-shm" file beside the database: a header of 48 bytes that every commit changes, and that nothing
-else changes but a recovery (https://sqlite.org/walformat.html, "The WAL-Index Header"). SQLite itself compares them to
-find out whether what it has read before is still true. So do we.
+A read transaction takes SQLite some microseconds, and three times as many with cold processor caches, as in a server.
+SQLite itself detects commits of other processes in shared memory, the "-shm" file beside the database: its header of 48
+bytes changes with every commit, and otherwise in a recovery only (https://sqlite.org/walformat.html, "The WAL-Index
+Header"). This module compares the same bytes.
 """
 
 import os
@@ -14,21 +13,21 @@ from postd.store.sqlite.file_locks import SharedFile
 
 _HEADER_BYTES = 48
 _VERSION = 3007000
-"""Of the header's format, which SQLite has not changed since 3.7.0; in the machine's own byte order."""
+"""Of the header's format, unchanged since SQLite 3.7.0; in native byte order."""
 
 
 class CommitDetector:
-    """A look at the shared memory of a database that is open, in write-ahead mode.
+    """The shared memory of a database that is open, in WAL mode.
 
     Args:
         database: the path of the database.
 
     Raises:
-        OSError: there is no such memory, or not in the format that we know.
+        OSError: there is no shared memory, or its format is unknown.
     """
 
     def __init__(self, database: str) -> None:
-        # Beside the file itself, as SQLite has it, if the path is that of a link.
+        # SQLite resolves symlinks, too.
         path = os.path.realpath(database) + "-shm"
         self._file = SharedFile(path, os.O_RDONLY)
         try:
@@ -40,12 +39,12 @@ class CommitDetector:
             raise OSError(f"{path}: not a WAL-index header of format {_VERSION}")
 
     def read(self) -> bytes:
-        """Return what is another after each commit, by whatever process.
+        """Return a value that changes with each commit, of any process.
 
-        A header that is being written just now is like none before: what is compared with it counts as changed.
+        A header that is read while it is written differs from all others: it counts as a change.
         """
         return self._memory[:_HEADER_BYTES]
 
     def close(self) -> None:
-        """Let go of the memory; only once SQLite has closed the database."""
+        """Unmap the memory; only after SQLite has closed the database."""
         self._file.close()

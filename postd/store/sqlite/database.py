@@ -23,7 +23,8 @@ from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
 from postd.store.sqlite.batches import run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
-from postd.store.sqlite.database_file import DatabaseFile, is_locked, store_error, transaction
+from postd.store.sqlite.database_file import DatabaseFile, transaction
+from postd.store.sqlite.errors import is_locked, store_error
 from postd.store.sqlite.file_locks import Identity
 from postd.store.sqlite.wal_files import WalFiles
 from postd.store.sqlite.write_turn import WriteTurn

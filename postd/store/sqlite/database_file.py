@@ -1,9 +1,9 @@
-"""Opening an SQLite file: is it ours, is it whole, is its schema today's?
+"""Open the file of a store: create it, check it, upgrade its schema.
 
-All of it blocks. Every way in which a file can be unfit ends in one clear line.
+All functions block. Each reason to refuse a file is one line.
 
-A file that an older postd has left is brought up to date, step by step, in one transaction. No older postd can use it
-after that; so a copy of it as it was is kept first, and only a server does it, never a command that is meant to look.
+A file with an older schema is upgraded step by step, in one transaction. An older postd cannot use it afterwards; so a
+copy is kept first, and only a server upgrades, not a command that only reads.
 """
 
 import os
@@ -11,70 +11,34 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
 from twisted.logger import Logger
 
-from postd.errors import (
-    StoreFullError,
-    StoreMissingError,
-    StoreOlderError,
-    StoreRefusedError,
-    StoreUnavailableError,
-)
+from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
+from postd.store.sqlite.errors import store_error
 from postd.store.sqlite.file_locks import Identity, identity_of
+from postd.store.sqlite.schema_files import apply_step, find_missing, schema_steps
 from postd.store.sqlite.upgrade_copy import check_room, keep_upgrade_copy, size_of
 from postd.store.sqlite.wal_files import is_in_use, log_is_of_another
 
 APPLICATION_ID = int.from_bytes(b"post")
-"""SQLite's mark of whose file it is (`PRAGMA application_id`)."""
+"""Identifies the files of postd (`PRAGMA application_id`)."""
 
 OPEN_TIMEOUT_MS = 250
-"""How long opening waits for a lock that another process holds."""
+"""How long opening waits for the lock of another process."""
 
 BUSY_TIMEOUT_MS = 5000
-"""How long a write does."""
+"""How long a write waits for it."""
 
 CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
-"""A larger file is not read from end to end at start."""
-
-_SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
-
-_AWAY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"}
-_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
-_REFUSED = {
-    "SQLITE_NOTADB": "it is not an SQLite database",
-    "SQLITE_CORRUPT": "it is damaged; restore a backup, or try sqlite3's .recover",
-    "SQLITE_READONLY": "it is not writable",
-    "SQLITE_PERM": "it is not writable",
-    "SQLITE_CANTOPEN": "it cannot be opened",
-    "SQLITE_ERROR": "its tables are not those of postd",
-}
-
-
-def is_locked(error: sqlite3.Error) -> bool:
-    """Tell whether another connection holds what was asked for."""
-    return _name(error)[0] in _AWAY
-
-
-def store_error(error: sqlite3.Error, path: str) -> StoreRefusedError | StoreUnavailableError:
-    """Put SQLite's error into our words: refused, full, or away for now."""
-    primary, name = _name(error)
-    if primary in _FULL or name in _FULL:
-        return StoreFullError(f"{path}: no space left ({name})")
-    if name == "SQLITE_READONLY_DIRECTORY":
-        return StoreRefusedError(f"{path}: its folder is not writable")
-    if primary in _REFUSED:
-        return StoreRefusedError(f"{path}: {_REFUSED[primary]} ({error})")
-    return StoreUnavailableError(f"{path}: {error} ({name})")
+"""A larger file is not checked from end to end at start."""
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, begin: str = "BEGIN") -> Iterator[None]:
-    """Make one transaction of what is done within; whatever goes wrong, none is left open."""
+    """Run the statements within in one transaction, which is rolled back on an error."""
     connection.execute(begin)
     try:
         yield
@@ -86,19 +50,13 @@ def transaction(connection: sqlite3.Connection, begin: str = "BEGIN") -> Iterato
         raise
 
 
-def _name(error: sqlite3.Error) -> tuple[str, str]:
-    """SQLite's name of an error without and with its extension: SQLITE_IOERR, SQLITE_IOERR_WRITE."""
-    name = getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR"
-    return "_".join(name.split("_")[:2]), name
-
-
 class DatabaseFile:
     """A store's file.
 
     Args:
         path: the file.
-        synchronous: SQLite's word for how durable a commit is.
-        upgrade: whether one that an older postd has left is brought up to date, and not refused.
+        synchronous: how durable a commit is (`PRAGMA synchronous`).
+        upgrade: whether a file with an older schema is upgraded instead of refused.
     """
 
     _log = Logger()
@@ -111,15 +69,15 @@ class DatabaseFile:
         self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
-        """Open the file for writing, bringing its schema up to date if need be.
+        """Open the file for writing, and upgrade its schema if it is older.
 
         Args:
-            create: make the file if it is not there.
-            check_whole: read the file from end to end, as far as that is quick.
+            create: create the file if it does not exist.
+            check_whole: check the file from end to end, if it is not too large.
 
         Raises:
-            StoreRefusedError: it cannot or must not be used (`StoreOlderError`: not as an older postd has left it).
-            StoreUnavailableError: it is locked, or there is no space, or an older postd is at work on it.
+            StoreRefusedError: it must not be used (`StoreOlderError`: it has an older schema, and `upgrade` is False).
+            StoreUnavailableError: it is locked, there is no space, or an older postd has it open.
         """
         if create:
             self._create_if_missing()
@@ -134,7 +92,7 @@ class DatabaseFile:
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
             self._identify(connection)
-            # All that can be wrong is found before anything is changed.
+            # All checks come before the first change.
             steps = schema_steps()
             with transaction(connection):
                 schema = self._schema(connection, known=len(steps))
@@ -153,37 +111,38 @@ class DatabaseFile:
         return self._open(set_up)
 
     def open_reader(self) -> sqlite3.Connection:
-        """Open the file, which a writer has open already, for reading.
+        """Open the file for reading, while a writer has it open. Reads never wait for a lock.
 
-        It never waits for a lock: it is for the reactor's thread.
+        Raises:
+            StoreRefusedError, StoreUnavailableError: it cannot be opened.
         """
 
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master")  # only now are all its files open
+            connection.execute("SELECT count(*) FROM sqlite_master")  # opens the -wal and -shm files
 
         return self._open(set_up)
 
     def set_synchronous(self, connection: sqlite3.Connection, *, synced: bool) -> None:
-        """Let the next commits of a writer wait for the disk, or for the operating system only."""
+        """Make the next commits wait for the disk, or for the operating system only."""
         if synced != self._synced and self._synchronous == "FULL":
             connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
             self._synced = synced
 
     def set_waited(self, connection: sqlite3.Connection, waited_s: float) -> None:
-        """Let the next transaction of a writer wait for as long as is left of what a write may wait in all."""
+        """Take time that a write has waited already off the timeout of its lock."""
         busy_timeout_ms = BUSY_TIMEOUT_MS - int(waited_s * 10) * 100
         if busy_timeout_ms != self._busy_timeout_ms:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             self._busy_timeout_ms = busy_timeout_ms
 
     def identity(self) -> Identity | None:
-        """Return what tells this file from another one put in its place, None if there is none."""
+        """Return the identity of the file at the path, None if there is none."""
         return identity_of(self.path)
 
     def _create_if_missing(self) -> None:
-        """Make the empty file ourselves: SQLite would leave its mode to the umask, and it will hold secrets."""
+        """Create the empty file with mode 0600: SQLite would use the umask, and the file will hold secrets."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -200,14 +159,14 @@ class DatabaseFile:
             raise StoreRefusedError(f"{self.path}: it cannot be opened: {error.strerror}") from None
         if not stat.S_ISREG(mode):
             raise StoreRefusedError(f"{self.path}: it is not a file")
-        # SQLite opens what it may only read, and begins a transaction on it, without a word.
+        # SQLite would open a read-only file, and even begin a write transaction, without an error.
         if not os.access(self.path, os.W_OK):
             raise StoreRefusedError(f"{self.path}: it is not writable")
 
     def _open(self, set_up: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
-        """Connect and set up; what fails is told in our words and leaves nothing open."""
+        """Connect and set up; an error leaves nothing open."""
         try:
-            # mode=rw: a file that has gone since must not come back as a new, empty store.
+            # mode=rw: a file that was removed meanwhile must not be created again, empty.
             uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             try:
@@ -242,31 +201,30 @@ class DatabaseFile:
             raise self._no_copy(connection, schema, known, error.strerror) from None
         if not self._may_upgrade:
             raise StoreOlderError(
-                f"{self.path}: it has schema {schema}, of an older postd; the server brings it up to {known} when it "
+                f"{self.path}: it has schema {schema}, of an older postd; the server upgrades it to {known} when it "
                 "starts, and keeps a copy"
             )
-        if in_use:  # it may not know what it finds from then on, and its workers would not come back
+        if in_use:  # an older server fails on the new schema, and its workers could not restart
             raise StoreUnavailableError(
-                f"{self.path}: an older postd has it open; it is brought up from schema {schema} to {known} once that "
+                f"{self.path}: an older postd has it open; it is upgraded from schema {schema} to {known} once that "
                 "has ended"
             )
 
     def _upgrade(self, connection: sqlite3.Connection, steps: list[str]) -> None:
         copy = ""
-        with transaction(connection, "BEGIN IMMEDIATE"):  # of several processes the others find it done
+        with transaction(connection, "BEGIN IMMEDIATE"):  # other processes wait, and find it upgraded
             schema = self._schema(connection, known=len(steps))
             if 0 < schema < len(steps):
                 copy = self._keep_copy(connection, schema, len(steps))
             for step in steps[schema:]:
-                for statement in _statements(step):
-                    connection.execute(statement)
+                apply_step(connection, step)
             if schema < len(steps):
                 connection.execute(f"PRAGMA user_version = {len(steps)}")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._check_tables(connection, steps)
         if copy:
             self._log.info(
-                "store: {path} was brought up from schema {schema} to {known}; as it was it is kept in {copy}",
+                "store: {path} was upgraded from schema {schema} to {known}; a copy of the old file is {copy}",
                 path=self.path,
                 schema=schema,
                 known=len(steps),
@@ -274,8 +232,8 @@ class DatabaseFile:
             )
 
     def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
-        """Keep a copy of what is committed; `connection` sees to it that nothing else is meanwhile."""
-        # Of its own: one that is writing is no source of a copy.
+        """Keep a copy of the file, while the transaction of `connection` prevents other commits."""
+        # A connection with a write transaction cannot be the source of a copy.
         with closing(self.open_reader()) as source:
             try:
                 return keep_upgrade_copy(source, self.path, f".schema-{schema}")
@@ -286,7 +244,7 @@ class DatabaseFile:
     def _no_copy(self, connection: sqlite3.Connection, schema: int, known: int, why: str | None) -> StoreRefusedError:
         room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
         return StoreRefusedError(
-            f"{self.path}: it is not brought up from schema {schema} to {known}, for the copy that is kept first "
+            f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the copy that is kept first "
             f"cannot be made: {why}; it takes {room}"
         )
 
@@ -299,10 +257,10 @@ class DatabaseFile:
         return schema
 
     def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
-        """Make sure that all is there that the steps make; somebody may have been at it with the sqlite3 shell."""
-        missing = _tables_of(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA))
+        """Raise StoreRefusedError if the file lacks a part of its schema, dropped with the sqlite3 shell perhaps."""
+        missing = find_missing(connection, steps)
         if missing or connection.execute("SELECT count(*) FROM version").fetchone() != (1,):
-            names = ", ".join(sorted(name for _, name, _ in missing)) or "version has no row"
+            names = ", ".join(missing) or "version has no row"
             raise StoreRefusedError(f"{self.path}: its tables are not those of postd ({names})")
 
     def _check_whole(self, connection: sqlite3.Connection) -> None:
@@ -311,32 +269,3 @@ class DatabaseFile:
             raise StoreRefusedError(
                 f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
             )
-
-
-@cache
-def _tables_of(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
-    """Return type, name and SQL of all that the steps make."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
-        for step in steps:
-            model.executescript(step)
-        return frozenset(model.execute(_SELECT_SCHEMA))
-
-
-def schema_steps() -> list[str]:
-    """Return the numbered schema files, in order: step n leads from schema n-1 to schema n."""
-    folder = resources.files("postd.store.sqlite") / "schema"
-    return [step.read_text("utf-8") for step in sorted(folder.iterdir(), key=lambda file: file.name)]
-
-
-def _statements(script: str) -> list[str]:
-    """Split a script at the semicolons that end statements.
-
-    `executescript` would commit the transaction first, and a step must take effect whole or not at all.
-    """
-    statements, lines = [], list[str]()
-    for line in script.splitlines(keepends=True):
-        lines.append(line)
-        if line.rstrip().endswith(";") and sqlite3.complete_statement("".join(lines)):
-            statements.append("".join(lines))
-            lines = []
-    return statements

@@ -1,12 +1,12 @@
-"""Descriptors of our own of files that SQLite has open too, and locks on bytes of them that SQLite never looks at.
+"""Our own descriptors of files that SQLite has open, and locks on bytes of them that SQLite does not use.
 
-To close any descriptor of a file gives up all the locks of the classic kind that the process has on it (fcntl(2)), and
-SQLite has some for as long as a database is open. Without them another process takes itself for the only one, and
-removes the write-ahead log or cuts the shared memory off under our feet. So what is opened here is closed only once
-no part of the process needs that file any more, and never by the garbage collector.
+Closing any descriptor of a file releases all POSIX record locks that the process has on it (fcntl(2)), and SQLite has
+some as long as a database is open. Without them another process believes it is the only one, and removes the
+write-ahead log or truncates the shared memory under this one. So a file that is opened here is closed only when no part
+of the process needs it, and never by the garbage collector.
 
-The locks are of the other kind, "open file description locks": they belong to the descriptor, take no notice of those
-that SQLite has in the same process, and end with the process, however that ends.
+The locks here are "open file description locks": they belong to the descriptor, do not conflict with those of SQLite,
+and end with the process.
 """
 
 import errno
@@ -18,30 +18,30 @@ from threading import Lock
 from typing import NamedTuple
 
 _FIRST_BYTE = 2**62
-"""Where our locks begin: far behind the end of any file, and behind what SQLite locks (some bytes from 2**30 on)."""
+"""The offset of our locks: far behind the end of any file, and the bytes that SQLite locks (from 2**30 on)."""
 
 _FLOCK = struct.Struct("hhqqi4x")
-"""`struct flock` of fcntl(2), its offsets of 64 bits: kind, whence, start, length, process."""
+"""`struct flock` of fcntl(2) with 64-bit offsets: type, whence, start, length, process."""
 
 
 class Identity(NamedTuple):
-    """What tells a file from another one of the same name."""
+    """Identifies a file, whatever its name."""
 
     device: int
     inode: int
 
 
 def identity_of(path: str) -> Identity | None:
-    """Return what tells the file at a path from another one put in its place, None if there is none."""
+    """Return the identity of the file at a path, None if there is none."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - asked for each batch of writes; a Path takes twice the time
+        status = os.stat(path)  # noqa: PTH116 - called for each batch of writes; a Path takes twice the time
     except OSError:
         return None
     return Identity(status.st_dev, status.st_ino)
 
 
 class LockBytes:
-    """Some bytes to be locked; `first` counts from 0."""
+    """A range of bytes for locks; `first` counts from 0."""
 
     def __init__(self, first: int, count: int = 1) -> None:
         start = _FIRST_BYTE + first
@@ -58,7 +58,7 @@ class SharedFile:
 
     Args:
         path: the file.
-        flags: for open(2). A lock that is exclusive needs a file that is open for writing.
+        flags: of open(2). An exclusive lock needs a file that is open for writing.
 
     Raises:
         OSError: it cannot be opened.
@@ -69,13 +69,13 @@ class SharedFile:
         status = os.fstat(self.descriptor)
         self.identity = Identity(status.st_dev, status.st_ino)
         with _registry:
-            _open.setdefault(self.identity, _Open()).add(self.descriptor)
+            _open.setdefault(self.identity, _Descriptors()).add(self.descriptor)
 
     def lock(self, wanted: bytes) -> bool:
-        """Lock or free bytes (`LockBytes`) without waiting; False if somebody else has them.
+        """Lock or unlock bytes (`LockBytes`) without waiting; return False if another descriptor has them locked.
 
         Raises:
-            OSError: the file system knows no locks.
+            OSError: the file system does not support locks.
         """
         try:
             fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, wanted)
@@ -86,16 +86,16 @@ class SharedFile:
         return True
 
     def is_locked(self, wanted: bytes) -> bool:
-        """Tell whether somebody else has what a lock of these bytes would have to wait for."""
+        """Return whether another descriptor has a lock that conflicts with this one."""
         found = fcntl.fcntl(self.descriptor, fcntl.F_OFD_GETLK, wanted)
         kind: int = _FLOCK.unpack(found)[0]
         return kind != fcntl.F_UNLCK
 
     def memory(self, length: int) -> mmap.mmap:
-        """Return the first bytes of the file as they are at any time, to be read until `close`.
+        """Map the first bytes of the file, to be read until `close`.
 
         Raises:
-            ValueError: it is shorter.
+            ValueError: the file is shorter.
         """
         memory = mmap.mmap(self.descriptor, length, access=mmap.ACCESS_READ)
         with _registry:
@@ -103,15 +103,15 @@ class SharedFile:
         return memory
 
     def close(self) -> None:
-        """Give up the locks made here, and the descriptor; only once SQLite has closed the file."""
+        """Release the locks and the descriptor; only after SQLite has closed the file."""
         self.lock(_ALL.free)
         with _registry:
             if _open[self.identity].leave():
                 _open.pop(self.identity).close()
 
 
-class _Open:
-    """The descriptors of one file, and how many still need it."""
+class _Descriptors:
+    """The descriptors and mappings of one file, and the number of their users."""
 
     def __init__(self) -> None:
         self._descriptors: list[int] = []
@@ -123,7 +123,7 @@ class _Open:
         self._users += 1
 
     def add_memory(self, memory: mmap.mmap) -> None:
-        self._memories.append(memory)  # it has a descriptor of its own
+        self._memories.append(memory)  # a mapping has a descriptor of its own
 
     def leave(self) -> bool:
         self._users -= 1
@@ -136,5 +136,5 @@ class _Open:
             os.close(descriptor)
 
 
-_open: dict[Identity, _Open] = {}
+_open: dict[Identity, _Descriptors] = {}
 _registry = Lock()

@@ -1,7 +1,7 @@
-"""The files that SQLite keeps beside a database, "-wal" and "-shm", when another database is put in its place.
+"""The "-wal" and "-shm" files of a database that is replaced while it is open.
 
-They are found by their names alone. Whoever opens the new database while they are there takes them for its own, and
-mixes two databases up; so they must be gone before that, and must not be taken away once the new one has its own.
+SQLite finds them by their names alone. A process that opens the new database while they exist takes them for those of
+the new one, and corrupts it. So they must be removed before that, and not after the new one has created its own.
 """
 
 import os
@@ -17,56 +17,56 @@ _INODES = 2**61
 class WalFiles:
     """The write-ahead log and the shared memory of a database that is open.
 
-    Whoever else of us finds them learns from a lock on the shared memory that they belong to this very file.
+    A lock on the shared memory claims them for this file: other processes of postd look for such locks.
 
     Args:
         database: the path of the database.
         identity: of the file that was opened.
 
     Raises:
-        OSError: they are not there.
+        OSError: the files do not exist.
     """
 
     def __init__(self, database: str, identity: Identity | None) -> None:
-        self._database = os.path.realpath(database)  # beside the file itself, as SQLite has it
+        self._database = os.path.realpath(database)  # SQLite resolves symlinks, too
         self._identity = identity
         self._memory = SharedFile(f"{self._database}-shm", os.O_RDONLY)
-        # The memory's name goes last: whoever finds it knows whose log is beside it.
+        # The shared memory is removed last: as long as it exists, its lock says whose log is beside it.
         self._names = {name: identity_of(name) for name in (f"{self._database}-wal", f"{self._database}-shm")}
-        # Read before that look: a file put in its place meanwhile has, or will have, these names for its own.
+        # Checked after the names were read: if the database was replaced meanwhile, they may be those of the new one.
         if identity is None or not self.are_in_use():
             self._names = {}
         else:
             self._memory.lock(_claim(identity).shared)
 
     def are_in_use(self) -> bool:
-        """Tell whether the database is where it was: whoever opens it is to find these files."""
+        """Return whether the database is still at its path, so that these are the files of the one there."""
         return identity_of(self._database) == self._identity
 
     def remove(self) -> None:
-        """Take their names away; once the database, which is elsewhere now, is closed and nothing is in them."""
+        """Unlink the files; only after the database, which was moved, was checkpointed and closed."""
         for name, identity in self._names.items():
             if identity is not None and identity_of(name) == identity:
                 with suppress(FileNotFoundError):
                     Path(name).unlink()
 
     def close(self) -> None:
-        """Let go of them; only once SQLite has closed the database."""
+        """Release the claim; only after SQLite has closed the database."""
         self._memory.close()
 
 
 def log_is_of_another(database: str) -> bool:
-    """Tell whether the files beside a database belong to one that was there before, and that others of us have open.
+    """Return whether the files beside a database belong to a replaced one that another process of postd has open.
 
-    Only to be asked before SQLite opens the database: it would lose its locks.
+    Only to be called before SQLite opens the database in this process: SQLite would lose its locks.
     """
     return _is_claimed(database, _claims_of_others)
 
 
 def is_in_use(database: str) -> bool:
-    """Tell whether others of us, of whatever version, have a database open that serves them.
+    """Return whether another process of postd, of any version, has a database open.
 
-    Only to be asked when `log_is_of_another` may be.
+    Only to be called when `log_is_of_another` may be.
     """
     return _is_claimed(database, lambda identity: [_claim(identity)])
 

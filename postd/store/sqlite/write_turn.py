@@ -1,13 +1,13 @@
-"""Turns at writing, among the processes that have one file open.
+"""A fair queue of the processes that write to one file.
 
-SQLite lets whoever finds its lock taken sleep, longer each time, up to a tenth of a second. Against a process that
-takes the lock again at once nobody ever wins by that: of four processes that have always something to write one wrote
-all. So a process first goes through a turnstile: places one behind the other, each a byte of the file that one process
-at a time can lock. Whoever comes takes the last place, moves up as the places before it are left, and writes when it
-has the first. Nobody is overtaken, and where nobody else is the first is had at once.
+A process that finds SQLite's lock taken sleeps, longer each time, up to a tenth of a second. Against a process that
+takes the lock again at once it never gets it: of four busy processes one did all writes. So a process first queues:
+the places of the queue are bytes of the file, each locked by one process at a time. A process takes the last place,
+moves up as the places before it become free, and writes when it has the first. Nobody is overtaken, and without other
+processes the first place is free at once.
 
-It is a courtesy and no protection, which stays SQLite's business: who does not get on here for some seconds, because a
-process before it has been stopped, say, goes past.
+The queue is for fairness only; SQLite's lock still protects the file. A process that does not move up for some seconds,
+because one before it is suspended for example, proceeds without its turn.
 """
 
 import os
@@ -18,19 +18,19 @@ from contextlib import contextmanager
 from postd.store.sqlite.file_locks import LockBytes, SharedFile
 
 TURN_MAX_S = 2.5
-"""How long a turn is waited for: half of what a write may wait in all, so that SQLite's lock has its chance, too."""
+"""Timeout of a turn: half of what a write may wait, so that time is left for SQLite's lock."""
 
-_AFTER_THAT_MAX_S = 0.1
-"""How long it is if the last one did not come: long enough where all goes well, and short where a process is stuck."""
+_AFTER_TIMEOUT_MAX_S = 0.1
+"""Timeout after one that has expired: long enough normally, and short while a process is stuck."""
 
 _LEAVING_MAX_S = 0.25
-"""How long others that leave the file are waited for; each takes some milliseconds."""
+"""Timeout for other processes that close a replaced file; each takes some milliseconds."""
 
-_LOOK_AGAIN_AFTER_S = 0.0001
-"""There is a lock that is waited for in the kernel, but none that is waited for no longer than a given time."""
+_POLL_EVERY_S = 0.0001
+"""The kernel can wait for a lock, but not with a timeout, so the lock is polled."""
 
 _PLACES = 8
-"""One writes and the others stand in order; where there are more processes than that, chance decides who comes in."""
+"""Length of the queue; with more processes, chance decides which one gets the last place."""
 
 _ALL = LockBytes(0, _PLACES)
 _ALL_BUT_FIRST = LockBytes(1, _PLACES - 1)
@@ -39,7 +39,7 @@ _EXIT = LockBytes(_PLACES)
 
 
 class WriteTurn:
-    """The turns at one file.
+    """The queue of one file.
 
     Args:
         path: the database, which SQLite has opened already.
@@ -50,13 +50,13 @@ class WriteTurn:
 
     def __init__(self, path: str) -> None:
         self._file = SharedFile(path, os.O_RDWR)
-        self._most_s = TURN_MAX_S
+        self._timeout_s = TURN_MAX_S
 
     @contextmanager
     def turn(self) -> Iterator[float]:
-        """Wait for one's turn, and have it within; tells how long that was waited for, in seconds.
+        """Wait for a turn, and hold it within; the value is how long it waited, in seconds.
 
-        It may not have come then: whoever writes still waits for SQLite's lock.
+        After a timeout the block runs without a turn: SQLite's lock protects it anyway.
         """
         try:
             yield self._enter()
@@ -65,7 +65,7 @@ class WriteTurn:
 
     @contextmanager
     def leaving(self) -> Iterator[bool]:
-        """Be alone in leaving the file for another one; tells whether one is, after waiting a moment for that."""
+        """Lock out other processes that close a replaced file; the value is False if the lock was not free in time."""
         deadline = time.monotonic() + _LEAVING_MAX_S
         try:
             yield self._wait(_EXIT, deadline)
@@ -73,17 +73,17 @@ class WriteTurn:
             self._file.lock(_EXIT.free)
 
     def close(self) -> None:
-        """Let go of the file; only once SQLite has closed it."""
+        """Close the file; only after SQLite has closed it."""
         self._file.close()
 
     def _enter(self) -> float:
         if self._file.lock(_ALL.exclusive):
             self._file.lock(_ALL_BUT_FIRST.free)
-            self._most_s = TURN_MAX_S
+            self._timeout_s = TURN_MAX_S
             return 0
         began = time.monotonic()
-        came = self._move_up(began + self._most_s)
-        self._most_s = TURN_MAX_S if came else _AFTER_THAT_MAX_S
+        got_turn = self._move_up(began + self._timeout_s)
+        self._timeout_s = TURN_MAX_S if got_turn else _AFTER_TIMEOUT_MAX_S
         return time.monotonic() - began
 
     def _move_up(self, deadline: float) -> bool:
@@ -101,5 +101,5 @@ class WriteTurn:
         while not self._file.lock(place.exclusive):
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_AGAIN_AFTER_S)
+            time.sleep(_POLL_EVERY_S)
         return True

@@ -22,7 +22,7 @@ from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database import CACHED_RESULTS_MAX
-from postd.store.sqlite.database_file import schema_steps
+from postd.store.sqlite.schema_files import schema_steps
 from postd.store.sqlite.store import MemoryStore, SqliteStore
 from tests.helpers import locked, run_sql
 from tests.store.contract import (

@@ -55,7 +55,7 @@ async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, 
         store = await open_store(lambda: make_store(path))
     copy = path.with_name(f"posts.db.schema-{schema}")
     assert [formatEvent(event) for event in events if event["log_level"] is LogLevel.info] == [
-        f"store: {path} was brought up from schema {schema} to {NEWEST}; as it was it is kept in {copy}"
+        f"store: {path} was upgraded from schema {schema} to {NEWEST}; a copy of the old file is {copy}"
     ]
     assert {name: rows for name, rows in tables_of(path).items() if name in before} == before
 
@@ -151,7 +151,7 @@ def test_of_several_processes_one_does_it(path: Path) -> None:
         time.sleep(0.2)  # all of them have found an older file by now, and wait for the lock
     told = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sorted(line.count("was brought up from schema 2") for line in told) == [0, 0, 1]
+    assert sorted(line.count("was upgraded from schema 2") for line in told) == [0, 0, 1]
     assert names_in(path.parent) == {"posts.db", "posts.db.schema-2"}
     assert tables_of(path.with_name("posts.db.schema-2")) == before
     assert schema_of(path) == NEWEST
@@ -174,7 +174,7 @@ def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
     with files_at_most(len(content) - 4096), pytest.raises(StoreRefusedError) as caught:
         make_store(path).prepare()
     assert caught.value.why.startswith(
-        f"{path}: it is not brought up from schema 3 to {NEWEST}, for the copy that is kept first cannot be made: "
+        f"{path}: it cannot be upgraded from schema 3 to {NEWEST}: the copy that is kept first cannot be made: "
     )
     assert caught.value.why.endswith("; it takes 1 MiB in a folder that postd may write to")
     assert path.read_bytes() == content

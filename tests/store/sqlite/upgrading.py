@@ -14,7 +14,8 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import StoreUnavailableError
 from postd.store.sqlite import upgrade_copy as sqlite_copy
-from postd.store.sqlite.database_file import DatabaseFile, schema_steps
+from postd.store.sqlite.database_file import DatabaseFile
+from postd.store.sqlite.schema_files import schema_steps
 
 NEWEST = len(schema_steps())
 
@@ -50,7 +51,7 @@ class DiesAfterTheCommit(DatabaseFile):
 
 class DiesWithTheCopyUnfinished(DatabaseFile):
     def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
-        sqlite_copy._put_in_place = lambda made, wanted: die()  # noqa: SLF001 - nothing public is between
+        sqlite_copy._move_into_place = lambda made, wanted: die()  # noqa: SLF001 - nothing public is between
         return super()._keep_copy(connection, schema, known)
 
 

@@ -1,9 +1,9 @@
--- Posts, the version of them all, and the log of what has changed.
+-- Posts, their version, and the log of their changes.
 --
--- The version and the log are kept by triggers: they are right whatever writes here, the sqlite3 shell too.
+-- Triggers maintain the version and the log, so that they are right for writes of other programs too.
 
--- AUTOINCREMENT: without it SQLite gives the largest id out again once its post is deleted.
--- postd.model has the rules, the checks are a second fence (length() ends at a NUL); ids end at 2^53 - 1.
+-- AUTOINCREMENT: without it SQLite assigns the largest id again after its post is deleted.
+-- postd.model validates posts; the checks are a second line of defense (length() ends at a NUL). Ids end at 2^53 - 1.
 CREATE TABLE post (
     id INTEGER PRIMARY KEY AUTOINCREMENT CHECK (id BETWEEN 1 AND 9007199254740991),
     post TEXT NOT NULL CHECK (typeof(post) = 'text' AND length(post) BETWEEN 1 AND 140)
@@ -16,7 +16,7 @@ CREATE TABLE version (
 );
 INSERT INTO version VALUES (1, 0, randomblob(8));
 
--- What was done to which post; post is its text then, NULL when it was deleted.
+-- post is the new text, NULL for a deleted post.
 CREATE TABLE change (
     revision INTEGER PRIMARY KEY,
     kind TEXT NOT NULL CHECK (kind IN ('added', 'updated', 'deleted')),
@@ -34,7 +34,7 @@ CREATE TRIGGER post_updated AFTER UPDATE ON post WHEN OLD.post <> NEW.post BEGIN
     INSERT INTO change SELECT revision, 'updated', NEW.id, NEW.post FROM version;
 END;
 
--- An id is a post's for ever, and what is deleted by REPLACE would be deleted in silence.
+-- The id of a post never changes. REPLACE would delete a post without a trigger.
 CREATE TRIGGER post_kept_its_id BEFORE UPDATE OF id ON post WHEN OLD.id <> NEW.id BEGIN
     SELECT RAISE(ABORT, 'the id of a post cannot be changed');
 END;
@@ -48,7 +48,7 @@ CREATE TRIGGER post_deleted AFTER DELETE ON post BEGIN
     INSERT INTO change SELECT revision, 'deleted', OLD.id, NULL FROM version;
 END;
 
--- Bounded: each change takes the one that is 10,000 older (postd.store.interface.CHANGES_KEPT) away.
+-- Bounded: each change deletes the one that is 10,000 older (postd.store.interface.CHANGES_KEPT).
 CREATE TRIGGER change_added AFTER INSERT ON change BEGIN
     DELETE FROM change WHERE revision <= NEW.revision - 10000;
 END;

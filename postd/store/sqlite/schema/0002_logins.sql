@@ -1,12 +1,12 @@
--- What the service must remember of logins. None of it moves the version of the posts.
+-- The state of authentication. None of it changes the version of the posts.
 
--- Keys of the service's own, 32 random bytes each: made by whoever asks first, the same for every worker.
+-- Service keys, 32 random bytes each: created on first use, the same for all workers.
 CREATE TABLE service_key (
     name TEXT PRIMARY KEY,
     value BLOB NOT NULL CHECK (length(value) = 32)
 ) WITHOUT ROWID;
 
--- Digest: the counts that a nonce was used with. In the order in which they expire, which is how they go.
+-- Digest: the counts with which a nonce was used. In the order of expiry, in which they are purged.
 CREATE TABLE nonce_count (
     expires REAL NOT NULL,
     nonce BLOB NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE nonce_count (
     PRIMARY KEY (expires, nonce, count)
 ) WITHOUT ROWID;
 
--- Sign-ins by form. id_hash is the SHA-256 of what the cookie holds: who reads this table can sign in as nobody.
+-- Sessions. id_hash is the SHA-256 of the cookie: this table gives no access to a session.
 CREATE TABLE session (
     id_hash BLOB PRIMARY KEY,
     username TEXT NOT NULL,
@@ -27,7 +27,7 @@ CREATE TABLE session (
 CREATE INDEX session_in_order_of_expiry ON session (expires);
 CREATE INDEX session_of_user ON session (username);
 
--- Failed logins, by the hashes of what they are counted for.
+-- Failed logins, by hashed keys (postd.auth.throttle).
 CREATE TABLE failure (
     number INTEGER PRIMARY KEY,
     key BLOB NOT NULL,

@@ -1,6 +1,6 @@
--- Keys under which a post was stored, so that the same request does not store another one (contract 2).
+-- Idempotency keys with which a post was stored (reference: Idempotency keys).
 
--- key is a hash of whose key it is and of the key; request one of what came with it.
+-- key is a hash of the user and the key; request a hash of the request.
 CREATE TABLE idempotency_key (
     key BLOB PRIMARY KEY,
     request BLOB NOT NULL,
