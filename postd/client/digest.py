@@ -14,9 +14,9 @@ from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     DigestChallenge,
     DigestResponse,
-    ServerNotProvenError,
+    ServerAuthenticationError,
     answer_challenge,
-    check_info,
+    check_authentication_info,
     choose_challenge,
     encode_digest_response,
     h_a1,
@@ -89,8 +89,9 @@ class DigestSigner(Signer):
         """Take note of whether the server knows the password, and of whether it says that we do."""
         lines = answer.headers.getRawHeaders(b"Authentication-Info", [])
         try:
-            next_nonce = check_info(b", ".join(lines), signed.shown, self._h_a1(signed.challenge)) if lines else None
-        except ServerNotProvenError as error:
+            ha1 = self._h_a1(signed.challenge)
+            next_nonce = check_authentication_info(b", ".join(lines), signed.shown, ha1) if lines else None
+        except ServerAuthenticationError as error:
             raise SignInError(f"the server does not prove that it knows the password: {error}") from None
         if signed.challenge is not self._challenge:
             return

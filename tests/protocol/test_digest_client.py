@@ -5,9 +5,9 @@ import pytest
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     DigestChallenge,
-    ServerNotProvenError,
+    ServerAuthenticationError,
     answer_challenge,
-    check_info,
+    check_authentication_info,
     choose_challenge,
     decode_digest_response,
     encode_digest_response,
@@ -61,10 +61,10 @@ def test_whose_info_is_right() -> None:
     shown = answer_challenge(DigestChallenge(REALM, NONCE), USER, ha1, method="GET", uri="/", count=1, cnonce="c")
     rspauth = response_hash(shown, ha1, "")
     right = f'rspauth="{rspauth}", cnonce="c", nc=00000001, qop=auth'
-    assert check_info(right.encode(), shown, ha1) is None
-    assert check_info(f'{right}, nextnonce="n2"'.encode(), shown, ha1) == "n2"
-    assert check_info(f'rspauth="{rspauth.upper()}"'.encode(), shown, ha1) is None
-    assert check_info(b'nextnonce="n2"', shown, ha1) == "n2"
+    assert check_authentication_info(right.encode(), shown, ha1) is None
+    assert check_authentication_info(f'{right}, nextnonce="n2"'.encode(), shown, ha1) == "n2"
+    assert check_authentication_info(f'rspauth="{rspauth.upper()}"'.encode(), shown, ha1) is None
+    assert check_authentication_info(b'nextnonce="n2"', shown, ha1) == "n2"
     for wrong in (
         right.replace("auth=", "auth=x", 1),
         f'rspauth="{shown.response}"',
@@ -72,5 +72,5 @@ def test_whose_info_is_right() -> None:
         "a b",
         right + ", nc=00000001",
     ):
-        with pytest.raises(ServerNotProvenError):
-            check_info(wrong.encode(), shown, ha1)
+        with pytest.raises(ServerAuthenticationError):
+            check_authentication_info(wrong.encode(), shown, ha1)
