@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from postd.auth.user_file import Account
-from postd.model import is_owner
+from postd.model import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
 from postd.settings.schema import Page, Settings
@@ -102,7 +102,7 @@ def rule_problems(settings: Settings) -> Iterator[str]:
 
 def _why_shut_out(name: str, page: Page, issuers: Collection[str]) -> str:
     issuer, hash_sign, user = name.partition("#")
-    if not is_owner(name):
+    if not has_issuer(name):
         return "a name of the user file, and only tokens are asked for there" if set(page.schemes) == {"bearer"} else ""
     if not hash_sign or not user:
         return "the owner of a token is written ISSUER#NAME"
@@ -125,7 +125,7 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         return [f"{settings.users}: {state}: nobody can sign in"]
     problems = []
     for path, users in ((page.path, page.users) for page in settings.pages):
-        missing = [name for name in users if not is_owner(name) and normalize(name) not in accounts]
+        missing = [name for name in users if not has_issuer(name) and normalize(name) not in accounts]
         if missing:
             problems.append(f"{settings.users}: has no {_listed(missing)}, who may enter {path}")
     if any("digest" in schemes for schemes in rules.values()):

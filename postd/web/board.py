@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
-from postd.model import POST_ID_MAX, Post, bare_name, check_text
+from postd.model import POST_ID_MAX, Post, check_text, strip_issuer
 from postd.store.interface import Once, PostStore
 from postd.web.errors import Problem
 from postd.web.form import decode_form
@@ -137,7 +137,7 @@ class Board:
         done: str = "",
     ) -> Answer:
         listed = await self._list(after, before)
-        user = bare_name(request.username)
+        user = strip_issuer(request.username)
         return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
 
     async def _list(self, after: int | None, before: int | None) -> Listed:

@@ -17,7 +17,7 @@ from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
 from werkzeug.exceptions import NotFound
 
-from postd.model import bare_name
+from postd.model import strip_issuer
 from postd.web.errors import Problem
 from postd.web.responses import PAGE_HEADERS, TEXT, Answer, make_answer, make_redirect
 from postd.web.server.driver import Answering, ViewResource, error_page
@@ -49,7 +49,7 @@ async def show_name(request: Any) -> Answer:
     if request.postpath:
         raise NotFound
     check_method(request)
-    body = f"Success: {bare_name(request.username)}\n".encode()
+    body = f"Success: {strip_issuer(request.username)}\n".encode()
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
     return make_answer(HTTPStatus.OK, TEXT, body, headers)
 
