@@ -1,4 +1,4 @@
-"""The type of the reactor, which is passed as an argument; only `postd.daemon.tap` and `postd.cli.run_async` import it."""
+"""The type of the reactor, which is passed as an argument; only `tap` and `cli.run_async` import the global one."""
 
 from types import FrameType
 

@@ -1,4 +1,4 @@
-"""The client's half of Digest."""
+"""Digest on the side of the client."""
 
 import pytest
 
@@ -26,7 +26,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("algorithm", ["MD5", "SHA-256"])
-def test_the_example_of_the_rfc(algorithm: str) -> None:
+def test_example_of_the_rfc(algorithm: str) -> None:
     line = f'Digest realm="{REALM}", qop="auth, auth-int", algorithm={algorithm}, nonce="{NONCE}", opaque="{OPAQUE}"'
     challenge = choose_challenge(decode_challenges([line.encode()]))
     assert challenge == DigestChallenge(REALM, NONCE, algorithm, OPAQUE)
@@ -41,13 +41,13 @@ def test_the_example_of_the_rfc(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["a", "jürgen", 'a"b\\c', "a:b", ""])
-def test_what_is_sent_can_be_read(user: str) -> None:
+def test_encoded_response_can_be_decoded(user: str) -> None:
     challenge = DigestChallenge('a "realm"', "n\\n", "SHA-256")
     shown = answer_challenge(challenge, user, "0" * 64, method="PUT", uri='/a?"=\\', count=0xABC, cnonce="c")
     assert decode_digest_response(encode_digest_response(shown, None).removeprefix(b"Digest ")) == shown
 
 
-def test_of_equals_the_first_is_chosen() -> None:
+def test_first_of_equal_challenges_is_chosen() -> None:
     lines = [
         b'Digest realm="a", nonce=n, qop=auth',
         b'Digest realm="b", nonce=n, qop="auth", algorithm=md5, stale=TRUE',
@@ -56,7 +56,7 @@ def test_of_equals_the_first_is_chosen() -> None:
     assert choose_challenge(decode_challenges(lines[1:])) == DigestChallenge("b", "n", stale=True)
 
 
-def test_whose_info_is_right() -> None:
+def test_authentication_info_is_verified() -> None:
     ha1 = h_a1("MD5", USER, REALM, PASSWORD)
     shown = answer_challenge(DigestChallenge(REALM, NONCE), USER, ha1, method="GET", uri="/", count=1, cnonce="c")
     rspauth = response_hash(shown, ha1, "")
