@@ -1,20 +1,20 @@
-"""What can go wrong, in the words of the domain.
+"""The exceptions of the domain.
 
-1. An error carries data (a post's id, a file's name) and at most a sentence, `why`, that fits any reader.
-2. No status code lives here: `postd.web.errors` holds the one table from these classes to answers.
+1. An exception carries data (a post's id, a file's name) and at most one sentence, `why`, fit for any reader.
+2. It has no status code: `postd.web.errors` maps these classes to answers.
 """
 
 import os
 
 SOCKET_PATH_MAX_BYTES = 107
-"""What the kernel has room for in the address of a UNIX socket: unix(7)."""
+"""The longest path of a UNIX socket (unix(7))."""
 
 
 def check_socket_path(path: str) -> None:
-    """Check that a UNIX socket can have a path.
+    """Check that a path is short enough for a UNIX socket.
 
     Raises:
-        ValueError: it is too long; Python would say so without the lengths, and Twisted not where it connects.
+        ValueError: it is too long. Python's own error lacks the lengths, and Twisted has none when it connects.
     """
     size = len(os.fsencode(path))
     if size > SOCKET_PATH_MAX_BYTES:
@@ -22,7 +22,7 @@ def check_socket_path(path: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Return somebody's text with nothing in it that a terminal would obey."""
+    """Return a text with its unprintable characters escaped, so that a terminal executes none of it."""
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
 
 
@@ -33,14 +33,14 @@ def _escape(code_point: int) -> str:
 
 
 class PostdError(Exception):
-    """The root of the tree; never raised itself."""
+    """The base class; never raised itself."""
 
 
 class ConfigError(PostdError):
-    """A setting that cannot be used. `str()` of it is one line.
+    """A setting cannot be used. `str()` is one line.
 
     Args:
-        where: what the reader has to change: a file, a file and its key, or an option.
+        where: the place to correct: a file, a file and its key, or an option.
         why: what is wrong, and what is allowed.
     """
 
@@ -50,12 +50,12 @@ class ConfigError(PostdError):
         self.why = why
 
     def __str__(self) -> str:
-        # Names of keys and files are somebody's input.
+        # Names of keys and files are untrusted input.
         return printable(" ".join(f"{self.where}: {self.why}".split()))
 
 
 class InvalidTextError(PostdError):
-    """A text that no post can carry; `why` says so in a sentence."""
+    """A text is not allowed in a post; `why` gives the reason in a sentence."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -63,7 +63,7 @@ class InvalidTextError(PostdError):
 
 
 class NoSuchPostError(PostdError):
-    """There is no post with this id, or not any more."""
+    """No post has this id, or it was deleted."""
 
     def __init__(self, post_id: int) -> None:
         super().__init__(post_id)
@@ -71,7 +71,7 @@ class NoSuchPostError(PostdError):
 
 
 class PostExistsError(PostdError):
-    """There is a post with this id already."""
+    """A post with this id already exists."""
 
     def __init__(self, post_id: int) -> None:
         super().__init__(post_id)
@@ -79,11 +79,11 @@ class PostExistsError(PostdError):
 
 
 class StoreNotEmptyError(PostdError):
-    """There are posts in the store."""
+    """The store already has posts."""
 
 
 class PostChangedError(PostdError):
-    """The post no longer has the text that the caller expected of it."""
+    """The post no longer has the text that the caller expected."""
 
     def __init__(self, post_id: int) -> None:
         super().__init__(post_id)
@@ -91,15 +91,15 @@ class PostChangedError(PostdError):
 
 
 class KeyReusedError(PostdError):
-    """Another request was made with this idempotency key."""
+    """The idempotency key was already used for a different request."""
 
 
 class KeyInUseError(PostdError):
-    """A request with this idempotency key is under way."""
+    """A request with this idempotency key is still being processed."""
 
 
 class ChangesGoneError(PostdError):
-    """The change log does not reach from the revision asked for: trimmed since, or not there yet."""
+    """The change log does not have the requested revision: it was trimmed, or does not exist yet."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(revision)
@@ -107,7 +107,7 @@ class ChangesGoneError(PostdError):
 
 
 class StoreRefusedError(PostdError):
-    """The store will never serve us as things are: corrupt, foreign, newer, not writable. `why` is one line."""
+    """The store cannot be used, and retrying is of no use: corrupt, foreign, newer, not writable. `why` is one line."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -115,15 +115,15 @@ class StoreRefusedError(PostdError):
 
 
 class StoreMissingError(StoreRefusedError):
-    """There is no store at that place, and none is to be made."""
+    """The store does not exist, and must not be created."""
 
 
 class StoreOlderError(StoreRefusedError):
-    """An older postd has left it as it is, and whoever asks is not to bring it up to date."""
+    """The store has an older schema, and the caller must not migrate it."""
 
 
 class StoreUnavailableError(PostdError):
-    """The store does not answer now and may later: locked, still opening, failing. `why` is for the log."""
+    """The store is temporarily unavailable: locked, still opening, failing. `why` is for the log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -131,15 +131,15 @@ class StoreUnavailableError(PostdError):
 
 
 class StoreBusyError(StoreUnavailableError):
-    """More writes wait than the store takes on."""
+    """The store's write queue is full."""
 
 
 class StoreFullError(StoreUnavailableError):
-    """There is no room to store any more; what is stored can be read."""
+    """The store is out of space; reads still work."""
 
 
 class TooManyFailuresError(PostdError):
-    """Too many logins have failed; no other is looked at before `retry_after_s` seconds."""
+    """Too many logins have failed; further attempts are refused for `retry_after_s` seconds."""
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(retry_after_s)
@@ -147,11 +147,11 @@ class TooManyFailuresError(PostdError):
 
 
 class LoginsBusyError(PostdError):
-    """Credentials cannot be verified now: as many as we take on are waiting, or there is not the memory for it."""
+    """Credentials cannot be verified now: the queue is full, or memory is short."""
 
 
 class IssuerUnavailableError(PostdError):
-    """An issuer of tokens has to be asked, and does not answer now."""
+    """An issuer of access tokens is needed and does not answer."""
 
     def __init__(self, issuer: str) -> None:
         super().__init__(issuer)

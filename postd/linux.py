@@ -1,7 +1,7 @@
-"""Ends the process with one line where the system is not Linux: imported by what cannot do without it.
+"""Exits with one line on systems other than Linux; imported by all modules that need Linux.
 
-That is the server, its store and the commands. `postd.client` and `postd.protocol` use nothing of Linux's own. The
-README lists what is needed of it, under Limits.
+These are the server, its stores and the commands, not `postd.client` and `postd.protocol`. README.md, Limits, lists the
+features of Linux that are used.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What is true of a post and of a session, whatever the transport and the store."""
+"""Posts, changes and sessions, independent of the transport and the store."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -8,13 +8,13 @@ from msgspec import Meta, Struct
 from postd.errors import InvalidTextError
 
 POST_MAX_CHARS = 140
-"""Unicode code points in a text (spec: Limits). The spec leaves open what exceeding it does: it is refused."""
+"""The longest text, in Unicode code points (spec: Limits). A longer one is refused, which the spec leaves open."""
 
 POST_ID_MAX = 2**53 - 1
-"""The largest id: what every JSON reader holds exactly (RFC 8259 §6)."""
+"""The largest id: the largest integer that all JSON readers represent exactly (RFC 8259 §6)."""
 
 
-# What these say is for readers of schemas: msgspec checks none of it. `check_text` does, with words of ours.
+# These annotations are for generated schemas only: msgspec checks none of them, `check_text` does.
 PostId = Annotated[
     int,
     Meta(
@@ -34,14 +34,14 @@ PostText = Annotated[
 
 
 class Post(Struct, frozen=True):
-    """A post as it stands on the wire (spec: Resources and their fields)."""
+    """A post (spec: Resources and their fields)."""
 
     id: PostId
     post: PostText
 
 
 class ChangeKind(StrEnum):
-    """What happened to a post."""
+    """The kind of a change to a post."""
 
     ADDED = "added"
     UPDATED = "updated"
@@ -49,9 +49,9 @@ class ChangeKind(StrEnum):
 
 
 class Change(Struct, frozen=True):
-    """One entry of the change log: the post as it was then, whatever came after.
+    """An entry of the change log, with the post's text after this change.
 
-    `revision` is the number of the change; `post` is None when the post was deleted.
+    `revision` is the number of the change; `post` is None if the post was deleted.
     """
 
     revision: int
@@ -61,10 +61,10 @@ class Change(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """Which state of all posts this is.
+    """The version of the collection of posts.
 
-    `revision` counts the changes ever made. `tag` is random and new with each change, so that two histories that
-    part (a backup is restored and written to) never share a version.
+    `revision` counts all changes. `tag` is random and new with each change, so that histories that diverge after a
+    backup is restored never share a version.
     """
 
     revision: int
@@ -72,11 +72,11 @@ class Version(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True):
-    """A sign-in by form (spec: Session). Times are seconds since the epoch.
+    """A session begun by form login (spec: Session). Times are seconds since the epoch.
 
-    The spec leaves open what a session has beside its identifier. Here: whose it is; the fingerprint of that user's
-    entry in the user file, so that a new password ends it; when it began and was last seen in use; when it expires if
-    it is not used, and when it ends in any case, which is never before that.
+    The spec leaves open what a session has beside its identifier. Here: its user; the fingerprint of the user's
+    account, so that a changed password ends it; when it was created and last seen; when it expires if it is not used,
+    and when it ends in any case, never before that.
     """
 
     username: str
@@ -87,25 +87,25 @@ class Session(Struct, frozen=True):
     ends: float
 
 
-def is_owner(username: str) -> bool:
-    """Tell whether a name is that of a token's owner, `ISSUER#NAME` (contract: `[[page]] users`).
+def has_issuer(username: str) -> bool:
+    """Return whether a name is that of an access token's user, `ISSUER#NAME` (reference: Bearer).
 
-    An issuer is a URL and has a colon; an account's name has none, for the user file ends it there.
+    An issuer is a URL and has a colon, which an account's name cannot have.
     """
     return ":" in username
 
 
 def check_text(text: str) -> str:
-    """Return `text` if a post can carry it.
+    """Return `text` if it is allowed in a post.
 
     Raises:
-        InvalidTextError: it is empty, longer than `POST_MAX_CHARS`, or has a NUL or a lone surrogate in it.
+        InvalidTextError: it is empty, longer than `POST_MAX_CHARS`, or has a NUL or a lone surrogate.
     """
     if not text:
         raise InvalidTextError("The text of a post must not be empty.")
     if len(text) > POST_MAX_CHARS:
         raise InvalidTextError(f"The text of a post has at most {POST_MAX_CHARS} characters; this one has {len(text)}.")
-    # SQLite's length() ends at a NUL, and C clients lose what follows it.
+    # SQLite's length() stops at a NUL, and C clients truncate the text there.
     if "\0" in text:
         raise InvalidTextError("The text of a post must not have the character U+0000 in it.")
     try:

@@ -1,4 +1,4 @@
-"""The reactor as our parts are handed it; only `postd.daemon.tap` and `postd.cli.run_async` import the global one."""
+"""The type of the reactor, which is passed as an argument; only `tap` and `cli.run_async` import the global one."""
 
 from types import FrameType
 
@@ -15,10 +15,10 @@ from twisted.internet.interfaces import (
 class IReactor(
     IReactorCore, IReactorTime, IReactorFromThreads, IReactorTCP, IReactorPluggableNameResolver, IReactorProcess
 ):
-    """A clock that other threads can call into, that connects, starts processes, and that can be stopped."""
+    """The interfaces of a reactor that `postd` uses."""
 
     def sigInt(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - an interface has no self
-        """Stop the reactor, as soon as it runs; the process ends by this signal. A handler of it (`ReactorBase`)."""
+        """Handle SIGINT: stop the reactor once it runs, then end the process by this signal (`ReactorBase`)."""
 
     def sigTerm(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - likewise
         """As `sigInt`, for SIGTERM."""

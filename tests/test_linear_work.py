@@ -29,7 +29,12 @@ from postd.client.responses import decode_problem
 from postd.daemon.log import FORMATS
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.protocol.challenge import decode_challenges
-from postd.protocol.digest import ServerNotProvenError, check_info, choose_challenge, decode_digest_response
+from postd.protocol.digest import (
+    ServerAuthenticationError,
+    check_authentication_info,
+    choose_challenge,
+    decode_digest_response,
+)
 from postd.protocol.discovery import freshness_s
 from postd.protocol.event_stream import EventDecoder, EventStreamError
 from postd.protocol.http1.chunked import EXTENSIONS_MAX_BYTES, ChunkedDecoder
@@ -368,7 +373,12 @@ def decode_problem_fields(text: bytes) -> None:
 SHOWN = decode_digest_response(Proof(nonce="x").headers()["Authorization"].removeprefix(b"Digest "))
 DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequence[bytes]]] = (
     (lambda text: choose_challenge(decode_challenges([text])), 16 * KIB, (b"Digest ", b'a b="', b"a b=c,"), (b"A, ",)),
-    (quietly(lambda text: check_info(text, SHOWN, ""), ServerNotProvenError), 16 * KIB, (b'a="',), ()),
+    (
+        quietly(lambda text: check_authentication_info(text, SHOWN, ""), ServerAuthenticationError),
+        16 * KIB,
+        (b'a="',),
+        (),
+    ),
     (partial(decode_events, 64 * KIB), 64 * KIB, (b"data:",), (b"\r", b"\n", b"data\n")),
     (lambda text: freshness_s([text.decode("latin-1")]), 16 * KIB, (b"max-age=", b'a="'), ()),
     (decode_problem_fields, 16 * KIB, (b"Mon, ",), (b"[", b'{"a":')),

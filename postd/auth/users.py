@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from postd.auth.identity import Revalidate
 from postd.auth.user_file import Account, decode_users, read_user_file
 from postd.errors import ConfigError
-from postd.protocol.password import UNKNOWN_HASH, cost_of
+from postd.protocol.password import DUMMY_HASH, cost_of
 
 WATCH_INTERVAL_S = 0.5
 """How often the file is checked for changes (reference: User file; within 2 s)."""
@@ -33,7 +33,7 @@ def fingerprint_of(account: Account) -> bytes:
 
 def _index(by_name: Mapping[str, Account]) -> _Accounts:
     fingerprints = {name: fingerprint_of(account) for name, account in by_name.items()}
-    hashes = [account.password_hash for account in by_name.values()] or [UNKNOWN_HASH]
+    hashes = [account.password_hash for account in by_name.values()] or [DUMMY_HASH]
     return _Accounts(by_name, fingerprints, {cost_of(stored): stored for stored in hashes})
 
 

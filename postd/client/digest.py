@@ -14,9 +14,9 @@ from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     DigestChallenge,
     DigestResponse,
-    ServerNotProvenError,
+    ServerAuthenticationError,
     answer_challenge,
-    check_info,
+    check_authentication_info,
     choose_challenge,
     encode_digest_response,
     h_a1,
@@ -97,8 +97,8 @@ class DigestAuthenticator(Authenticator):
         lines = response.headers.getRawHeaders(b"Authentication-Info", [])
         ha1 = self._ha1_for(credentials.challenge)
         try:
-            next_nonce = check_info(b", ".join(lines), credentials.response, ha1) if lines else None
-        except ServerNotProvenError as error:
+            next_nonce = check_authentication_info(b", ".join(lines), credentials.response, ha1) if lines else None
+        except ServerAuthenticationError as error:
             raise SignInError(f"the server does not prove that it knows the password: {error}") from None
         if credentials.challenge is not self._challenge:
             return

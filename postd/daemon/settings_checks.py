@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from postd.auth.user_file import Account
-from postd.model import is_owner
+from postd.model import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
 from postd.settings.schema import Page, Settings
@@ -102,7 +102,7 @@ def rule_problems(settings: Settings) -> Iterator[str]:
 
 def _page_user_problem(name: str, page: Page, issuers: Collection[str]) -> str:
     issuer, hash_sign, user = name.partition("#")
-    if not is_owner(name):
+    if not has_issuer(name):
         only_tokens = set(page.schemes) == {"bearer"}
         return 'it is an account of the user file, and "bearer" is the only scheme' if only_tokens else ""
     if not hash_sign or not user:
@@ -126,7 +126,7 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         return [f"{settings.users}: {state}: no user can sign in"]
     problems = []
     for path, users in ((page.path, page.users) for page in settings.pages):
-        missing = [name for name in users if not is_owner(name) and normalize(name) not in accounts]
+        missing = [name for name in users if not has_issuer(name) and normalize(name) not in accounts]
         if missing:
             problems.append(f"{settings.users}: has no {_join_names(missing)}, named by the users of page {path}")
     if any("digest" in schemes for schemes in rules.values()):

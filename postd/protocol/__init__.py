@@ -1,5 +1,5 @@
-"""What can be checked against an RFC alone.
+"""Code that can be checked against an RFC alone.
 
-1. Values, bytes and `now` in, values out: no I/O, no clock, no Twisted.
+1. Functions of values, bytes and `now`: no I/O, no clock, no Twisted.
 2. A module names the sections it implements; its tests quote their examples.
 """

@@ -1,32 +1,31 @@
-"""What a client takes of content codings (RFC 9110 §12.5.3)."""
+"""Negotiation of content codings by `Accept-Encoding` (RFC 9110 §12.5.3)."""
 
 import re
 from functools import lru_cache
 
-_KNOWN_MAX, _KNOWN_MAX_BYTES = 256, 128
-"""How many values are remembered, and up to which length: clients use few of them."""
+_CACHE_MAX, _CACHED_MAX_BYTES = 256, 128
+"""How many values are cached, and the longest: clients use few of them."""
 
 VALUE_MAX_BYTES = 1024
-"""The longest value that is looked at; browsers send some twenty bytes."""
+"""The longest value that is decoded; browsers send about twenty bytes."""
 
 _WEIGHT = rb";[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
 # White space before a semicolon and that at the end are one run of it: in two places, all pairs of them would be tried.
 _CODING = re.compile(rb"[ \t]*(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*(?:%b[ \t]*)?)?" % _WEIGHT)
 
-_UNMENTIONED = 0.0001
-"""The weight of no coding at all where nothing is said of it: acceptable, and less wanted than all that is."""
+_UNLISTED = 0.0001
+"""The weight of an unlisted `identity`: acceptable, but below every listed coding."""
 
 
 def prefers_gzip(value: bytes) -> bool:
-    """Tell whether a value of `Accept-Encoding` would rather have gzip, or as much as no coding at all.
+    """Return whether a value of `Accept-Encoding` prefers gzip to `identity`, or accepts both equally.
 
-    Several field lines are one value, joined by commas. `x-gzip` is gzip (RFC 9110 §8.4.1.3), and what is said twice
-    counts as the worse of the two. A value that is no such list says nothing, nor does a longer one than
-    `VALUE_MAX_BYTES`: part of it would be a guess.
+    Several field lines are one value, joined by commas. `x-gzip` is gzip (RFC 9110 §8.4.1.3); of duplicates the lower
+    weight counts. A malformed value, or one longer than `VALUE_MAX_BYTES`, is ignored.
     """
     if len(value) > VALUE_MAX_BYTES:
         return False
-    return _known(value) if len(value) <= _KNOWN_MAX_BYTES else _decode(value)
+    return _decode_cached(value) if len(value) <= _CACHED_MAX_BYTES else _decode(value)
 
 
 def _decode(value: bytes) -> bool:
@@ -35,12 +34,12 @@ def _decode(value: bytes) -> bool:
         match = _CODING.fullmatch(element)
         if match is None:
             return False
-        if match[1] is not None:  # an empty element is none (RFC 9110 §5.6.1.2)
+        if match[1] is not None:  # empty elements are ignored (RFC 9110 §5.6.1.2)
             coding = match[1].lower()
             coding = b"gzip" if coding == b"x-gzip" else coding
             weights[coding] = min(float(match[2] or 1), weights.get(coding, 1.0))
     gzip = weights.get(b"gzip", weights.get(b"*", 0.0))
-    return gzip > 0 and gzip >= weights.get(b"identity", weights.get(b"*", _UNMENTIONED))
+    return gzip > 0 and gzip >= weights.get(b"identity", weights.get(b"*", _UNLISTED))
 
 
-_known = lru_cache(_KNOWN_MAX)(_decode)
+_decode_cached = lru_cache(_CACHE_MAX)(_decode)

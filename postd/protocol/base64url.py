@@ -8,13 +8,13 @@ TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 def decode_base64url(text: bytes) -> bytes:
-    """Decode the one spelling that each value has.
+    """Decode canonical Base64url only, so that each value has one spelling.
 
-    `base64.urlsafe_b64decode` takes `+` and `/` as well, with a warning since Python 3.15, and skips what is in neither
-    alphabet: a peer's text would write into the log.
+    `base64.urlsafe_b64decode` also accepts `+` and `/`, since Python 3.15 with a warning that a peer could flood the
+    log with, and skips characters of neither alphabet.
 
     Raises:
-        ValueError: another alphabet, padding, or bits to spare that are not zero.
+        ValueError: another alphabet, padding, or unused bits that are not zero.
     """
     decoded = a2b_base64(text.translate(TO_STANDARD) + b"=" * (-len(text) % 4), strict_mode=True)
     if urlsafe_b64encode(decoded).rstrip(b"=") != text:

@@ -6,24 +6,24 @@ from postd.protocol.password import has_control
 
 
 class BasicSyntaxError(ValueError):
-    """Basic credentials that are none; `str()` of it says why, for the log."""
+    """Malformed Basic credentials; `str()` gives the reason, for the log."""
 
 
 def decode_user_pass(token: bytes) -> tuple[str, str]:
     """Return the user-id and the password (RFC 7617 §2).
 
-    The text is UTF-8 (§2.1), the Base64 canonical: with its padding, and with nothing in it that is not of its
-    alphabet (RFC 4648 §3.2, §3.3).
+    The text must be UTF-8 (§2.1), and the Base64 canonical: padded, without characters outside its alphabet (RFC 4648
+    §3.2, §3.3).
 
     Raises:
-        BasicSyntaxError: it is something else, has no colon, or control characters, which §2 forbids.
+        BasicSyntaxError: it is malformed, has no colon, or has control characters, which §2 forbids.
     """
     try:
         decoded = a2b_base64(token, strict_mode=True)
         text = decoded.decode("utf-8")
     except ValueError:
         raise BasicSyntaxError("not UTF-8 text in Base64") from None
-    # Bits that padding leaves over: many texts would stand for the same user-pass.
+    # Unused bits before the padding: otherwise several texts would decode to the same user-pass.
     if b2a_base64(decoded, newline=False) != token:
         raise BasicSyntaxError("not canonical Base64")
     user, colon, password = text.partition(":")

@@ -1,4 +1,4 @@
-"""Bearer tokens and scopes as they are written in HTTP fields (RFC 6750; RFC 6749 §3.3)."""
+"""The syntax of Bearer tokens and scopes in HTTP fields (RFC 6750; RFC 6749 §3.3)."""
 
 import re
 import string
@@ -8,14 +8,14 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class BearerSyntaxError(ValueError):
-    """Bearer credentials that are none; `str()` of it says why, for the log."""
+    """Malformed Bearer credentials; `str()` gives the reason, for the log."""
 
 
 def decode_token(response: bytes) -> str:
-    """Return the token in what follows the scheme's name: one `b64token` (RFC 6750 §2.1).
+    """Return the token after the scheme's name: one `b64token` (RFC 6750 §2.1).
 
     Raises:
-        BearerSyntaxError: it is something else, or more than one.
+        BearerSyntaxError: there is none, more than one, or another character.
     """
     token = response.rstrip(b"=")
     if not token or token.translate(None, _TOKEN):
@@ -24,7 +24,7 @@ def decode_token(response: bytes) -> str:
 
 
 def decode_scope(text: str) -> frozenset[str]:
-    """Return the words of a scope (RFC 6749 §3.3). Only those characters are in them that a challenge can quote.
+    """Return the elements of a scope (RFC 6749 §3.3), which a challenge can quote without escapes.
 
     Raises:
         ValueError: there are other characters, or other separators than one space.

@@ -1,4 +1,4 @@
-"""Challenges of a server, as a client reads them in `WWW-Authenticate` (RFC 9110 §11.6.1)."""
+"""Decodes a server's challenges in `WWW-Authenticate` (RFC 9110 §11.6.1)."""
 
 import re
 from collections import Counter
@@ -10,9 +10,9 @@ from msgspec import Struct
 
 
 class Challenge(Struct, frozen=True):
-    """One way in that a server offers. The scheme's name and the parameters' names are in lower case.
+    """A challenge. The names of the scheme and of the parameters are in lower case.
 
-    A parameter that is no UTF-8 text is left out, as is one that came twice: of neither is it known what was meant.
+    Parameters that are duplicate or not UTF-8 are left out, because their meaning is ambiguous.
     """
 
     scheme: str
@@ -20,7 +20,7 @@ class Challenge(Struct, frozen=True):
 
 
 CHALLENGES_MAX, CHALLENGES_MAX_BYTES = 32, 16 * 1024
-"""The most challenges that are looked at in an answer, and the most bytes: servers send three or four."""
+"""The most challenges decoded of an answer, and the most bytes: servers send three or four challenges."""
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _END = r"(?=[ \t]*+(?:,|$))"
@@ -33,22 +33,22 @@ _QUOTED_PAIR = re.compile(r"\\([\s\S])")
 
 def unquote_string(quoted: str) -> str:
     """Return the content of a quoted string without the backslashes of its quoted pairs (RFC 9110 §5.6.4)."""
-    return "".join(_QUOTED_PAIR.split(quoted))  # a tenth of the time that a substitution takes
+    return "".join(_QUOTED_PAIR.split(quoted))  # ten times as fast as a substitution
 
 
 def decode_challenges(lines: Iterable[bytes]) -> list[Challenge]:
     """Return the challenges of all field lines, in their order; a line may hold several.
 
-    What follows something malformed in a line is not looked at: where a challenge begins is not known any more. Nor is
-    what is beyond `CHALLENGES_MAX`, or in the line that goes beyond `CHALLENGES_MAX_BYTES`.
+    The rest of a line after something malformed is ignored, because the start of the next challenge is unknown. So are
+    challenges beyond `CHALLENGES_MAX`, and lines from the one that exceeds `CHALLENGES_MAX_BYTES` on.
     """
-    looked_at = takewhile(lambda seen: seen[1] <= CHALLENGES_MAX_BYTES, _with_size(lines))
-    challenges = (one for line, _ in looked_at for one in _decode_line(line.decode("utf-8", "surrogateescape")))
+    within_limit = takewhile(lambda seen: seen[1] <= CHALLENGES_MAX_BYTES, _with_size(lines))
+    challenges = (one for line, _ in within_limit for one in _decode_line(line.decode("utf-8", "surrogateescape")))
     return list(islice(challenges, CHALLENGES_MAX))
 
 
 def _with_size(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Return each line with the bytes of all up to its end."""
+    """Return each line with the total length up to its end, in bytes."""
     size = 0
     for line in lines:
         size += len(line)
@@ -60,14 +60,14 @@ def _decode_line(line: str) -> Iterator[Challenge]:
     position = 0
     while True:
         position = cast("re.Match[str]", _SEPARATORS.match(line, position)).end()
-        # `Basic realm=…` begins like a parameter does not: a scheme has no "=" behind it.
+        # A parameter has a "=" after its name, a scheme has none.
         if scheme and (found := _PARAMETER.match(line, position)):
             name, quoted, word = found.groups()
             parameters.append((name.lower(), word if quoted is None else unquote_string(quoted)))
             position = found.end()
             continue
         if scheme:
-            yield Challenge(scheme, _known(parameters))
+            yield Challenge(scheme, _unambiguous(parameters))
         found = _SCHEME.match(line, position)
         if found is None:
             return
@@ -77,7 +77,7 @@ def _decode_line(line: str) -> Iterator[Challenge]:
             position = found.end()
 
 
-def _known(parameters: list[tuple[str, str]]) -> dict[str, str]:
+def _unambiguous(parameters: list[tuple[str, str]]) -> dict[str, str]:
     times = Counter(name for name, _ in parameters)
     return {name: value for name, value in parameters if times[name] == 1 and _is_text(value)}
 

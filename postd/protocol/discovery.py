@@ -1,4 +1,4 @@
-"""Where an issuer's keys are (OpenID Connect Discovery 1.0 §4, RFC 8414 §3), and for how long they are fresh."""
+"""Decodes an issuer's metadata (OpenID Connect Discovery 1.0 §4, RFC 8414 §3), and the freshness of its keys."""
 
 import ipaddress
 import re
@@ -11,8 +11,8 @@ import orjson
 OPENID_PATH = "/.well-known/openid-configuration"
 OAUTH_PATH = "/.well-known/oauth-authorization-server"
 
-FRESH_S = 300.0
-"""How long keys are fresh whose issuer does not say, in seconds."""
+FRESH_DEFAULT_S = 300.0
+"""The freshness lifetime without a `max-age`, in seconds."""
 
 FRESH_MIN_S, FRESH_MAX_S = 60.0, 86_400.0
 
@@ -22,14 +22,14 @@ _DIRECTIVE = re.compile(r'([a-z-]+)(?:=(?:"([^"]*)"|([^\s",]*)))?')
 
 
 class MetadataError(ValueError):
-    """A document that does not describe the issuer; `str()` of it says why."""
+    """A document that is not valid metadata of the issuer; `str()` gives the reason."""
 
 
 def check_url(url: str) -> str:
-    """Return the URL of something that we ask, if it is one to be trusted.
+    """Return a URL if it is safe to fetch: https, or http to a loopback host.
 
     Raises:
-        ValueError: it is not https, or http to this machine itself; or it has an IPv6 address for a host.
+        ValueError: it is not, or its host is an IPv6 address.
     """
     try:
         parts = urlsplit(url)
@@ -40,15 +40,15 @@ def check_url(url: str) -> str:
     if not plain or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(str(host)))):
         raise ValueError(f"{url!r} is not an https URL (http is for loopback only)")
     if "[" in parts.netloc:
-        raise ValueError(f"{url!r} has an IPv6 address, and treq cannot ask one: give it a name")
+        raise ValueError(f"{url!r} has an IPv6 address, which treq does not support: use a host name")
     return url
 
 
 def check_issuer(url: str) -> str:
-    """Return an issuer's identifier, which is the text that `iss` has, to the byte (RFC 8414 §2).
+    """Return an issuer's identifier, which `iss` must equal to the byte (RFC 8414 §2), if it is valid.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: it is not an https URL, or it has a query.
     """
     if "?" in check_url(url):
         raise ValueError(f"{url!r} is no issuer: it has a query")
@@ -56,7 +56,7 @@ def check_issuer(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host of a URL is this machine, by an address or as `localhost`."""
+    """Return whether the host of a URL is a loopback address or `localhost`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -64,14 +64,14 @@ def is_loopback(host: str) -> bool:
 
 
 def metadata_urls(issuer: str) -> tuple[str, str]:
-    """Return where an issuer describes itself by OpenID Connect Discovery §4.1, and by RFC 8414 §3.1."""
+    """Return the URLs of an issuer's metadata by OpenID Connect Discovery §4.1, and by RFC 8414 §3.1."""
     base = issuer.removesuffix("/")
     parts = urlsplit(base)
     return base + OPENID_PATH, f"{parts.scheme}://{parts.netloc}{OAUTH_PATH}{parts.path}"
 
 
 def decode_metadata(content: bytes, issuer: str) -> str:
-    """Return the `jwks_uri` of a document.
+    """Return the `jwks_uri` of a metadata document.
 
     Raises:
         MetadataError: as `decode_document` and `endpoint_of`.
@@ -80,10 +80,10 @@ def decode_metadata(content: bytes, issuer: str) -> str:
 
 
 def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
-    """Return what an issuer says of itself.
+    """Decode an issuer's metadata document.
 
     Raises:
-        MetadataError: it is none, or another issuer's (OpenID Connect Discovery §4.3, RFC 8414 §3.3).
+        MetadataError: it is not JSON, or another issuer's (OpenID Connect Discovery §4.3, RFC 8414 §3.3).
     """
     try:
         document = orjson.loads(content)
@@ -95,31 +95,31 @@ def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
 
 
 def endpoint_of(document: Mapping[str, Any], name: str) -> str:
-    """Return a URL of a document by its name there.
+    """Return an endpoint's URL by its name in a metadata document.
 
     Raises:
-        MetadataError: it is not there, or not to be trusted.
+        MetadataError: it is missing, or `check_url` refuses it.
     """
     try:
         uri = check_url(str(document.get(name)))
     except ValueError:
         uri = ""
-    # Whoever is not on this machine has no business to send us to what is.
+    # A remote issuer must not direct requests to this machine.
     if not uri or (document["issuer"].startswith("https:") and not uri.startswith("https:")):
         raise MetadataError(f"the document has no {name} that is https (http is for loopback only)")
     return uri
 
 
 def freshness_s(cache_control: Sequence[str], age: str = "0") -> float:
-    """Return for how long an answer is fresh, in seconds, from its `Cache-Control` and `Age` (RFC 9111 §4.2).
+    """Return how long an answer stays fresh, in seconds, from its `Cache-Control` and `Age` (RFC 9111 §4.2).
 
-    It is at least `FRESH_MIN_S`, whatever the issuer says, and at most `FRESH_MAX_S`.
+    It is limited to `FRESH_MIN_S` to `FRESH_MAX_S`.
     """
     for name, quoted, bare in _DIRECTIVE.findall(",".join(cache_control).lower()):
         seconds = _decode_seconds(quoted or bare)
         if name == "max-age" and seconds is not None:
             return min(max(seconds - (_decode_seconds(age) or 0.0), FRESH_MIN_S), FRESH_MAX_S)
-    return FRESH_S
+    return FRESH_DEFAULT_S
 
 
 def _decode_seconds(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""A stream of server-sent events as a client reads it (HTML Living Standard, 9.2 Server-sent events)."""
+"""Decodes a stream of server-sent events (HTML Living Standard, 9.2 Server-sent events)."""
 
 import codecs
 import re
@@ -6,11 +6,11 @@ import re
 from msgspec import Struct
 
 LINE_MAX_CHARS = 64 * 1024
-"""The longest line, and the most text in one event: a stream that never ends one is given up."""
+"""The longest line, and the most text in one event."""
 
 
 class Event(Struct, frozen=True):
-    """An event: its type, its data, and the last event ID that is in force with it, empty for none."""
+    """An event: its type, its data, and the last event ID at that point, empty for none."""
 
     kind: str
     data: str
@@ -18,7 +18,7 @@ class Event(Struct, frozen=True):
 
 
 class EventStreamError(ValueError):
-    """What came is no stream of events; `str()` of it says why."""
+    """The stream exceeds a limit; `str()` gives the reason."""
 
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -26,13 +26,14 @@ _DIGITS = re.compile(r"[0-9]{1,9}")
 
 
 class EventDecoder:
-    """Makes events of the pieces of a stream, wherever it was cut.
-
-    `last_id` is what `Last-Event-ID` has to be when the stream breaks off, and `retry_ms` for how long to wait before
-    asking anew, None as long as the server has not said.
+    """Decodes events from the pieces of a stream, however it is cut.
 
     Args:
-        last_id: what was in force when the stream before this one broke off.
+        last_id: the last event ID of the stream before this one, empty for none.
+
+    Attributes:
+        last_id: the `Last-Event-ID` for reconnecting.
+        retry_ms: the reconnection time that the server has set, None if it has not.
     """
 
     def __init__(self, last_id: str = "") -> None:
@@ -41,7 +42,7 @@ class EventDecoder:
         self._characters = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._rest: list[str] = []
         self._rest_chars = 0
-        self._holds_cr = False
+        self._ends_with_cr = False
         self._next_id = last_id
         self._kind = ""
         self._data: list[str] = []
@@ -57,12 +58,12 @@ class EventDecoder:
         self._rest.append(text)
         self._rest_chars += len(text)
         events = []
-        if self._holds_cr or _LINE_END.search(text):
+        if self._ends_with_cr or _LINE_END.search(text):
             text = "".join(self._rest)
-            # Whether a CR at the end is a line end of its own is told by what follows.
-            self._holds_cr = text.endswith("\r")
+            # A final CR may be the first half of a CR LF.
+            self._ends_with_cr = text.endswith("\r")
             *lines, rest = _LINE_END.split(text.removesuffix("\r"))
-            self._rest = [rest, "\r"] if self._holds_cr else [rest]
+            self._rest = [rest, "\r"] if self._ends_with_cr else [rest]
             self._rest_chars = len(rest)
             events = [event for line in lines if (event := self._take(line)) is not None]
         if max(self._rest_chars, self._data_chars) > LINE_MAX_CHARS:
@@ -70,7 +71,7 @@ class EventDecoder:
         return events
 
     def _take(self, line: str) -> Event | None:
-        """Take a line; return the event that it ends, if it does."""
+        """Process a line; return the event that it completes, None if it completes none."""
         if not line:
             return self._end_event()
         name, _, value = line.partition(":")
@@ -85,7 +86,7 @@ class EventDecoder:
                 self._next_id = value
             case "retry" if _DIGITS.fullmatch(value):
                 self.retry_ms = int(value)
-        return None  # a comment has no name, and other names mean nothing
+        return None  # comments have no name, and other names are ignored
 
     def _end_event(self) -> Event | None:
         self.last_id = self._next_id

@@ -1,31 +1,31 @@
-"""gzip (RFC 1952), also of what comes in parts.
+"""gzip compression (RFC 1952) of whole texts, and of streams in parts.
 
-A part is deflated for itself and ends with a full flush (RFC 1951 §3.2.4; zlib's `Z_FULL_FLUSH`): it goes out at once,
-nothing before it is needed to inflate it, and all parts in a row are one stream. Between two of them nothing is held:
-a compressor is some 270 KB, which a client that reads slowly would cost all the time.
+Each part is deflated separately and ends with a full flush (RFC 1951 §3.2.4; zlib's `Z_FULL_FLUSH`): it can be sent at
+once and inflated without the parts before it, and all parts in a row are one stream. No compressor, of about 270 KB, is
+kept between parts, so slow clients cost little memory.
 """
 
 import zlib
 
 LEVEL = 1
-"""The quickest, which lists of posts hardly pay for: 1.2 MB of them take 16 ms and become 36 % of that; level 2 takes
-1.2 times as long for 34 %, level 6 four times as long for 31 %. A list is compressed anew after each change."""
+"""The fastest level, because a list is compressed after each change: 1.2 MB of posts take 16 ms and shrink to 36 %.
+Level 2 takes 1.2 times as long for 34 %, level 6 four times as long for 31 %."""
 
 _GZIP, _RAW = 16 + zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
-"""What a stream begins with: no name and no time, so that the same text is the same bytes everywhere."""
+"""The header of a stream, without name and time, so that the same text gives the same bytes."""
 
 _LAST_BLOCK = b"\x03\x00"  # an empty one
 
 
 def compress(text: bytes) -> bytes:
-    """Return the stream of a text that is there whole; for a long one zlib lets other threads run meanwhile."""
+    """Return the gzip stream of a text; for a long one zlib releases the GIL."""
     return zlib.compress(text, LEVEL, _GZIP)
 
 
 class Parts:
-    """Makes a stream of what comes in parts: `HEADER`, each part as `add` returns it, what `end` returns."""
+    """Compresses a stream in parts: send `HEADER`, the result of `add` for each part, then that of `end`."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -42,5 +42,5 @@ class Parts:
 
 
 def inflate(part: bytes) -> bytes:
-    """Return the text of a part."""
+    """Return the text of one compressed part."""
     return zlib.decompressobj(_RAW).decompress(part)

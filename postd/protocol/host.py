@@ -1,4 +1,4 @@
-"""Hosts in one spelling, as they are compared: of `Host` fields (RFC 9110 §7.2), of URLs and of settings."""
+"""Normalizes hosts for comparison: of `Host` fields (RFC 9110 §7.2), of URLs and of settings."""
 
 import ipaddress
 import re
@@ -15,8 +15,8 @@ _WITH_PORT = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]+):[0-9]*")
 def normalize_host(authority: str) -> str:
     """Return the host of an authority: without port and brackets, in lower case, without a final dot.
 
-    Addresses are in their canonical form, IPv4-mapped ones in that of IPv4. `127.1` and `0x7f.1` are names here: a
-    browser sends `127.0.0.1` in their place.
+    Addresses are in their canonical form, IPv4-mapped ones as IPv4. `127.1` and `0x7f.1` count as names: browsers send
+    `127.0.0.1` for them.
     """
     bracketed = authority.startswith("[")
     host = authority[1:].partition("]")[0] if bracketed else authority.partition(":")[0].lower().removesuffix(".")
@@ -28,7 +28,7 @@ def normalize_host(authority: str) -> str:
 
 
 def is_local_host(host: str) -> bool:
-    """Tell whether a normalized host is `localhost`, below it (RFC 6761 §6.3), or a loopback address."""
+    """Return whether a normalized host is `localhost`, a subdomain of it (RFC 6761 §6.3), or a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

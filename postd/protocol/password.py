@@ -1,7 +1,7 @@
-"""Passwords, and the hashes that are kept in their place.
+"""Hashes and verifies passwords.
 
-Hashes are made with Argon2id (RFC 9106); Argon2id and bcrypt are verified. Which parameters are enough is OWASP's
-Password Storage Cheat Sheet. Nothing here puts a password or a hash into an error.
+New hashes are Argon2id (RFC 9106); Argon2id and bcrypt are verified. The recommended parameters are those of OWASP's
+Password Storage Cheat Sheet. No error contains a password or a hash.
 """
 
 import base64
@@ -17,35 +17,34 @@ from argon2.exceptions import VerificationError, VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
 PASSWORD_MAX_CHARS = 1000
-"""Unicode code points in a password as it was typed."""
+"""The longest password, in Unicode code points."""
 
 _MEMORY_KIB, _PASSES, _LANES = 19 * 1024, 2, 1
 _HASHER = PasswordHasher(time_cost=_PASSES, memory_cost=_MEMORY_KIB, parallelism=_LANES, hash_len=32, salt_len=16)
 
-UNKNOWN_HASH = (
+DUMMY_HASH = (
     f"$argon2id$v=19$m={_MEMORY_KIB},t={_PASSES},p={_LANES}"
     "$PXEHYQjNcd5TxxyVA3zNzg$x1Rp/8YuRZWamr81rcfld6XHiy1BuAnuUt+VPPKAjlo"
 )
-"""What a password is verified against when there is no such user, so that it takes as long as when there is: random
-bytes in the form of a hash, of no password that anybody knows."""
+"""A hash of random bytes, to verify passwords of unknown users against when there is no account at all."""
 
 _BCRYPT_MAX_BYTES = 72
 
 MARKS_MAX = 30
-"""The longest run of combining characters that is normalized (Unicode Standard Annex #15, Stream-Safe Text Format: no
-language has as many). Normalizing takes a time that grows with the square of a run's length."""
+"""The longest run of combining characters that is normalized (Unicode Standard Annex #15, Stream-Safe Text Format),
+because the time for normalizing grows with the square of a run's length; no language has as many."""
 
 _MARKS_OF_CLASS_0 = frozenset("\u0f73\u0f75\u0f81")
-"""Characters that are made of two marks and have the combining class of a letter."""
+"""Characters that decompose into two marks, but have combining class 0 themselves."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def normalize(text: str) -> str:
-    """Return a name or a password in NFC, the form that is stored and compared (RFC 8265 §3.3, §4.2).
+    """Return a name or a password in NFC, in which they are stored and compared (RFC 8265 §3.3, §4.2).
 
-    Non-ASCII spaces stay what they are, against RFC 8265 §4.2.2: no client replaces them before it hashes for Digest.
-    A text with more than `MARKS_MAX` combining characters in a row stays as it is.
+    Non-ASCII spaces are not replaced, against RFC 8265 §4.2.2, because no client does so before it hashes for Digest.
+    A text with more than `MARKS_MAX` combining characters in a row is returned unchanged.
     """
     if text.isascii() or _has_long_run(text):
         return text
@@ -53,7 +52,7 @@ def normalize(text: str) -> str:
 
 
 def _has_long_run(text: str) -> bool:
-    """Tell whether there are more than `MARKS_MAX` combining characters in a row."""
+    """Return whether there are more than `MARKS_MAX` combining characters in a row."""
     run = 0
     for character in text:
         run = run + 1 if unicodedata.combining(character) or character in _MARKS_OF_CLASS_0 else 0
@@ -63,7 +62,7 @@ def _has_long_run(text: str) -> bool:
 
 
 def has_control(text: str) -> bool:
-    """Tell whether there is a control character in a text, C0, C1 or DEL: none may stand in credentials.
+    """Return whether a text has a control character (C0, C1 or DEL), which credentials may not have.
 
     RFC 7617 §2 forbids those of ASCII, RFC 8265 §4.2.1 the others.
     """
@@ -71,10 +70,10 @@ def has_control(text: str) -> bool:
 
 
 def check_password(password: str) -> str:
-    """Return `password` normalized if an account can have it.
+    """Return a password normalized, if it is allowed for an account.
 
     Raises:
-        ValueError: it cannot; `str()` of it says why and has nothing of the password in it.
+        ValueError: it is not; `str()` gives the reason, without the password.
     """
     if not password:
         raise ValueError("is empty")
@@ -99,30 +98,30 @@ def hash_password(password: str) -> str:
     """Return a new Argon2id hash with a salt of its own. Blocks for about 15 ms.
 
     Raises:
-        ValueError: no account can have the password; see `check_password`.
+        ValueError: `check_password` refuses the password.
     """
     return _HASHER.hash(check_password(password))
 
 
 def verify_password(stored: str, password: str) -> bool:
-    """Tell whether `stored` is a hash of `password`, in a time that depends on `stored` alone.
+    """Return whether a password matches a hash, in a time that depends on the hash only.
 
-    Blocks for as long as `stored` asks for, and releases the GIL meanwhile. Any string may be asked about; what
-    `check_password` refuses for its length, and with bcrypt what has over 72 bytes or a NUL, matches nothing.
+    Blocks for as long as the hash requires, and releases the GIL meanwhile. A password that is empty or too long never
+    matches, and with bcrypt none that has over 72 bytes or a NUL.
 
     Args:
-        stored: a hash that `check_hash` lets through.
-        password: what somebody claims it to be.
+        stored: a hash that `check_hash` accepts.
+        password: any string.
 
     Raises:
-        MemoryError: there is not the memory, or not the threads, that Argon2 needs; nothing is known of the password.
+        MemoryError: the memory or the threads that Argon2 needs are not available.
     """
     usable = 0 < len(password) <= PASSWORD_MAX_CHARS
-    # Unusable ones are hashed too: a quick answer would tell the account's kind of hash from that of another.
+    # Such passwords are hashed, too: otherwise the time would reveal the kind of the account's hash.
     secret = normalize(password[:PASSWORD_MAX_CHARS]).encode(errors="surrogatepass")
     if stored.startswith("$argon2id$"):
         return _verify_argon2id(stored, secret) and usable
-    # bcrypt's C implementations end at a NUL and cut at 72 bytes: the rest of such a password would not count.
+    # bcrypt's C implementations ignore what follows a NUL or 72 bytes.
     usable = usable and len(secret) <= _BCRYPT_MAX_BYTES and b"\0" not in secret
     return bcrypt.checkpw(secret.replace(b"\0", b"")[:_BCRYPT_MAX_BYTES], stored.encode()) and usable
 
@@ -143,7 +142,7 @@ _ARGON2ID = re.compile(
 )
 _MEMORY_MAX_KIB, _PASSES_MAX, _LANES_MAX = 1024**2, 100, 64
 
-# 22 characters of salt hold 128 bits and 31 of hash 184: the last one of each has bits to spare, and they are zero.
+# 22 characters of salt hold 128 bits, and 31 of hash 184: the unused bits of the last characters are zero.
 _BCRYPT = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]")
 _COST_MIN, _COST_MAX = 4, 20
 
@@ -171,10 +170,10 @@ _ANEW = "make it anew with `postd user passwd NAME` or `htpasswd -B`"
 
 
 def check_hash(stored: str) -> None:
-    """Let a complete Argon2id or bcrypt hash through that can be verified in bounded time and memory.
+    """Check that a text is a complete Argon2id or bcrypt hash that takes bounded time and memory to verify.
 
     Raises:
-        ValueError: it is anything else; `str()` of it says what and has nothing of it in it.
+        ValueError: it is not; `str()` says what it is instead, without quoting it.
     """
     if stored.startswith("$argon2id$"):
         _check_argon2id(stored)
@@ -196,7 +195,7 @@ def _check_argon2id(stored: str) -> None:
 
 
 def _argon2id_numbers(stored: str) -> tuple[int, int, int]:
-    """Return the memory in KiB, the passes and the lanes of a complete hash."""
+    """Return the memory in KiB, the passes and the lanes of a complete Argon2id hash."""
     match = _ARGON2ID.fullmatch(stored)
     if match is None or not (_is_canonical(match[4]) and _is_canonical(match[5])):
         raise ValueError(f"is no complete Argon2id hash of version 19; {_ANEW}")
@@ -204,7 +203,7 @@ def _argon2id_numbers(stored: str) -> tuple[int, int, int]:
 
 
 def _is_canonical(text: str) -> bool:
-    """Tell whether a text is Base64 without padding, with nothing in the bits to spare (RFC 4648 §3.5)."""
+    """Return whether a text is canonical Base64 without padding (RFC 4648 §3.5)."""
     try:
         decoded = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except binascii.Error:
@@ -232,27 +231,27 @@ def _other_kind(stored: str) -> str:
 
 
 def hash_kind(stored: str) -> str:
-    """Name the kind of a hash that `check_hash` lets through: `argon2id`, or `bcrypt cost 12`."""
+    """Return the kind of a hash that `check_hash` accepts: `argon2id`, or `bcrypt cost 12`."""
     match = _BCRYPT.fullmatch(stored)
     return f"bcrypt cost {int(match[1])}" if match else "argon2id"
 
 
-# OWASP: each of these pairs of KiB and passes takes a guesser about as long.
-_ENOUGH = ((47104, 1), (19456, 2), (12288, 3), (9216, 4), (7168, 5))
-_COST_ENOUGH = 10
+# OWASP: these pairs of KiB and passes are about equally strong.
+_RECOMMENDED = ((47104, 1), (19456, 2), (12288, 3), (9216, 4), (7168, 5))
+_COST_RECOMMENDED = 10
 
 
 def cost_of(stored: str) -> str:
-    """Return the part of a hash that says how long it takes to verify: hashes that have it in common take as long."""
+    """Return the part of a hash that determines how long it takes to verify."""
     kind, parameters, *more = stored.split("$")[1:]
     return "$".join([kind, parameters, more[0]]) if kind == "argon2id" else parameters
 
 
 def weakness(stored: str) -> str | None:
-    """Return why a hash that `check_hash` lets through is weak by today's measure, None if it is not."""
+    """Return why a hash that `check_hash` accepts is weaker than recommended, None if it is not."""
     if match := _BCRYPT.fullmatch(stored):
-        return f"at least cost {_COST_ENOUGH} is wanted" if int(match[1]) < _COST_ENOUGH else None
+        return f"at least cost {_COST_RECOMMENDED} is wanted" if int(match[1]) < _COST_RECOMMENDED else None
     memory_kib, passes, _ = _argon2id_numbers(stored)
-    if any(memory_kib >= enough_kib and passes >= enough_passes for enough_kib, enough_passes in _ENOUGH):
+    if any(memory_kib >= enough_kib and passes >= enough_passes for enough_kib, enough_passes in _RECOMMENDED):
         return None
     return f"m={memory_kib}, t={passes}; at least m={_MEMORY_KIB}, t={_PASSES} is wanted"

@@ -1,7 +1,7 @@
-"""Percent-encoding in addresses and forms (RFC 3986 §2.1; URL Standard §5.1).
+"""Percent-decoding of URLs and forms (RFC 3986 §2.1; URL Standard §5.1).
 
-urllib.parse takes a microsecond for each percent sign that no two hex digits follow, so that a few kilobytes of them
-stop a server for milliseconds; here a byte of such text costs what any other byte does.
+urllib.parse takes a microsecond for each malformed percent escape, so that a few kilobytes of them block a server for
+milliseconds. Here they take no longer than other text.
 """
 
 import re

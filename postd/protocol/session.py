@@ -1,4 +1,4 @@
-"""Identifiers of sessions (spec: Session)."""
+"""Session identifiers, and the renewal of sessions (spec: Session)."""
 
 import hashlib
 import secrets
@@ -11,18 +11,18 @@ _ID_CHARS = 43
 _ALPHABET = (string.ascii_letters + string.digits + "_-").encode("ascii")
 
 RENEWAL_MAX_S = 60
-"""How long at the most a session may be in use before that is written down."""
+"""The longest time between a use of a session and its renewal in the store."""
 
 
 def make_session_id() -> str:
-    """Make an identifier that nobody guesses: 256 bits from the operating system."""
+    """Return a new unguessable identifier: 256 bits from the operating system."""
     return secrets.token_urlsafe(_ID_BYTES)
 
 
 def hash_session_id(session_id: str) -> bytes | None:
-    """Return what a store keeps of an identifier, None if it cannot be one of ours.
+    """Return the hash of an identifier, as kept in the store; None if it is malformed.
 
-    A plain hash is enough: there is nothing to guess that a slow or keyed one would make harder.
+    A plain hash suffices: 256 random bits cannot be guessed.
     """
     encoded = session_id.encode(errors="replace")
     if len(encoded) != _ID_CHARS or encoded.translate(None, _ALPHABET):
@@ -31,13 +31,13 @@ def hash_session_id(session_id: str) -> bytes | None:
 
 
 def make_session(username: str, fingerprint: bytes, *, now: float, idle_s: float, lifetime_s: float) -> Session:
-    """Begin a session."""
+    """Return a new session."""
     ends = now + lifetime_s
     return Session(username, fingerprint, now, now, min(now + idle_s, ends), ends)
 
 
 def renewal(session: Session, *, now: float, idle_s: float) -> float | None:
-    """Return when a session that is used now expires, None if that need not be written down yet."""
+    """Return the new expiry of a session used now, None if it need not be renewed in the store yet."""
     if now - session.seen < min(RENEWAL_MAX_S, idle_s / 10):
         return None
     return min(now + idle_s, session.ends)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from postd.model import is_owner
+from postd.model import has_issuer
 from postd.protocol import jwt
 from postd.protocol.jwt import Algorithm, Scalar
 from postd.protocol.password import normalize
@@ -74,7 +74,7 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def allowed(self) -> frozenset[str]:
         """`users` for comparison: names of the user file are normalized, users of an issuer stay as they are."""
-        return frozenset(name if is_owner(name) else normalize(name) for name in self.users)
+        return frozenset(name if has_issuer(name) else normalize(name) for name in self.users)
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):

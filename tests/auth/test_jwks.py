@@ -21,7 +21,7 @@ from postd.auth.jwks import (
 )
 from postd.errors import IssuerUnavailableError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.protocol.discovery import FRESH_MAX_S, FRESH_MIN_S, FRESH_S
+from postd.protocol.discovery import FRESH_DEFAULT_S, FRESH_MAX_S, FRESH_MIN_S
 from postd.protocol.jwt import decode_jwt
 from postd.reactor import IReactor
 from tests.helpers import result_of
@@ -232,8 +232,8 @@ class RefreshTests:
     @pytest.mark.parametrize(
         ("cache_control", "age", "fresh_s"),
         [
-            ((), "0", FRESH_S),
-            (("no-store",), "0", FRESH_S),
+            ((), "0", FRESH_DEFAULT_S),
+            (("no-store",), "0", FRESH_DEFAULT_S),
             (("max-age=1000",), "0", 1000.0),
             (("public", "max-age=1000"), "400", 600.0),
             (("max-age=0",), "0", FRESH_MIN_S),
@@ -255,7 +255,7 @@ class RefreshTests:
     def test_again_and_again(self, world: World) -> None:
         world.start(ONE)
         for _ in range(3):
-            assert world.until_next() >= AHEAD[0] * FRESH_S
+            assert world.until_next() >= AHEAD[0] * FRESH_DEFAULT_S
             assert world.fetches > 1
             world.serve(ONE, TWO)
             assert len(world.clock.getDelayedCalls()) == 1
@@ -281,7 +281,7 @@ class RefreshTests:
         world.serve(ONE, TWO)
         assert result_of(finding) == ["two"]
         assert len(world.clock.getDelayedCalls()) == 1
-        assert world.next_call_s() >= AHEAD[0] * FRESH_S
+        assert world.next_call_s() >= AHEAD[0] * FRESH_DEFAULT_S
 
 
 class UnknownKeyTests:
@@ -521,7 +521,7 @@ class FailureTests:
             nominal = min(RETRY_MIN_S * 2**number, RETRY_MAX_S)
             assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
         world.serve(ONE)
-        assert world.until_next() >= AHEAD[0] * FRESH_S
+        assert world.until_next() >= AHEAD[0] * FRESH_DEFAULT_S
         world.fail()
         assert world.next_call_s() <= JITTER[1] * RETRY_MIN_S  # it begins anew
 

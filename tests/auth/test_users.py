@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError
-from postd.protocol.password import UNKNOWN_HASH, cost_of, verify_password
+from postd.protocol.password import DUMMY_HASH, cost_of, verify_password
 from tests.helpers import InMemoryApi
 from tests.web.wire import ask, user_line
 
@@ -308,11 +308,11 @@ class HashInPlaceTests:
     def test_without_users_it_is_of_todays_kind_and_of_no_password(self) -> None:
         users = UserDirectory("")
         users.load()
-        assert users.dummy_hash("x", KEY) == UNKNOWN_HASH
-        assert not verify_password(UNKNOWN_HASH, "")
-        assert not verify_password(UNKNOWN_HASH, "x")
+        assert users.dummy_hash("x", KEY) == DUMMY_HASH
+        assert not verify_password(DUMMY_HASH, "")
+        assert not verify_password(DUMMY_HASH, "x")
 
     def test_any_name_has_one(self, tmp_path: Path) -> None:
         users = UserDirectory("")
         for name in ("", "\0", "\udcff", "x" * 100_000, "ü"):
-            assert users.dummy_hash(name, KEY) == UNKNOWN_HASH
+            assert users.dummy_hash(name, KEY) == DUMMY_HASH

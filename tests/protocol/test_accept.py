@@ -1,4 +1,4 @@
-"""What `Accept-Encoding` asks for (RFC 9110 §12.5.3)."""
+"""Negotiation of content codings (RFC 9110 §12.5.3)."""
 
 import time
 
@@ -64,17 +64,17 @@ def test_gzip_is_preferred(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", NO)
-def test_it_is_not(value: str) -> None:
+def test_gzip_is_not_preferred(value: str) -> None:
     assert not prefers_gzip(value.encode("latin-1"))
 
 
 @pytest.mark.parametrize("value", NO_LIST)
-def test_what_is_no_list_says_nothing(value: str) -> None:
+def test_malformed_value_is_ignored(value: str) -> None:
     assert not prefers_gzip(value.encode("latin-1"))
 
 
 @given(st.lists(st.sampled_from(FIELD_TEXT), max_size=300).map(bytes))
-def test_any_value_is_decoded(value: bytes) -> None:
+def test_any_value_is_decoded_without_error(value: bytes) -> None:
     assert prefers_gzip(value) in {True, False}
     assert not prefers_gzip(value + b", gzip;q=0")
 
@@ -83,7 +83,7 @@ CODINGS = ["gzip", "x-gzip", "identity", "*", "br", "deflate"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(CODINGS), st.integers(0, 1000)), max_size=8), st.data())
-def test_the_weights_decide(wanted: list[tuple[str, int]], data: st.DataObject) -> None:
+def test_higher_weight_wins(wanted: list[tuple[str, int]], data: st.DataObject) -> None:
     def write(coding: str, weight: int) -> str:
         text = f"{weight / 1000:.3f}" if weight != 1000 or data.draw(st.booleans()) else None
         space = data.draw(st.sampled_from(["", " ", "\t "]))
@@ -100,22 +100,22 @@ def test_the_weights_decide(wanted: list[tuple[str, int]], data: st.DataObject) 
     assert prefers_gzip(value.encode()) == (gzip > 0 and gzip >= identity)
 
 
-def test_value_over_the_bound_is_not_looked_at() -> None:
+def test_value_over_the_limit_is_ignored() -> None:
     value = b"gzip" + b"," * (VALUE_MAX_BYTES - len(b"gzip"))
     assert prefers_gzip(value)
     assert not prefers_gzip(value + b",")
 
 
-def test_a_long_value_costs_little() -> None:
-    """As long as a head may be; what takes a square of that would not end."""
+def test_long_value_takes_linear_time() -> None:
+    """As long as a head; quadratic time would not end."""
     for value in (b"gzip;q=0.5" + b" " * 16_000 + b"x", b"a," * 8_000, b";" * 16_000, b"\t," * 8_000):
         assert not prefers_gzip(value)
 
 
 @pytest.mark.parametrize("white", [b" ", b"\t", b" \t"])
 @pytest.mark.parametrize("value", [b"gzip,%b@", b"%b@", b"gzip%b@", b"gzip;%bq=2", b"gzip; q=1%b@"])
-def test_white_space_costs_little_wherever_it_stands(value: bytes, white: bytes) -> None:
-    """Tried in all pairs of places, what fits into a head would hold everybody up for seconds."""
+def test_white_space_takes_linear_time(value: bytes, white: bytes) -> None:
+    """Backtracking over as much white space as fits into a head would take seconds."""
 
     def took(length: int) -> float:
         long, times = value % (white * length), []

@@ -1,4 +1,4 @@
-"""Base64 of the URL alphabet: one spelling for each value, and no warning of Python's for any other."""
+"""Base64url: one spelling for each value, and no warnings for others."""
 
 from base64 import urlsafe_b64encode
 

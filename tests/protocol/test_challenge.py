@@ -28,7 +28,7 @@ from postd.protocol.challenge import CHALLENGES_MAX, CHALLENGES_MAX_BYTES, Chall
         (b'"Basic" realm=x', []),
     ],
 )  # fmt: skip
-def test_a_line_of_challenges(line: bytes, challenges: list[tuple[str, dict[str, str]]]) -> None:
+def test_line_of_challenges_is_decoded(line: bytes, challenges: list[tuple[str, dict[str, str]]]) -> None:
     assert decode_challenges([line]) == [Challenge(scheme, parameters) for scheme, parameters in challenges]
 
 
@@ -36,14 +36,14 @@ def test_challenges_of_several_lines_keep_their_order() -> None:
     assert [one.scheme for one in decode_challenges([b"A x=y, B", b"junk =", b"C"])] == ["a", "b", "junk", "c"]
 
 
-def test_challenges_beyond_the_bounds_are_not_looked_at() -> None:
+def test_challenges_beyond_the_limits_are_ignored() -> None:
     assert len(decode_challenges([b"A, " * 100])) == CHALLENGES_MAX
     long = b"A realm=" + b"x" * CHALLENGES_MAX_BYTES
     assert [one.scheme for one in decode_challenges([b"B", long, b"C"])] == ["b"]
 
 
 @pytest.mark.parametrize("unit", [b"a", b'"', b"a=", b"a ", b", ", b"a=b,", b'a="\\', b"\\", b"a=b, C "])
-def test_a_long_line_takes_no_long_time(unit: bytes) -> None:
+def test_long_line_takes_little_time(unit: bytes) -> None:
     began = time.process_time()
     decode_challenges([b"Digest " + unit * 20_000])
     assert time.process_time() - began < 5

@@ -1,4 +1,4 @@
-"""Digest: the arithmetic against the RFCs' own examples, the syntax against whatever a client may send, nonces."""
+"""Digest: hashes by the RFCs' examples, syntax with any input, nonces."""
 
 import base64
 import hashlib
@@ -57,7 +57,7 @@ KEY = b"k" * 32
 
 
 def field(**parameters: str | None) -> bytes:
-    """Write the parameters of `SENT`, some of them other ones or, with None, left out."""
+    """Return the parameters of `SENT` with changes; those with None are left out."""
     return ", ".join(
         f'{name}="{value}"' for name, value in {**SENT, **parameters}.items() if value is not None
     ).encode()
@@ -70,21 +70,21 @@ def refusal(value: bytes) -> str:
 
 
 def is_right(value: bytes, password: str, method: str = "GET") -> bool:
-    """Tell whether what was sent proves that somebody knows the password."""
+    """Return whether a response proves knowledge of the password."""
     sent = decode_digest_response(value)
     return response_hash(sent, h_a1(sent.algorithm, sent.username, sent.realm, password), method) == sent.response
 
 
-class ArithmeticTests:
-    def test_the_examples_of_rfc_7616(self) -> None:
+class ResponseHashTests:
+    def test_examples_of_rfc_7616(self) -> None:
         assert is_right(RFC7616_MD5, "Circle of Life")
         assert is_right(RFC7616_SHA256, "Circle of Life")
 
-    def test_the_example_of_rfc_2617(self) -> None:
+    def test_example_of_rfc_2617(self) -> None:
         assert is_right(RFC2617, "Circle Of Life")
 
     @pytest.mark.parametrize("value", [RFC7616_MD5, RFC7616_SHA256])
-    def test_whatever_is_hashed_counts(self, value: bytes) -> None:
+    def test_each_hashed_parameter_changes_the_response(self, value: bytes) -> None:
         assert not is_right(value, "Circle of life")
         assert not is_right(value, "Circle of Life", method="POST")
         for old, new in (
@@ -98,7 +98,7 @@ class ArithmeticTests:
             assert not is_right(value.replace(old, new), "Circle of Life")
 
     @pytest.mark.parametrize(("algorithm", "hash_"), [("MD5", hashlib.md5), ("SHA-256", hashlib.sha256)])
-    def test_rspauth_is_what_the_spec_computes(self, algorithm: str, hash_: Any) -> None:
+    def test_rspauth_is_computed_as_in_the_spec(self, algorithm: str, hash_: Any) -> None:
         def h(text: str) -> str:
             return str(hash_(text.encode()).hexdigest())
 
@@ -107,7 +107,7 @@ class ArithmeticTests:
         rspauth = h(f"{h(a1)}:N:0000000a:C:auth:{h(a2)}")
         assert response_hash(sent, h_a1(algorithm, "alice", "postd", "pass:wörd"), "") == rspauth
 
-    def test_the_case_of_a_count_is_hashed_as_it_was_sent(self) -> None:
+    def test_count_is_hashed_in_the_case_sent(self) -> None:
         lower, upper = (
             DigestResponse("alice", "postd", "N", "/", "", "MD5", "C", count) for count in ("0000000a", "0000000A")
         )
@@ -116,7 +116,7 @@ class ArithmeticTests:
     def test_text_is_hashed_as_utf_8(self) -> None:
         assert h_a1("MD5", "jürgen", "postd", "пароль") == hashlib.md5("jürgen:postd:пароль".encode()).hexdigest()
 
-    def test_bytes_that_are_no_text_are_hashed_as_they_were_sent(self) -> None:
+    def test_invalid_utf_8_is_hashed_as_sent(self) -> None:
         sent = decode_digest_response(field().replace(b"/digest", b"/\xff").replace(b'"C"', b'"\xfe"'))
         ha2 = hashlib.md5(b"GET:/\xff").hexdigest().encode()
         wanted = hashlib.md5(b"0:N:00000001:\xfe:auth:" + ha2).hexdigest()
@@ -125,25 +125,25 @@ class ArithmeticTests:
 
 class RealmTests:
     @pytest.mark.parametrize("realm", ["postd", "The posts of 'x', all: a=b", "http-auth@example.org", " "])
-    def test_what_every_client_can_quote(self, realm: str) -> None:
+    def test_realm_that_needs_no_escapes_is_accepted(self, realm: str) -> None:
         assert check_realm(realm) == realm
 
     @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "a\nb", "a\x7fb", "a\tb", "bücher", "a\u2028"])
-    def test_what_clients_get_wrong(self, realm: str) -> None:
+    def test_realm_that_needs_escapes_is_refused(self, realm: str) -> None:
         with pytest.raises(ValueError, match="is not a realm"):
             check_realm(realm)
 
 
 class DecodeTests:
-    def test_every_parameter_arrives(self) -> None:
+    def test_all_parameters_are_decoded(self) -> None:
         sent = DigestResponse("alice", "postd", "N", "/digest", "0" * 32, "MD5", "C", "00000001")
         assert decode_digest_response(field()) == sent
 
-    def test_an_absent_algorithm_is_md5(self) -> None:
+    def test_absent_algorithm_is_md5(self) -> None:
         assert decode_digest_response(field(algorithm=None)).algorithm == "MD5"
 
     @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "response", "cnonce", "nc", "qop"])
-    def test_every_other_parameter_must_be_there(self, name: str) -> None:
+    def test_missing_parameter_is_refused(self, name: str) -> None:
         assert name in refusal(field(**{name: None}))
         assert refusal(field(**{name: None, f"x{name}": "x"}))
 
@@ -187,7 +187,7 @@ class DecodeTests:
             "\uff1d".encode().join(field().split(b"=")),
         ],
     )
-    def test_what_is_no_list_of_parameters(self, value: bytes) -> None:
+    def test_malformed_parameters_are_refused(self, value: bytes) -> None:
         assert refusal(value)
 
     @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class DecodeTests:
             b", ".join(reversed(field().split(b", "))),
         ],
     )
-    def test_what_clients_write_differently(self, value: bytes) -> None:
+    def test_variants_of_clients_are_accepted(self, value: bytes) -> None:
         assert decode_digest_response(value) == decode_digest_response(field())
 
     @pytest.mark.parametrize(
@@ -225,40 +225,40 @@ class DecodeTests:
             (b'"j\xfcrgen"', "j\udcfcrgen"),
         ],
     )
-    def test_quoted_text(self, written: bytes, username: str) -> None:
+    def test_quoted_pairs_are_decoded(self, written: bytes, username: str) -> None:
         assert decode_digest_response(field().replace(b'"alice"', written)).username == username
 
     @pytest.mark.parametrize("name", [*SENT, "opaque", "x", "username*", "userhash"])
-    def test_a_parameter_is_there_only_once(self, name: str) -> None:
+    def test_duplicate_parameter_is_refused(self, name: str) -> None:
         value = SENT.get(name, "x")
         once = field(**{name: value})
         assert refusal(once + f', {name}="{value}"'.encode())
         assert refusal(once + f", {name.upper()}=x".encode())
 
     @pytest.mark.parametrize("algorithm", ["", "SHA", "SHA-512-256", "MD5-sess", "SHA-256-sess", "sha256", "\u212aMD5"])
-    def test_an_algorithm_that_we_do_not_have(self, algorithm: str) -> None:
+    def test_unsupported_algorithm_is_refused(self, algorithm: str) -> None:
         assert refusal(field(algorithm=algorithm))
 
     @pytest.mark.parametrize("qop", ["auth-int", "junk", "", "auth,auth-int", "auth "])
-    def test_a_qop_that_is_not_offered(self, qop: str) -> None:
+    def test_unsupported_qop_is_refused(self, qop: str) -> None:
         assert refusal(field(qop=qop))
 
     @pytest.mark.parametrize(
         "count",
         ["", "1", "0000001", "000000001", "zzzzzzzz", "00000000", "0x000001", "-0000001", " 0000001", "\u0660" * 8],
     )
-    def test_a_count_that_is_none(self, count: str) -> None:
+    def test_malformed_count_is_refused(self, count: str) -> None:
         assert refusal(field(nc=count))
 
     @pytest.mark.parametrize("count", ["00000001", "0000000a", "0000000A", "ffffffff"])
-    def test_a_count_stays_as_sent(self, count: str) -> None:
+    def test_count_is_kept_as_sent(self, count: str) -> None:
         assert decode_digest_response(field(nc=count)).nc == count
 
     @pytest.mark.parametrize("userhash", ["true", "TRUE", "1", ""])
-    def test_userhash_is_not_offered(self, userhash: str) -> None:
+    def test_userhash_is_refused(self, userhash: str) -> None:
         assert refusal(field(userhash=userhash))
 
-    def test_no_reason_has_a_value_in_it(self) -> None:
+    def test_reason_contains_no_values(self) -> None:
         for name in SENT:
             for wrong in ({}, {"qop": "s3cr3t"}, {"nc": "s3cr3t"}, {"userhash": "s3cr3t"}, {"algorithm": "s3cr3t"}):
                 assert "s3cr3t" not in refusal(field(**{name: "s3cr3t", **wrong}) + (b"" if wrong else b", x"))
@@ -281,7 +281,7 @@ class ExtendedUsernameTests:
             ("UTF-8''", ""),
         ],
     )
-    def test_it_names_the_user(self, written: str, username: str) -> None:
+    def test_extended_username_is_decoded(self, written: str, username: str) -> None:
         assert self.decode(written) == username
 
     @pytest.mark.parametrize(
@@ -302,15 +302,15 @@ class ExtendedUsernameTests:
             '""',
         ],
     )
-    def test_what_is_none(self, written: str) -> None:
+    def test_malformed_extended_username_is_refused(self, written: str) -> None:
         with pytest.raises(DigestSyntaxError):
             self.decode(written)
 
-    def test_it_is_not_there_beside_the_plain_one(self) -> None:
+    def test_both_usernames_are_refused(self) -> None:
         assert refusal(field() + b", username*=UTF-8''alice")
         assert refusal(field(username="") + b", username*=UTF-8''alice")
 
-    def test_the_example_of_rfc_7616_without_what_we_do_not_offer(self) -> None:
+    def test_example_of_rfc_7616_without_unsupported_features(self) -> None:
         value = RFC7616_SHA256.replace(b'username="Mufasa"', b"username*=UTF-8''J%C3%A4s%C3%B8n%20Doe")
         sent = decode_digest_response(value)
         proof = response_hash(sent, h_a1("SHA-256", "Jäsøn Doe", sent.realm, "Secret, or not?"), "GET").encode()
@@ -330,7 +330,7 @@ CASES = st.sampled_from([str.lower, str.upper, str.title])
 
 @st.composite
 def lists(draw: st.DrawFn) -> tuple[bytes, DigestResponse]:
-    """Make what a client may write, and what it means."""
+    """Generate a list of parameters as clients may write it, and its values."""
     texts = {name: draw(TEXT) for name in ("username", "realm", "nonce", "uri", "cnonce", "response")}
     count = f"{draw(st.integers(1, 0xFFFFFFFF)):08x}"
     others = draw(st.dictionaries(st.text("xyz!#$-.^_|~", min_size=1, max_size=3), TEXT, max_size=3))
@@ -354,7 +354,7 @@ class AnythingTests:
     )
     @settings(max_examples=500, deadline=None)
     @example(field())
-    def test_it_is_decoded_or_refused(self, value: bytes) -> None:
+    def test_any_input_is_decoded_or_refused(self, value: bytes) -> None:
         try:
             sent = decode_digest_response(value)
         except DigestSyntaxError:
@@ -364,7 +364,7 @@ class AnythingTests:
 
     @given(lists())
     @settings(max_examples=300, deadline=None)
-    def test_every_list_that_is_one_is_understood(self, made: tuple[bytes, DigestResponse]) -> None:
+    def test_any_valid_list_is_decoded(self, made: tuple[bytes, DigestResponse]) -> None:
         value, sent = made
         assert decode_digest_response(value) == sent
 
@@ -376,7 +376,7 @@ class AnythingTests:
             *(b"a =", b"a\t=\t", b"username*=UTF-8''%41", b"%41", b"'"),
         ],
     )
-    def test_eight_kib_of_it_take_no_time(self, piece: bytes) -> None:
+    def test_eight_kib_take_little_time(self, piece: bytes) -> None:
         many = piece * (8192 // len(piece))
         written = [many, field() + b", " + many, field() + b', x="' + many, field() + b', x="' + many + b'"']
         written += [field(username=None) + b", username*=UTF-8''" + many, field(nc=None) + b", nc=" + many, b"a" + many]
@@ -388,41 +388,41 @@ class AnythingTests:
 
 
 class NonceTests:
-    def test_one_of_ours_is_known_and_carries_its_end(self) -> None:
+    def test_own_nonce_is_verified_with_its_expiry(self) -> None:
         nonce = check_nonce(KEY, make_nonce(KEY, expires=1_800_000_300.5))
         assert nonce is not None
         assert nonce.expires == 1_800_000_300.5
         assert len(nonce.identity) >= 8
 
     @given(key=st.binary(min_size=1, max_size=64), expires=st.floats(0, 1e11))
-    def test_any_end_is_carried_to_the_millisecond(self, key: bytes, expires: float) -> None:
+    def test_expiry_is_kept_to_the_millisecond(self, key: bytes, expires: float) -> None:
         nonce = check_nonce(key, make_nonce(key, expires=expires))
         assert nonce is not None
         assert abs(nonce.expires - expires) <= 0.001
 
-    def test_each_is_another(self) -> None:
+    def test_nonces_are_unique(self) -> None:
         made = {make_nonce(KEY, expires=1) for _ in range(1000)}
         known = [check_nonce(KEY, text) for text in made]
         assert len({nonce.identity for nonce in known if nonce is not None}) == 1000
 
-    def test_it_can_be_quoted_by_every_client(self) -> None:
+    def test_nonce_needs_no_escapes(self) -> None:
         for _ in range(100):
             assert set(make_nonce(KEY, expires=1)) <= set(
                 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
             )
 
-    def test_without_the_key_nobody_makes_one(self) -> None:
+    def test_nonce_of_another_key_is_refused(self) -> None:
         assert check_nonce(b"other" * 8, make_nonce(KEY, expires=1)) is None
         assert check_nonce(KEY, make_nonce(b"", expires=1)) is None
 
-    def test_a_change_of_any_bit_shows(self) -> None:
+    def test_nonce_with_a_flipped_bit_is_refused(self) -> None:
         raw = base64.urlsafe_b64decode(make_nonce(KEY, expires=1_800_000_000))
         for bit in range(8 * len(raw)):
             changed = bytearray(raw)
             changed[bit // 8] ^= 1 << bit % 8
             assert check_nonce(KEY, base64.urlsafe_b64encode(changed).decode()) is None
 
-    def test_a_piece_of_one_is_none(self) -> None:
+    def test_truncated_nonce_is_refused(self) -> None:
         text = make_nonce(KEY, expires=1)
         for length in range(len(text)):
             assert check_nonce(KEY, text[:length]) is None
@@ -431,15 +431,15 @@ class NonceTests:
             assert check_nonce(KEY, text + more) is None
 
     @pytest.mark.parametrize("text", ["", "x", "=", "====", "A" * 44, "!" * 44, "\xe9" * 44, "\udcff" * 44, "A" * 8192])
-    def test_what_is_none_at_all(self, text: str) -> None:
+    def test_malformed_nonce_is_refused(self, text: str) -> None:
         assert check_nonce(KEY, text) is None
 
     @given(st.text())
-    def test_any_text_is_none(self, text: str) -> None:
+    def test_random_text_is_refused(self, text: str) -> None:
         assert check_nonce(KEY, text) is None
 
-    def test_written_otherwise_it_is_the_same_one(self) -> None:
-        """Were it another one, its counts could be used again."""
+    def test_nonce_has_one_spelling(self) -> None:
+        """A second spelling would allow its counts to be used again."""
         known: set[bytes] = set()
         for _ in range(20):
             text = make_nonce(KEY, expires=1)

@@ -1,13 +1,13 @@
-"""The client's half of Digest."""
+"""Digest on the side of the client."""
 
 import pytest
 
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     DigestChallenge,
-    ServerNotProvenError,
+    ServerAuthenticationError,
     answer_challenge,
-    check_info,
+    check_authentication_info,
     choose_challenge,
     decode_digest_response,
     encode_digest_response,
@@ -26,7 +26,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("algorithm", ["MD5", "SHA-256"])
-def test_the_example_of_the_rfc(algorithm: str) -> None:
+def test_example_of_the_rfc(algorithm: str) -> None:
     line = f'Digest realm="{REALM}", qop="auth, auth-int", algorithm={algorithm}, nonce="{NONCE}", opaque="{OPAQUE}"'
     challenge = choose_challenge(decode_challenges([line.encode()]))
     assert challenge == DigestChallenge(REALM, NONCE, algorithm, OPAQUE)
@@ -41,13 +41,13 @@ def test_the_example_of_the_rfc(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["a", "jürgen", 'a"b\\c', "a:b", ""])
-def test_what_is_sent_can_be_read(user: str) -> None:
+def test_encoded_response_can_be_decoded(user: str) -> None:
     challenge = DigestChallenge('a "realm"', "n\\n", "SHA-256")
     shown = answer_challenge(challenge, user, "0" * 64, method="PUT", uri='/a?"=\\', count=0xABC, cnonce="c")
     assert decode_digest_response(encode_digest_response(shown, None).removeprefix(b"Digest ")) == shown
 
 
-def test_of_equals_the_first_is_chosen() -> None:
+def test_first_of_equal_challenges_is_chosen() -> None:
     lines = [
         b'Digest realm="a", nonce=n, qop=auth',
         b'Digest realm="b", nonce=n, qop="auth", algorithm=md5, stale=TRUE',
@@ -56,15 +56,15 @@ def test_of_equals_the_first_is_chosen() -> None:
     assert choose_challenge(decode_challenges(lines[1:])) == DigestChallenge("b", "n", stale=True)
 
 
-def test_whose_info_is_right() -> None:
+def test_authentication_info_is_verified() -> None:
     ha1 = h_a1("MD5", USER, REALM, PASSWORD)
     shown = answer_challenge(DigestChallenge(REALM, NONCE), USER, ha1, method="GET", uri="/", count=1, cnonce="c")
     rspauth = response_hash(shown, ha1, "")
     right = f'rspauth="{rspauth}", cnonce="c", nc=00000001, qop=auth'
-    assert check_info(right.encode(), shown, ha1) is None
-    assert check_info(f'{right}, nextnonce="n2"'.encode(), shown, ha1) == "n2"
-    assert check_info(f'rspauth="{rspauth.upper()}"'.encode(), shown, ha1) is None
-    assert check_info(b'nextnonce="n2"', shown, ha1) == "n2"
+    assert check_authentication_info(right.encode(), shown, ha1) is None
+    assert check_authentication_info(f'{right}, nextnonce="n2"'.encode(), shown, ha1) == "n2"
+    assert check_authentication_info(f'rspauth="{rspauth.upper()}"'.encode(), shown, ha1) is None
+    assert check_authentication_info(b'nextnonce="n2"', shown, ha1) == "n2"
     for wrong in (
         right.replace("auth=", "auth=x", 1),
         f'rspauth="{shown.response}"',
@@ -72,5 +72,5 @@ def test_whose_info_is_right() -> None:
         "a b",
         right + ", nc=00000001",
     ):
-        with pytest.raises(ServerNotProvenError):
-            check_info(wrong.encode(), shown, ha1)
+        with pytest.raises(ServerAuthenticationError):
+            check_authentication_info(wrong.encode(), shown, ha1)

@@ -1,4 +1,4 @@
-"""Where an issuer's keys are, and for how long they are fresh: what documents and URLs are believed."""
+"""An issuer's metadata, its URLs, and the freshness of its keys."""
 
 import json
 from typing import Any
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postd.protocol.discovery import (
+    FRESH_DEFAULT_S,
     FRESH_MAX_S,
     FRESH_MIN_S,
-    FRESH_S,
     MetadataError,
     check_issuer,
     check_url,
@@ -92,7 +92,7 @@ NOT_TRUSTED = [
     "http://127.0.0.01",
     "http://\u0661\u0662\u0667.0.0.1",
     "http://127\uff0e0\uff0e0\uff0e1",
-    # somebody's name or password
+    # with userinfo
     "https://user@idp.example",
     "https://user:password@idp.example",
     "https://@idp.example",
@@ -133,38 +133,38 @@ NOT_TRUSTED = [
 
 class UrlTests:
     @pytest.mark.parametrize("url", TRUSTED)
-    def test_what_is_trusted_is_returned_as_it_is(self, url: str) -> None:
+    def test_safe_url_is_returned_unchanged(self, url: str) -> None:
         assert check_url(url) == url
         assert check_issuer(url) == url
 
     @pytest.mark.parametrize("url", NOT_TRUSTED, ids=ascii)
-    def test_what_is_not(self, url: str) -> None:
+    def test_unsafe_url_is_refused(self, url: str) -> None:
         for check in (check_url, check_issuer):
             with pytest.raises(ValueError, match=r"is not an https URL \(http is for loopback only\)"):
                 check(url)
 
     @pytest.mark.parametrize("url", ["http://[::1]", "http://[::1]:8080/x", "https://[2001:db8::1]:8443/x"])
-    def test_an_ipv6_address_cannot_be_asked(self, url: str) -> None:
-        """The URLs of treq take none; better told at the start than with each fetch."""
+    def test_ipv6_address_is_refused(self, url: str) -> None:
+        """The client, treq, does not support them; the start reports it rather than each fetch."""
         for check in (check_url, check_issuer):
-            with pytest.raises(ValueError, match="has an IPv6 address, and treq cannot ask one: give it a name"):
+            with pytest.raises(ValueError, match="has an IPv6 address, which treq does not support: use a host name"):
                 check(url)
 
     @pytest.mark.parametrize("url", ["https://idp.example?", "https://idp.example/?x=1", "http://127.0.0.1/a?b"])
-    def test_a_query_may_be_in_a_url_and_not_in_an_issuer(self, url: str) -> None:
+    def test_query_is_allowed_in_a_url_but_not_in_an_issuer(self, url: str) -> None:
         """RFC 8414 §2."""
         assert check_url(url) == url
         with pytest.raises(ValueError, match="it has a query"):
             check_issuer(url)
 
-    def test_a_reason_is_one_line(self) -> None:
+    def test_reason_is_one_line(self) -> None:
         with pytest.raises(ValueError, match="https") as caught:
             check_url("http://x\n\x1b[2J")
         assert str(caught.value).isprintable()
 
     @settings(deadline=None)
     @given(st.text() | st.text("htps:/[]@#?.127%\\ \n\t").map("https://".__add__) | st.text().map("http://".__add__))
-    def test_any_text_is_a_url_to_be_trusted_or_refused(self, text: str) -> None:
+    def test_any_text_is_accepted_or_refused(self, text: str) -> None:
         try:
             check_url(text)
         except ValueError as error:
@@ -226,11 +226,11 @@ class MetadataUrlTests:
             ),
         ],
     )
-    def test_where_an_issuer_describes_itself(self, issuer: str, openid: str, oauth: str) -> None:
+    def test_metadata_urls_of_an_issuer(self, issuer: str, openid: str, oauth: str) -> None:
         assert metadata_urls(issuer) == (openid, oauth)
 
     @pytest.mark.parametrize("issuer", TRUSTED)
-    def test_it_is_asked_only_where_it_is(self, issuer: str) -> None:
+    def test_metadata_urls_are_at_the_issuers_host(self, issuer: str) -> None:
         for url in metadata_urls(issuer):
             assert check_url(url)
             assert urlsplit(url)[:2] == urlsplit(issuer)[:2]
@@ -241,16 +241,16 @@ def decode(document: Any, issuer: str = ISSUER) -> str:
 
 
 class MetadataTests:
-    def test_it_says_where_the_keys_are(self) -> None:
+    def test_jwks_uri_is_returned(self) -> None:
         document = {"issuer": ISSUER, "jwks_uri": JWKS_URI, "authorization_endpoint": 5, "scopes_supported": None}
         assert decode(document) == JWKS_URI
 
-    def test_they_may_be_at_another_host(self) -> None:
-        """As Google's and Entra's are."""
+    def test_jwks_uri_may_be_at_another_host(self) -> None:
+        """As those of Google and Entra ID."""
         assert decode({"issuer": ISSUER, "jwks_uri": "https://keys.example/x"}) == "https://keys.example/x"
 
-    def test_they_may_be_on_this_machine_if_the_issuer_is(self) -> None:
-        """Nobody else has any business to send us there."""
+    def test_loopback_jwks_uri_needs_a_loopback_issuer(self) -> None:
+        """A remote issuer must not direct requests to this machine."""
         document, local = {"jwks_uri": "http://127.0.0.1:8080/jwks"}, "http://localhost:9000"
         assert decode_metadata(json.dumps({"issuer": local, **document}).encode(), local) == document["jwks_uri"]
         with pytest.raises(MetadataError, match="has no jwks_uri that is https"):
@@ -265,12 +265,12 @@ class MetadataTests:
         ],
         ids=ascii,
     )
-    def test_it_is_this_issuers_to_the_byte(self, issuer: Any) -> None:
-        """B32: OpenID Connect Discovery §4.3, RFC 8414 §3.3."""
+    def test_issuer_must_match_to_the_byte(self, issuer: Any) -> None:
+        """OpenID Connect Discovery §4.3, RFC 8414 §3.3."""
         with pytest.raises(MetadataError, match="not this issuer's"):
             decode({"issuer": issuer, "jwks_uri": JWKS_URI})
 
-    def test_a_slash_at_the_end_counts(self) -> None:
+    def test_trailing_slash_is_significant(self) -> None:
         assert decode({"issuer": ISSUER + "/", "jwks_uri": JWKS_URI}, ISSUER + "/") == JWKS_URI
         with pytest.raises(MetadataError):
             decode({"issuer": ISSUER, "jwks_uri": JWKS_URI}, ISSUER + "/")
@@ -278,7 +278,7 @@ class MetadataTests:
     @pytest.mark.parametrize(
         "document", [None, True, 5, "x", ISSUER, [], [{"issuer": ISSUER}], {}, {"error": "x"}], ids=str
     )
-    def test_what_describes_nobody(self, document: Any) -> None:
+    def test_document_without_an_issuer_is_refused(self, document: Any) -> None:
         with pytest.raises(MetadataError, match="not this issuer's"):
             decode(document)
 
@@ -290,7 +290,7 @@ class MetadataTests:
         ],
         ids=lambda content: ascii(content[:14]),
     )
-    def test_what_is_not_json(self, content: bytes) -> None:
+    def test_invalid_json_is_refused(self, content: bytes) -> None:
         with pytest.raises(MetadataError, match="not JSON"):
             decode(content)
 
@@ -302,15 +302,15 @@ class MetadataTests:
         ],
         ids=ascii,
     )
-    def test_keys_in_a_place_that_is_not_trusted(self, uri: Any) -> None:
+    def test_unsafe_jwks_uri_is_refused(self, uri: Any) -> None:
         with pytest.raises(MetadataError, match="no jwks_uri that is https"):
             decode({"issuer": ISSUER, "jwks_uri": uri})
 
-    def test_without_any_place(self) -> None:
+    def test_missing_jwks_uri_is_refused(self) -> None:
         with pytest.raises(MetadataError, match="no jwks_uri"):
             decode({"issuer": ISSUER, "jwks_url": JWKS_URI})
 
-    def test_no_reason_quotes_what_was_sent(self) -> None:
+    def test_reason_does_not_quote_the_document(self) -> None:
         for document in ({"issuer": "s3cr3t"}, {"issuer": ISSUER, "jwks_uri": "s3cr3t"}, b"s3cr3t", ["s3cr3t"]):
             with pytest.raises(MetadataError) as caught:
                 decode(document)
@@ -324,7 +324,7 @@ class MetadataTests:
             st.none() | st.integers() | st.text() | st.just(ISSUER) | st.lists(st.text(), max_size=2),
         ).map(lambda document: json.dumps(document).encode())
     )
-    def test_any_document_is_good_or_refused(self, content: bytes) -> None:
+    def test_any_document_is_decoded_or_refused(self, content: bytes) -> None:
         try:
             uri = decode(content)
         except MetadataError:
@@ -334,7 +334,7 @@ class MetadataTests:
 
 
 class FreshnessTests:
-    """B28: five minutes unless the issuer says otherwise, a minute at least, a day at most."""
+    """Five minutes by default, a minute at least, a day at most."""
 
     @pytest.mark.parametrize(
         "fields",
@@ -367,8 +367,8 @@ class FreshnessTests:
         ],
         ids=ascii,
     )
-    def test_without_a_time_it_is_ours(self, fields: tuple[str, ...]) -> None:
-        assert freshness_s(fields) == FRESH_S == 300
+    def test_default_without_max_age(self, fields: tuple[str, ...]) -> None:
+        assert freshness_s(fields) == FRESH_DEFAULT_S == 300
 
     @pytest.mark.parametrize(
         "fields",
@@ -390,13 +390,13 @@ class FreshnessTests:
         ],
         ids=ascii,
     )
-    def test_a_time_is_found_wherever_it_stands(self, fields: tuple[str, ...]) -> None:
+    def test_max_age_is_found_among_other_directives(self, fields: tuple[str, ...]) -> None:
         assert freshness_s(fields) == 600
 
     @pytest.mark.parametrize("field", ['community="UCI, max-age=86400"', 'no-cache="x, max-age=86400, y"'])
-    def test_what_is_quoted_is_something_else(self, field: str) -> None:
+    def test_max_age_in_a_quoted_string_is_ignored(self, field: str) -> None:
         """RFC 9111 §5.2: a quoted string may have commas in it."""
-        assert freshness_s((field,)) == FRESH_S
+        assert freshness_s((field,)) == FRESH_DEFAULT_S
         assert freshness_s((f"{field}, max-age=600",)) == 600
 
     @pytest.mark.parametrize(
@@ -406,10 +406,10 @@ class FreshnessTests:
             *((31_536_000, 86_400), (2**31, 86_400), (2**63, 86_400), (10**40, 86_400)),
         ],
     )
-    def test_it_has_its_bounds(self, told: int, fresh: float) -> None:
+    def test_freshness_is_limited(self, told: int, fresh: float) -> None:
         assert freshness_s((f"max-age={told}",)) == fresh
 
-    def test_a_number_too_long_for_any_clock(self) -> None:
+    def test_overlong_max_age_is_limited(self) -> None:
         assert freshness_s((f"max-age={'9' * 10_000}",)) == FRESH_MAX_S
 
     @pytest.mark.parametrize(
@@ -420,18 +420,18 @@ class FreshnessTests:
         ],
         ids=ascii,
     )
-    def test_what_has_passed_in_a_cache_is_taken_off(self, age: str, fresh: float) -> None:
+    def test_age_is_subtracted(self, age: str, fresh: float) -> None:
         """RFC 9111 §4.2.3."""
         assert freshness_s(("max-age=600",), age) == fresh
 
-    def test_an_age_too_long_for_any_clock(self) -> None:
-        """A field may have 16 KiB; Python reads no more than 4300 digits."""
+    def test_overlong_age_gives_the_minimum(self) -> None:
+        """A field may have 16 KiB; Python's int() accepts at most 4300 digits."""
         assert freshness_s(("max-age=600",), "9" * 10_000) == FRESH_MIN_S
 
-    def test_an_age_without_a_time_is_nothing(self) -> None:
-        assert freshness_s((), "100000") == freshness_s(("no-store",), "100000") == FRESH_S
+    def test_age_without_max_age_is_ignored(self) -> None:
+        assert freshness_s((), "100000") == freshness_s(("no-store",), "100000") == FRESH_DEFAULT_S
 
     @settings(deadline=None)
     @given(st.lists(st.text() | st.text('max-age=0123456789", ')), st.text() | st.text("0123456789"))
-    def test_any_fields_give_a_time_within_bounds(self, fields: list[str], age: str) -> None:
+    def test_any_fields_give_a_time_within_the_limits(self, fields: list[str], age: str) -> None:
         assert FRESH_MIN_S <= freshness_s(fields, age) <= FRESH_MAX_S

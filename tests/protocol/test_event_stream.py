@@ -11,7 +11,7 @@ def decode(stream: bytes, size: int) -> tuple[list[Event], EventDecoder]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
-def test_however_a_stream_is_cut_and_its_lines_end(end: str, size: int) -> None:
+def test_events_are_decoded_with_any_cuts_and_line_ends(end: str, size: int) -> None:
     lines = [
         "\ufeffretry: 2500", "id: 4", "", ": a comment", "event: added", "id: 5", 'data: {"post": "grüße 世界\u2028"}',
         "", "data", "data:two ", "data:  three", "", "event: nothing", "", "data:last", "id", "", "unknown: x",
@@ -26,7 +26,7 @@ def test_however_a_stream_is_cut_and_its_lines_end(end: str, size: int) -> None:
     assert (decoder.last_id, decoder.retry_ms) == ("", 2500)
 
 
-def test_an_id_is_in_force_without_an_event_and_only_with_the_end_of_its_block() -> None:
+def test_id_takes_effect_at_the_end_of_its_block_even_without_an_event() -> None:
     decoder = EventDecoder("1")
     assert decoder.decode(b"id: 2\n\nid: 3\ndata: x\n") == []
     assert decoder.last_id == "2"
@@ -34,14 +34,14 @@ def test_an_id_is_in_force_without_an_event_and_only_with_the_end_of_its_block()
 
 
 @pytest.mark.parametrize("line", [b"retry: x", b"retry: -1", b"retry:", b"retry: 1.5", b"retry: \xd9\xa1", b"id: a\0b"])
-def test_what_is_not_valid_changes_nothing(line: bytes) -> None:
+def test_invalid_fields_are_ignored(line: bytes) -> None:
     decoder = EventDecoder("1")
     decoder.decode(b"retry: 7\n" + line + b"\n\n")
     assert (decoder.last_id, decoder.retry_ms) == ("1", 7)
 
 
 @pytest.mark.parametrize("unit", [b"x", b"data: x\n"], ids=["a line", "an event"])
-def test_what_never_ends_is_given_up(unit: bytes) -> None:
+def test_endless_line_or_event_is_refused(unit: bytes) -> None:
     decoder = EventDecoder()
     with pytest.raises(EventStreamError):
         for _ in range(LINE_MAX_CHARS // 1000 + 1):

@@ -1,4 +1,4 @@
-"""gzip streams, held against zlib's own reading of them."""
+"""gzip streams, checked with zlib."""
 
 import gzip
 import zlib
@@ -11,7 +11,7 @@ from postd.protocol.gzip import HEADER, Parts, compress, inflate
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
-def test_parts_in_a_row_are_one_stream_and_each_is_good_alone(texts: list[bytes]) -> None:
+def test_parts_form_one_stream_and_inflate_separately(texts: list[bytes]) -> None:
     parts = Parts()
     made = [parts.add(text) for text in texts]
     stream = b"".join([HEADER, *made, parts.end()])
@@ -22,7 +22,7 @@ def test_parts_in_a_row_are_one_stream_and_each_is_good_alone(texts: list[bytes]
     assert parts.length == len(b"".join(texts))
 
 
-def test_a_part_can_be_read_as_soon_as_it_is_there() -> None:
+def test_each_part_can_be_inflated_on_arrival() -> None:
     parts, inflating = Parts(), zlib.decompressobj(16 + zlib.MAX_WBITS)
     inflating.decompress(HEADER)
     for text in (b"first", b"", b"x" * 100_000):
@@ -30,9 +30,9 @@ def test_a_part_can_be_read_as_soon_as_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"posts " * 100_000], ids=["nothing", "a-byte", "much"])
-def test_a_whole_text(text: bytes) -> None:
+def test_whole_text_is_compressed(text: bytes) -> None:
     assert gzip.decompress(compress(text)) == text
 
 
-def test_the_same_text_is_the_same_bytes_at_any_time() -> None:
+def test_equal_texts_give_equal_bytes() -> None:
     assert compress(b"text")[4:8] == HEADER[4:8] == bytes(4)  # the time

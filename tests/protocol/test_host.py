@@ -1,4 +1,4 @@
-"""One spelling for each host."""
+"""Normalization and validation of hosts."""
 
 import re
 
@@ -36,13 +36,13 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("authority", "host"), NORMALIZED.items())
-def test_host_has_one_spelling(authority: str, host: str) -> None:
+def test_host_is_normalized(authority: str, host: str) -> None:
     assert normalize_host(authority) == host
     assert normalize_host(f"[{host}]" if ":" in host else host) == host
 
 
 @pytest.mark.parametrize("authority", LOCAL)
-def test_host_of_this_machine_is_local(authority: str) -> None:
+def test_loopback_host_is_local(authority: str) -> None:
     assert is_local_host(normalize_host(authority))
 
 
@@ -80,7 +80,7 @@ def test_setting_is_a_name_or_an_address(value: str, host: str) -> None:
         ],
     ],
 )
-def test_setting_that_is_no_host_is_refused(value: str, why: str) -> None:
+def test_invalid_host_in_settings_is_refused(value: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(value))) as caught:
         check_host(value)
     assert why in str(caught.value)

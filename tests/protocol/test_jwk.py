@@ -1,4 +1,4 @@
-"""Key sets, and what is verified with them: the RFCs' own examples, and whatever an issuer or a forger may send."""
+"""Key sets, and signatures verified with them: the RFCs' examples, malformed keys and forgeries."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ EXAMPLES: dict[str, tuple[dict[str, str], str]] = {
 
 
 def shown(value: object) -> str:
-    """Name a case of a test by its value."""
+    """Return a test case's id from its value."""
     return ascii(sorted(value) if isinstance(value, set | frozenset) else value)
 
 
@@ -74,7 +74,7 @@ def only_key(entry: Any) -> SigningKey:
 
 
 def why_left_out(entry: Any) -> str:
-    """Return why a key cannot be used; another one beside it can, whatever is wrong with the first."""
+    """Return why a key is left out, and check that another key beside it is not."""
     decoded = key_set(entry, EC.jwk(kid="beside"))
     assert [key.key_id for key in decoded.keys] == ["beside"]
     (why,) = decoded.left_out
@@ -89,21 +89,21 @@ def signed(key: Key, alg: str = "", **header: Any) -> Jwt:
 
 
 def example(alg: str) -> Jwt:
-    """Return an example of the RFCs: the payload of one is no JSON, and it is not looked at here."""
+    """Return an example of the RFCs; its payload need not be JSON."""
     text, _, signature = EXAMPLES[alg][1].rpartition(".")
     return Jwt({"alg": alg}, {"iss": "joe"}, text.encode(), unb64(signature))
 
 
 class ExampleTests:
     @pytest.mark.parametrize("alg", EXAMPLES)
-    def test_the_examples_of_the_rfcs(self, alg: str) -> None:
+    def test_examples_of_the_rfcs_verify(self, alg: str) -> None:
         key = only_key(EXAMPLES[alg][0])
         assert key.verify(example(alg))
         for other in EXAMPLES.keys() - {alg}:
             assert not key.verify(example(other))
 
     @pytest.mark.parametrize("alg", EXAMPLES)
-    def test_every_bit_of_them_counts(self, alg: str) -> None:
+    def test_flipped_bit_invalidates_a_signature(self, alg: str) -> None:
         key, jwt = only_key(EXAMPLES[alg][0]), example(alg)
         for at in range(0, 8 * len(jwt.signed), 97):
             assert not key.verify(replace(jwt, signed=flip(jwt.signed, at)))
@@ -112,16 +112,16 @@ class ExampleTests:
 
 
 def flip(data: bytes, at: int) -> bytes:
-    """Turn over one bit."""
+    """Return data with one bit flipped."""
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
 
 class VerifyTests:
     @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
-    def test_an_rsa_key_that_does_not_say_verifies_all_of_rsa(self, alg: str) -> None:
+    def test_rsa_key_without_alg_verifies_all_rsa_algorithms(self, alg: str) -> None:
         assert only_key(RSA.jwk(alg=ABSENT)).verify(signed(RSA, alg))
 
-    def test_other_algorithms(self) -> None:
+    def test_key_verifies_no_other_algorithms(self) -> None:
         p384 = Key.make("ES384")
         assert only_key(p384.jwk()).verify(signed(p384))
         for alg in ("EdDSA", "Ed25519"):  # RFC 8037, RFC 9864
@@ -132,7 +132,7 @@ class VerifyTests:
         assert only_key({"kty": "EC", "crv": "P-521", "x": x, "y": y}).verify(signed(Key("ES512", "p521", p521)))
 
     @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
-    def test_signatures_that_are_none(self, key: Key) -> None:
+    def test_malformed_signature_does_not_verify(self, key: Key) -> None:
         jwt, ours = signed(key), only_key(key.jwk())
         right = jwt.signature
         assert ours.verify(jwt)
@@ -144,8 +144,8 @@ class VerifyTests:
         ):
             assert not ours.verify(replace(jwt, signature=wrong))
 
-    def test_signatures_of_elliptic_curves_that_are_none(self) -> None:
-        """That of zeros was once taken for anything (CVE-2022-21449); DER is the form of certificates."""
+    def test_malformed_ecdsa_signature_does_not_verify(self) -> None:
+        """Zeros were once accepted for any text (CVE-2022-21449); DER is the encoding of certificates."""
         jwt, ours = signed(EC), only_key(EC.jwk())
         right, zero, one = jwt.signature, bytes(32), bytes(31) + b"\1"
         order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551.to_bytes(32, "big")
@@ -156,11 +156,11 @@ class VerifyTests:
             assert not ours.verify(replace(jwt, signature=wrong))
 
     @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
-    def test_a_strangers_signature(self, key: Key) -> None:
+    def test_signature_of_another_key_does_not_verify(self, key: Key) -> None:
         assert not only_key(key.jwk()).verify(signed(Key.make(key.alg)))
 
-    def test_each_algorithm_has_its_own_signatures(self) -> None:
-        """RFC 8725 §3.1: what the header says decides nothing that the key does not say too."""
+    def test_signature_is_bound_to_its_algorithm(self) -> None:
+        """RFC 8725 §3.1: the key decides about the algorithm, not the header alone."""
         for told, made in (("RS256", "PS256"), ("PS256", "RS256"), ("RS256", "RS512"), ("RS512", "RS256")):
             jwt = decode_jwt(make_token(MINT.header(RSA, alg=told), MINT.claims(), RSA, alg=made))
             assert not only_key(RSA.jwk(alg=ABSENT)).verify(jwt)
@@ -170,7 +170,7 @@ class VerifyTests:
                 assert only_key(key.jwk()).verify(jwt) == (alg == key.alg)
 
     @pytest.mark.parametrize("alg", ["HS256", "HS384", "HS512"])
-    def test_a_public_key_is_no_shared_secret(self, alg: str) -> None:
+    def test_public_key_is_not_used_as_an_hmac_secret(self, alg: str) -> None:
         """RFC 8725 §2.1."""
         for key in (RSA, EC, ED):
             for secret in (key.public(), key.public().strip(), json.dumps(key.jwk()).encode(), b""):
@@ -179,13 +179,13 @@ class VerifyTests:
                 assert not only_key(key.jwk(alg=ABSENT)).verify(jwt)
                 assert not replace(only_key(key.jwk()), algorithms=frozenset(ALGORITHMS)).verify(jwt)
 
-    def test_no_signature_is_none(self) -> None:
+    def test_empty_signature_does_not_verify(self) -> None:
         for alg in ("none", "None", "NONE"):
             jwt = decode_jwt(make_token(MINT.header(RSA, alg=alg), MINT.claims(), RSA).rpartition(".")[0] + ".")
             assert key_set(*(key.jwk(alg=ABSENT) for key in (RSA, EC, ED))).find(jwt) == []
 
-    def test_keys_that_could_be_no_ones_verify_nothing(self) -> None:
-        """They may come in; nothing is to break, and nothing to take long, where they are used."""
+    def test_degenerate_keys_verify_nothing(self) -> None:
+        """They may be imported; using them must neither fail nor take long."""
         jwt = signed(RSA)
         for n, e in (
             (b"\xff" * 2049, b"\1\0\1"),
@@ -200,14 +200,14 @@ class VerifyTests:
 
     @settings(deadline=None)
     @given(data=st.binary(), signature=st.binary(max_size=600) | st.binary(min_size=64, max_size=64))
-    def test_no_made_up_signature_is_right_and_none_breaks_anything(self, data: bytes, signature: bytes) -> None:
+    def test_random_signature_does_not_verify_or_raise(self, data: bytes, signature: bytes) -> None:
         for key in key_set(*(one.jwk(alg=ABSENT) for one in (RSA, EC, ED))).keys:
             for alg in sorted(key.algorithms):
                 assert not key.verify(Jwt({"alg": alg}, {}, data, signature))
 
 
 class FindTests:
-    def test_by_its_name(self) -> None:
+    def test_key_is_found_by_its_kid(self) -> None:
         keys = key_set(RSA.jwk(kid="a"), PSS.jwk(kid="b"), EC.jwk(kid="c"), ED.jwk(kid="d"), RSA.jwk(kid="e"))
         assert [key.key_id for key in keys.find(signed(RSA, kid="a"))] == ["a"]
         assert [key.key_id for key in keys.find(signed(RSA, kid="e"))] == ["e"]
@@ -222,17 +222,16 @@ class FindTests:
         ],
         ids=lambda kid: ascii(kid[:20]),
     )
-    def test_a_name_is_only_compared(self, kid: str) -> None:
-        """B22; RFC 8725 §3.10."""
+    def test_kid_is_only_compared(self, kid: str) -> None:
+        """RFC 8725 §3.10."""
         assert key_set(RSA.jwk(kid="a"), EC.jwk(kid=ABSENT)).find(signed(RSA, kid=kid)) == []
 
-    def test_names_may_be_anything(self) -> None:
-        """Some issuers' are paths, Base64, or of other scripts."""
+    def test_kid_may_be_any_string(self) -> None:
+        """Some issuers use paths, Base64, or other scripts."""
         for kid in ("", "keys/1?x=y", "a b", "schlüssel", "-----BEGIN", "k" * 4000):
             assert len(key_set(RSA.jwk(kid=kid), PSS.jwk()).find(signed(RSA, kid=kid))) == 1
 
-    def test_without_a_name_there_must_be_no_choice(self) -> None:
-        """B21."""
+    def test_token_without_kid_needs_exactly_one_fitting_key(self) -> None:
         keys = key_set(RSA.jwk(), PSS.jwk(), EC.jwk())
         for key in (RSA, PSS, EC):
             assert [found.key_id for found in keys.find(signed(key, kid=ABSENT))] == [key.kid]
@@ -241,43 +240,43 @@ class FindTests:
         # Both verify RS256: that one of them says nothing of algorithms makes it no worse.
         assert key_set(RSA.jwk(), PSS.jwk(alg=ABSENT)).find(signed(RSA, kid=ABSENT)) == []
 
-    def test_keys_that_cannot_be_used_are_no_choice(self) -> None:
+    def test_unusable_keys_do_not_count_as_fitting(self) -> None:
         encrypting = RSA.jwk(use="enc", alg="RSA-OAEP", kid="enc")
         keys = key_set(encrypting, Key.make("RS256", bits=1024).jwk(), RSA.jwk())
         assert [key.key_id for key in keys.find(signed(RSA, kid=ABSENT))] == ["RS256"]
 
-    def test_a_key_without_a_name(self) -> None:
+    def test_key_without_kid(self) -> None:
         for kid in (ABSENT, None):
             keys = key_set(RSA.jwk(kid=kid))
             assert keys.find(signed(RSA, kid=ABSENT))[0].key_id is None
             assert keys.find(signed(RSA, kid="RS256")) == []
             assert keys.find(signed(RSA, kid="")) == []
 
-    def test_keys_of_different_kinds_may_have_the_same_name(self) -> None:
+    def test_keys_of_different_types_may_share_a_kid(self) -> None:
         """RFC 7517 §4.5."""
         keys = key_set(RSA.jwk(kid="x"), EC.jwk(kid="x"), ED.jwk(kid="x"))
         for key in (RSA, EC, ED):
             (found,) = keys.find(signed(key, kid="x"))
             assert found.verify(signed(key, kid="x"))
 
-    def test_of_the_same_kind_each_is_tried(self) -> None:
+    def test_all_keys_of_a_shared_kid_are_found(self) -> None:
         other = Key.make("RS256", "x")
         keys = key_set(RSA.jwk(kid="x"), other.jwk())
         for key in (RSA, other):
             assert [found.verify(signed(key, kid="x")) for found in keys.find(signed(key, kid="x"))].count(True) == 1
 
-    def test_the_name_of_a_key_for_something_else(self) -> None:
+    def test_kid_of_a_key_for_another_algorithm_finds_nothing(self) -> None:
         keys = key_set(RSA.jwk(), PSS.jwk(), EC.jwk(), ED.jwk())
         for key in (RSA, PSS, EC, ED):
             for other in {"RS256", "PS256", "ES256", "EdDSA"} - {key.alg}:
                 assert keys.find(signed(key, kid=other)) == []
 
-    def test_in_an_empty_set(self) -> None:
+    def test_empty_set_finds_nothing(self) -> None:
         assert key_set().find(signed(RSA)) == key_set().find(signed(RSA, kid=ABSENT)) == []
 
 
 class UsableTests:
-    """B23, B24: what is of no use costs only itself."""
+    """An unusable key affects no other key."""
 
     @pytest.mark.parametrize(
         "members",
@@ -295,12 +294,12 @@ class UsableTests:
         ],
         ids=str,
     )
-    def test_what_else_a_key_may_say(self, members: dict[str, Any]) -> None:
+    def test_optional_members_are_accepted(self, members: dict[str, Any]) -> None:
         for key in (RSA, PSS, EC, ED):
             assert only_key(key.jwk(**members)).verify(signed(key))
 
-    def test_a_private_key_is_taken_for_its_public_part(self) -> None:
-        """An issuer that publishes it has a problem of its own."""
+    def test_private_key_is_imported_as_public(self) -> None:
+        """An issuer should not publish one."""
         entry = ED.jwk(d=b64(ED.private.private_bytes_raw()))
         only = only_key(entry)
         assert only.verify(signed(ED))
@@ -311,7 +310,7 @@ class UsableTests:
         assert not only.key.is_private
 
     @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
-    def test_a_key_is_for_the_algorithm_that_it_says(self, alg: str) -> None:
+    def test_alg_limits_a_key(self, alg: str) -> None:
         assert only_key(RSA.jwk(alg=alg)).algorithms == {alg}
 
     @pytest.mark.parametrize(
@@ -359,24 +358,24 @@ class UsableTests:
         ],
         ids=lambda case: case if isinstance(case, str) else ascii(case),
     )
-    def test_what_a_key_is_not_for(self, members: dict[str, Any], why: str) -> None:
+    def test_key_for_another_use_is_left_out(self, members: dict[str, Any], why: str) -> None:
         for key in (RSA, EC, ED):
             assert why in why_left_out(key.jwk(**members))
 
     @pytest.mark.parametrize(
         ("key", "alg"), [(RSA, "ES256"), (RSA, "EdDSA"), (EC, "RS256"), (EC, "ES384"), (EC, "EdDSA"), (ED, "ES256")]
     )
-    def test_an_algorithm_of_another_kind(self, key: Key, alg: str) -> None:
+    def test_alg_of_another_key_type_is_left_out(self, key: Key, alg: str) -> None:
         assert "alg" in why_left_out(key.jwk(alg=alg))
 
-    def test_an_rsa_key_that_is_too_short(self) -> None:
+    def test_too_short_rsa_key_is_left_out(self) -> None:
         """RFC 7518 §3.3."""
         for bits in (1024, 2047):
             private = rsa.generate_private_key(65537, bits)
             assert "2048 bits" in why_left_out(Key("RS256", "weak", private).jwk())
 
-    def test_one_that_is_too_long(self) -> None:
-        """What it takes to verify with it grows faster than its length, and the reactor waits for it."""
+    def test_too_long_rsa_key_is_left_out(self) -> None:
+        """Verifying takes more than linear time in its length, and blocks the reactor."""
         for bits, known in ((RSA_MAX_BITS, 1), (RSA_MAX_BITS + 1, 0), (8 * RSA_MAX_BITS, 0)):
             n = ((1 << bits) - 1).to_bytes((bits + 7) // 8, "big")
             assert len(key_set(RSA.jwk(n=b64(n))).keys) == known
@@ -386,13 +385,13 @@ class UsableTests:
         [ABSENT, None, "", "P-256K", "secp256k1", "p-256", "P-384", "P-521", "Ed448", "X25519", 5, ["P-256"], {}],
         ids=shown,
     )
-    def test_another_curve(self, crv: Any) -> None:
+    def test_unsupported_curve_is_left_out(self, crv: Any) -> None:
         for key in (EC, ED):
             for alg in (key.alg, ABSENT):
                 assert why_left_out(key.jwk(crv=crv, alg=alg))
 
-    def test_curves_that_do_not_sign_or_that_we_do_not_know(self) -> None:
-        """RFC 8037 §3.1: ECDH has keys of the same kind."""
+    def test_curves_not_for_signatures_are_left_out(self) -> None:
+        """RFC 8037 §3.1: ECDH has keys of the same type."""
         for crv, private in (("X25519", x25519.X25519PrivateKey), ("Ed448", ed448.Ed448PrivateKey)):
             x = b64(private.generate().public_key().public_bytes_raw())
             for members in ({}, {"alg": "EdDSA"}, {"use": "sig"}):
@@ -400,7 +399,7 @@ class UsableTests:
 
 
 def texts_for(good: str) -> list[Any]:
-    """Return what is not the Base64 of a number, or not in its one spelling, or of no string at all."""
+    """Return values that are not the canonical Base64 of a number."""
     return [
         *(ABSENT, None, True, False, 0, 5, 1235, 65537, 1.5, 10**40, [], [good], {}, {good: 1}, [unb64(good)[0]]),
         *("", "=", good + "=", good + "\n", " " + good, good[:4] + " " + good[4:], good[:2] + "~" + good[2:]),
@@ -408,19 +407,19 @@ def texts_for(good: str) -> list[Any]:
     ]
 
 
-class BrokenTests:
-    """B24: a key is imported on its own."""
+class MalformedTests:
+    """Keys are imported separately."""
 
     @pytest.mark.parametrize(
         ("key", "name"),
         [(RSA, "n"), (RSA, "e"), (EC, "x"), (EC, "y"), (ED, "x")],
         ids=lambda case: case if isinstance(case, str) else case.alg,
     )
-    def test_a_number_that_is_none(self, key: Key, name: str) -> None:
+    def test_malformed_number_is_left_out(self, key: Key, name: str) -> None:
         for text in texts_for(key.jwk()[name]):
             assert len(key_set(key.jwk(**{name: text})).left_out) == 1, f"{name}: {shown(text)}"
 
-    def test_numbers_that_are_no_key(self) -> None:
+    def test_invalid_numbers_are_left_out(self) -> None:
         entry = EC.jwk()
         for members in (
             {"y": entry["x"]},
@@ -438,7 +437,7 @@ class BrokenTests:
         for n in (b"\0", b"\1", bytes(256), b"\5" * 8):
             assert why_left_out(RSA.jwk(n=b64(n)))
 
-    def test_a_point_of_another_curve(self) -> None:
+    def test_point_of_another_curve_is_left_out(self) -> None:
         other = Key.make("ES384").jwk()
         assert "it is malformed" in why_left_out({**other, "crv": "P-256", "alg": "ES256"})
         assert "it is malformed" in why_left_out({**EC.jwk(), "crv": "P-384", "alg": "ES384"})
@@ -446,24 +445,24 @@ class BrokenTests:
     @pytest.mark.parametrize(
         "entry", [None, True, 5, 1.5, "", "RSA", [], [RSA.jwk()], {}], ids=lambda case: str(case)[:9]
     )
-    def test_what_is_no_key(self, entry: Any) -> None:
+    def test_entry_that_is_not_a_key_is_left_out(self, entry: Any) -> None:
         assert why_left_out(entry)
 
-    def test_each_that_is_left_out_is_told_by_its_number(self) -> None:
+    def test_reason_has_the_number_of_the_key(self) -> None:
         decoded = key_set(RSA.jwk(), 5, EC.jwk(), {"kty": "oct", "k": "x"}, ED.jwk(x="x"), PSS.jwk(use="enc"), ED.jwk())
         assert [key.key_id for key in decoded.keys] == ["RS256", "ES256", "EdDSA"]
         assert [why.partition(": ")[0] for why in decoded.left_out] == [f"key {number} of 7" for number in (2, 4, 5, 6)]
 
-    def test_no_reason_has_a_value_in_it(self) -> None:
-        """What was meant to be kept secret may stand there, too."""
+    def test_reason_contains_no_values(self) -> None:
+        """A value may be a secret that was put there by mistake."""
         secret = "s3cr3t"
         for name in ("kty", "kid", "use", "key_ops", "alg", "crv", "x", "y", "k"):
             for value in (secret, [secret], {secret: secret}):
                 for entry in (EC.jwk(**{name: value}), {"kty": "oct", "k": secret}):
                     assert secret not in " ".join(key_set(entry).left_out)
 
-    def test_as_keycloak_has_it(self) -> None:
-        """A key to encrypt with stands between the others, which broke PyJWT once (providers.md)."""
+    def test_key_set_of_keycloak(self) -> None:
+        """It has an encryption key among the others, which once broke PyJWT."""
         encrypting = RSA.jwk(kid="enc", use="enc", alg="RSA-OAEP", x5c=["MIIC"], x5t="x")
         decoded = key_set(encrypting, RSA.jwk(x5c=["MIIC"]))
         assert decoded.find(signed(RSA))[0].verify(signed(RSA))
@@ -485,7 +484,7 @@ class DocumentTests:
         ],
         ids=lambda content: ascii(content[:12]),
     )
-    def test_what_is_not_json(self, content: bytes) -> None:
+    def test_invalid_json_is_refused(self, content: bytes) -> None:
         with pytest.raises(KeySetError, match="not JSON"):
             decode_key_set(content)
 
@@ -497,17 +496,17 @@ class DocumentTests:
         ],
         ids=lambda document: str(document)[:20],
     )
-    def test_what_is_no_key_set(self, document: Any) -> None:
+    def test_document_without_keys_is_refused(self, document: Any) -> None:
         with pytest.raises(KeySetError, match="no list of keys"):
             decode_key_set(json.dumps(document).encode())
 
-    def test_what_else_it_has_is_nothing_to_it(self) -> None:
+    def test_other_members_are_ignored(self) -> None:
         document = {"x": 1, "keys": [RSA.jwk()], "issuer": None}
         assert len(decode_key_set(json.dumps(document).encode()).keys) == 1
         assert decode_key_set(b'{"keys": []}') == KeySet(())
 
-    def test_there_is_an_end_to_it(self) -> None:
-        """Keys are looked at one after the other, and the reactor waits for it."""
+    def test_keys_beyond_the_limit_are_left_out(self) -> None:
+        """Decoding keys blocks the reactor."""
         many = [EC.jwk(kid=str(number)) for number in range(KEYS_MAX)]
         assert key_set(*many).left_out == ()
         assert len(key_set(*many).keys) == KEYS_MAX
@@ -516,7 +515,7 @@ class DocumentTests:
         assert decoded.left_out == (f"all but the first {KEYS_MAX}",)
         assert key_set(*[5] * KEYS_MAX, RSA.jwk()).keys == ()
 
-    def test_a_set_as_long_as_is_fetched(self) -> None:
+    def test_largest_fetched_set_takes_little_time(self) -> None:
         assert len(key_set(*[5] * 100_000).left_out) == KEYS_MAX + 1
 
 
@@ -549,7 +548,7 @@ class AnythingTests:
             ),
         )
     )
-    def test_any_entry_is_a_key_or_left_out(self, entry: Any) -> None:
+    def test_any_entry_is_imported_or_left_out(self, entry: Any) -> None:
         decoded = decode_key_set(orjson.dumps({"keys": [entry, ED.jwk(kid="beside")]}))
         assert len(decoded.keys) + len(decoded.left_out) == 2
         assert decoded.keys[-1].key_id == "beside"
@@ -561,7 +560,7 @@ class AnythingTests:
 
     @settings(deadline=None)
     @given(st.binary() | JSON.map(orjson.dumps) | st.lists(JSON).map(lambda keys: orjson.dumps({"keys": keys})))
-    def test_any_document_is_a_key_set_or_none(self, content: bytes) -> None:
+    def test_any_document_is_decoded_or_refused(self, content: bytes) -> None:
         try:
             assert type(decode_key_set(content)) is KeySet
         except KeySetError as error:

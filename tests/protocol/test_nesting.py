@@ -1,4 +1,4 @@
-"""The bound on the depth of JSON texts."""
+"""The limit on the nesting depth of JSON texts."""
 
 import json
 
@@ -28,16 +28,16 @@ def test_brackets_in_a_string_do_not_count(string: str) -> None:
     assert not is_too_deep(f'["{string}"]')
 
 
-def test_brackets_behind_a_string_count() -> None:
+def test_brackets_after_a_string_count() -> None:
     assert is_too_deep('["\\\\", ' + "[" * DEPTH_MAX)
     assert is_too_deep("[" * (DEPTH_MAX + 1) + '"')
 
 
-def test_text_that_is_cut_off_in_a_string_is_not_too_deep() -> None:
+def test_unterminated_string_is_not_too_deep() -> None:
     assert not is_too_deep('["' + "[" * 1000 + "\\")
 
 
-def test_levels_that_have_ended_do_not_count() -> None:
+def test_closed_levels_do_not_count() -> None:
     half = nest(DEPTH_MAX // 2)
     assert not is_too_deep(f"[{half}, {half}, {half}]")
     assert is_too_deep(f"[{half}, {nest(DEPTH_MAX)}]")

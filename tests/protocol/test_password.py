@@ -1,4 +1,4 @@
-"""Passwords and their hashes: what is made, what is verified, what is refused."""
+"""Hashing and verifying passwords."""
 
 import base64
 import re
@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from postd.protocol.password import (
+    DUMMY_HASH,
     MARKS_MAX,
-    UNKNOWN_HASH,
     check_hash,
     check_password,
     hash_kind,
@@ -49,17 +49,17 @@ def refusal(stored: str) -> str:
 
 
 class NormalizeTests:
-    def test_composed_and_decomposed_are_one(self) -> None:
+    def test_composed_and_decomposed_forms_are_equal(self) -> None:
         assert normalize("Amelie\u0301") == normalize("Ameli\u00e9") == "Ameli\u00e9"
 
     @given(st.text())
-    def test_it_is_stable(self, text: str) -> None:
+    def test_normalizing_is_idempotent(self, text: str) -> None:
         assert normalize(normalize(text)) == normalize(text)
 
 
 class CheckPasswordTests:
     @pytest.mark.parametrize("password", ["x", "a:b", " ", "пароль", "密码", "🔑", "x" * 1000, "\u00a0", "a\u0301"])
-    def test_any_text_may_be_one(self, password: str) -> None:
+    def test_any_text_is_allowed(self, password: str) -> None:
         assert check_password(password) == normalize(password)
 
     @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ class CheckPasswordTests:
             ("a\ud800", "is not UTF-8 text"),
         ],
     )
-    def test_what_no_account_can_have(self, password: str, why: str) -> None:
+    def test_invalid_password_is_refused(self, password: str, why: str) -> None:
         with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
             check_password(password)
         with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
@@ -82,7 +82,7 @@ class CheckPasswordTests:
 
 
 class HashPasswordTests:
-    def test_it_is_argon2id_with_owasps_parameters_and_a_salt_of_its_own(self) -> None:
+    def test_hash_is_argon2id_with_owasps_parameters_and_a_random_salt(self) -> None:
         hashes = {hash_password("secret") for _ in range(2)}
         assert len(hashes) == 2
         for stored in hashes:
@@ -92,28 +92,28 @@ class HashPasswordTests:
             assert verify_password(stored, "secret")
             assert not verify_password(stored, "Secret")
 
-    def test_the_form_of_unicode_makes_no_difference(self) -> None:
+    def test_unicode_form_makes_no_difference(self) -> None:
         assert verify_password(hash_password("Amelie\u0301"), "Ameli\u00e9")
         assert verify_password(bcrypt_hash("Ameli\u00e9".encode()), "Amelie\u0301")
 
-    def test_the_hash_for_unknown_users_costs_what_a_real_one_does(self) -> None:
-        check_hash(UNKNOWN_HASH)
+    def test_dummy_hash_has_the_cost_of_a_new_hash(self) -> None:
+        check_hash(DUMMY_HASH)
         made = hash_password("secret")
-        assert UNKNOWN_HASH.split("$")[:4] == made.split("$")[:4]
-        assert len(UNKNOWN_HASH) == len(made)
-        assert not verify_password(UNKNOWN_HASH, "")
-        assert not verify_password(UNKNOWN_HASH, "secret")
+        assert DUMMY_HASH.split("$")[:4] == made.split("$")[:4]
+        assert len(DUMMY_HASH) == len(made)
+        assert not verify_password(DUMMY_HASH, "")
+        assert not verify_password(DUMMY_HASH, "secret")
 
 
 class VerifyPasswordTests:
     @pytest.mark.parametrize("prefix", ["$2a$", "$2b$", "$2y$"])
-    def test_bcrypt_of_every_prefix(self, prefix: str) -> None:
+    def test_bcrypt_of_each_prefix_is_verified(self, prefix: str) -> None:
         stored = bcrypt_hash("sécret".encode(), prefix)
         check_hash(stored)
         assert verify_password(stored, "sécret")
         assert not verify_password(stored, "secret")
 
-    def test_bcrypt_does_not_cut_at_72_bytes_or_at_a_nul(self) -> None:
+    def test_bcrypt_does_not_truncate_at_72_bytes_or_a_nul(self) -> None:
         stored = bcrypt_hash(b"x" * 72)
         assert verify_password(stored, "x" * 72)
         assert not verify_password(stored, "x" * 73)
@@ -121,11 +121,11 @@ class VerifyPasswordTests:
         assert not verify_password(bcrypt_hash(b"xy"), "x\0y")
 
     @pytest.mark.parametrize("stored", [bcrypt_hash(b""), argon2_hash(b"")], ids=hash_kind)
-    def test_nobody_gets_in_without_a_password(self, stored: str) -> None:
+    def test_empty_password_never_matches(self, stored: str) -> None:
         check_hash(stored)
         assert not verify_password(stored, "")
 
-    def test_a_password_is_not_cut_at_the_limit(self) -> None:
+    def test_too_long_password_never_matches(self) -> None:
         stored = argon2_hash(b"x" * 1000)
         assert verify_password(stored, "x" * 1000)
         assert not verify_password(stored, "x" * 1001)
@@ -136,11 +136,11 @@ class VerifyPasswordTests:
     @example("\0")
     @example("a" + "\u0301\u0316" * 5000)
     @settings(max_examples=50)
-    def test_any_string_may_be_asked_about(self, password: str) -> None:
+    def test_any_string_is_verified_without_error(self, password: str) -> None:
         for stored in (BCRYPT, ARGON2):
             assert verify_password(stored, password) is (password == "secret")
 
-    def test_too_little_memory_is_not_a_wrong_password(self) -> None:
+    def test_too_little_memory_raises_memory_error(self) -> None:
         script = (
             "import resource; from postd.protocol.password import verify_password\n"
             "resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29))\n"
@@ -174,7 +174,7 @@ class CheckHashTests:
             ("", "is empty"),
         ],
     )
-    def test_other_kinds_are_named_but_not_repeated(self, stored: str, kind: str) -> None:
+    def test_other_kinds_of_hash_are_named_but_not_quoted(self, stored: str, kind: str) -> None:
         assert refusal(stored) == f"{kind}; only Argon2id and bcrypt are taken: {ANEW}"
 
     @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ class CheckHashTests:
             "$argon2id$",
         ],
     )
-    def test_an_argon2id_hash_that_is_not_complete(self, stored: str) -> None:
+    def test_incomplete_argon2id_hash_is_refused(self, stored: str) -> None:
         assert refusal(stored) == f"is no complete Argon2id hash of version 19; {ANEW}"
 
     @pytest.mark.parametrize(
@@ -212,18 +212,18 @@ class CheckHashTests:
             "$2y$",
         ],
     )
-    def test_a_bcrypt_hash_that_is_not_complete(self, stored: str) -> None:
+    def test_incomplete_bcrypt_hash_is_refused(self, stored: str) -> None:
         assert refusal(stored) == f"is no complete bcrypt hash; {ANEW}"
 
     @pytest.mark.parametrize("number", ["m=1048577", "m=9999999999", "t=101", "p=65"])
-    def test_an_argon2id_hash_that_would_take_too_much(self, number: str) -> None:
+    def test_too_costly_argon2id_hash_is_refused(self, number: str) -> None:
         assert "takes too much to verify" in refusal(re.sub(f"{number[0]}=[0-9]+", number, ARGON2))
 
-    def test_an_argon2id_hash_that_argon2_would_refuse(self) -> None:
+    def test_argon2id_hash_invalid_to_argon2_is_refused(self) -> None:
         assert "m below 8 times p" in refusal(ARGON2.replace("p=1", "p=2"))
 
     @pytest.mark.parametrize("cost", ["00", "03", "21", "99"])
-    def test_a_bcrypt_hash_of_a_cost_out_of_bounds(self, cost: str) -> None:
+    def test_bcrypt_cost_out_of_range_is_refused(self, cost: str) -> None:
         assert "not between 4 and 20" in refusal(BCRYPT.replace("$04$", f"${cost}$"))
 
     @given(
@@ -239,7 +239,7 @@ class CheckHashTests:
         | st.from_regex(r"\$2[abxy]\$0[3-5]\$[./A-Za-z0-9]{20,23}[./A-Za-z0-9]{30,32}", fullmatch=True)
         | st.text()
     )
-    def test_what_is_let_through_verifies_without_an_error(self, stored: str) -> None:
+    def test_accepted_hash_verifies_without_error(self, stored: str) -> None:
         try:
             check_hash(stored)
         except ValueError as error:
@@ -256,7 +256,7 @@ def _base64(data: bytes) -> str:
 
 class WeaknessTests:
     @pytest.mark.parametrize(("cost", "weak"), [("04", True), ("05", True), ("09", True), ("10", False), ("12", False)])
-    def test_bcrypt(self, cost: str, weak: bool) -> None:  # noqa: FBT001 - a column of the table
+    def test_weakness_of_bcrypt(self, cost: str, weak: bool) -> None:  # noqa: FBT001 - a column of the table
         stored = BCRYPT.replace("$04$", f"${cost}$")
         assert weakness(stored) == ("at least cost 10 is wanted" if weak else None)
         assert hash_kind(stored) == f"bcrypt cost {int(cost)}"
@@ -275,14 +275,14 @@ class WeaknessTests:
             (65536, 3, False),
         ],
     )
-    def test_argon2id(self, memory_kib: int, passes: int, weak: bool) -> None:  # noqa: FBT001 - a column of the table
+    def test_weakness_of_argon2id(self, memory_kib: int, passes: int, weak: bool) -> None:  # noqa: FBT001 - a column of the table
         stored = ARGON2.replace("m=8,t=1", f"m={memory_kib},t={passes}")
         wanted = f"m={memory_kib}, t={passes}; at least m=19456, t=2 is wanted"
         assert weakness(stored) == (wanted if weak else None)
         assert hash_kind(stored) == "argon2id"
 
 
-def test_run_of_combining_characters_beyond_the_bound_is_not_normalized() -> None:
+def test_too_long_run_of_combining_characters_is_not_normalized() -> None:
     acute = "e\u0301"
     assert normalize(acute) == "é"
     assert normalize("e" + "\u0301" * MARKS_MAX + acute) == "é" + "\u0301" * (MARKS_MAX - 1) + "é"

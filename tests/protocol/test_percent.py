@@ -1,4 +1,4 @@
-"""Tests for `postd.protocol.percent`."""
+"""Percent-decoding of URLs and forms."""
 
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -24,17 +24,17 @@ _NEAR_ESCAPES = st.lists(st.sampled_from([b"%", b"4", b"a", b"F", b"g", b"+", b"
         (b"%00%0a", b"\0\n"),
     ],
 )
-def test_percent_encoding_is_decoded_once_and_nothing_else(encoded: bytes, decoded: bytes) -> None:
+def test_percent_escapes_are_decoded_once(encoded: bytes, decoded: bytes) -> None:
     assert percent_decode(encoded) == decoded
 
 
 @given(_NEAR_ESCAPES | st.binary())
 @example(b"%4")
-def test_decoded_like_urllib(data: bytes) -> None:
+def test_decoding_equals_that_of_urllib(data: bytes) -> None:
     assert percent_decode(data) == unquote_to_bytes(data)
 
 
 @given(_NEAR_ESCAPES)
-def test_fields_like_urllib(data: bytes) -> None:
+def test_form_fields_equal_those_of_urllib(data: bytes) -> None:
     expected = parse_qsl(data.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
     assert [(name.decode("latin-1"), value.decode("latin-1")) for name, value in parse_urlencoded(data)] == expected
