@@ -1,7 +1,7 @@
-"""The board: posts for people, in a browser, behind the form login.
+"""The board: HTML pages with the posts, for signed-in users (reference: Sessions).
 
-It reads and writes the posts past the API, with the same checks, and needs no script: `pages/board.js` adds what others
-do meanwhile. A write is answered with 303, so that loading a page anew repeats nothing.
+It uses the store directly, with the checks of the API, and works without a script; `pages/board.js` shows changes live.
+A write is answered with 303, so that reloading a page repeats nothing.
 """
 
 import secrets
@@ -18,7 +18,7 @@ from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
 from postd.web.form import decode_form
 from postd.web.idempotency import KEPT_S
-from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, Listed
+from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
 from postd.web.query import decode_number, decode_query
@@ -27,7 +27,7 @@ from postd.web.reverse_paging import list_before
 from postd.web.server.routing import Application
 
 PAGE_POSTS = 100
-"""How many posts a page has at the most."""
+"""Limit on the posts of a page."""
 
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
 _HTML = b"text/html; charset=utf-8"
@@ -36,19 +36,19 @@ _NOTHING = Draft()
 
 
 async def show_name_and_board(request: Any) -> Response:
-    """Respond as `show_name` does, and tell programs where the board is (RFC 8288)."""
+    """Return the page of `show_name` with a link to the board (RFC 8288)."""
     return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
 
 class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
-    They are only for who is signed in, and keep out what other sites send: that is the business of the guard.
+    The guard in front of them checks the session and refuses cross-site writes.
 
     Args:
         store: keeps the posts.
-        site_name: what stands above each page.
-        writable: whether who is signed in may write.
+        site_name: the text above each heading.
+        writable: whether sessions may write.
     """
 
     app = Application()
@@ -62,7 +62,7 @@ class Board:
     @app.route("/board", methods=["GET"])
     async def show_posts(self, request: Any) -> Response:
         after, before, done = _decode_query(request)
-        return await self._answer_list(request, after=after, before=before, done=done)
+        return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
     async def add_post(self, request: Any) -> Response:
@@ -73,9 +73,9 @@ class Board:
             check_text(text)
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
-            return await self._answer_list(request, status=status, draft=Draft(text, error.why))
+            return await self._make_list_page(request, status=status, draft=Draft(text, error.why))
         await self._store.add_post(text, idempotency_key=_decode_key(_identity(request).account, fields, text))
-        return _lead_to("/board?done=added#post")
+        return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
     async def show_post(self, _request: Any, post_id: int) -> Response:
@@ -84,8 +84,8 @@ class Board:
         try:
             post = await self._store.get_post(post_id)
         except NoSuchPostError:
-            return self._answer_gone(post_id, None)
-        return await self._answer_post(post, revision, Draft(post.post))
+            return self._make_gone_page(post_id, None)
+        return await self._make_post_page(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
     async def save_post(self, request: Any, post_id: int) -> Response:
@@ -95,18 +95,18 @@ class Board:
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
-            # A browser sends other line ends than a post may have: who changes nothing else changes nothing.
+            # Browsers change line ends: a text that differs only in these counts as unchanged.
             if _with_lf(post.post) != text:
                 check_text(text)
                 _require_unchanged(post, was)
                 await self._store.replace_post(post_id, text, expected=post.post)
         except InvalidTextError as error:
-            return await self._answer_post(post, revision, Draft(text, error.why), was=was)
+            return await self._make_post_page(post, revision, Draft(text, error.why), was=was)
         except PostChangedError:
-            return await self._answer_conflict(post_id, Draft(text))
+            return await self._make_conflict_page(post_id, Draft(text))
         except NoSuchPostError:
-            return self._answer_gone(post_id, Draft(text))
-        return _lead_to(await self._find_list(post_id, f"done=saved#post-{post_id}"))
+            return self._make_gone_page(post_id, Draft(text))
+        return _see_other(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
     async def delete_post(self, request: Any, post_id: int) -> Response:
@@ -118,16 +118,16 @@ class Board:
             _require_unchanged(post, was)
             await self._store.delete_post(post_id, expected=post.post)
         except PostChangedError:
-            return await self._answer_conflict(post_id, None)
+            return await self._make_conflict_page(post_id, None)
         except NoSuchPostError:
             done = "gone"
-        return _lead_to(await self._find_list(post_id, f"done={done}#done"))
+        return _see_other(await self._find_list(post_id, f"done={done}#done"))
 
     def _require_writable(self) -> None:
         if not self._writable:
             raise Problem(403, "A session does not let anybody write here.")
 
-    async def _answer_list(  # noqa: PLR0913 - a page has as many parts
+    async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
         request: Any,
         *,
@@ -141,9 +141,9 @@ class Board:
         user = _identity(request).name
         return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
 
-    async def _list(self, after: int | None, before: int | None) -> Listed:
-        """Return the first posts after an id, the last ones before one, or the last ones of all."""
-        # Before the posts are read: a change made meanwhile is then told once more, not left out.
+    async def _list(self, after: int | None, before: int | None) -> PostPage:
+        """Read the first posts after an id, the last ones before an id, or the latest ones."""
+        # Read before the posts: a concurrent change is then shown twice rather than missed.
         revision = (await self._store.version()).revision
         posts: Sequence[tuple[int, str]] = ()
         if after is not None:
@@ -156,29 +156,29 @@ class Board:
             posts = await list_before(self._store, end if before is None else before, limit=PAGE_POSTS)
         first = (await self._store.list_posts(limit=1)).posts
         older = bool(posts and first and first[0][0] < posts[0][0])
-        return Listed(revision, posts, posts[0][0] - 1 if older else 0, before, older)
+        return PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
 
-    async def _answer_post(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
+    async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(
             post, revision, draft=draft, was=was or _tag(post), back=await self._find_list(post.id, f"#post-{post.id}")
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
-    async def _answer_conflict(self, post_id: int, draft: Draft | None) -> Response:
+    async def _make_conflict_page(self, post_id: int, draft: Draft | None) -> Response:
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
         except NoSuchPostError:
-            return self._answer_gone(post_id, draft)
+            return self._make_gone_page(post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
         page = self._pages.make_conflict(post, revision, draft=draft, was=_tag(post), back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
-    def _answer_gone(self, post_id: int, draft: Draft | None) -> Response:
+    def _make_gone_page(self, post_id: int, draft: Draft | None) -> Response:
         return _make_html(HTTPStatus.NOT_FOUND, self._pages.make_gone(post_id, draft=draft, key=_new_key()))
 
     async def _find_list(self, post_id: int, rest: str) -> str:
-        """Return the address of the page that a post is on, or was; `rest` follows."""
+        """Return the URL of the list page with a post, or where it was; `rest` is its query or fragment."""
         newer = await self._store.list_posts(after=post_id, limit=PAGE_POSTS)
         path = f"/board?before={post_id + 1}" if len(newer.posts) == PAGE_POSTS else "/board"
         if rest.startswith("#"):
@@ -196,29 +196,29 @@ def _make_html(status: HTTPStatus, page: bytes) -> Response:
     return make_response(status, _HTML, page, _HEADERS)
 
 
-def _lead_to(location: str) -> Response:
-    """Return the 303 after a write, to a page of ours."""
-    there = location.encode("ascii")
-    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % there, {**PAGE_HEADERS, b"Location": there})
+def _see_other(location: str) -> Response:
+    """Return a 303 response to a path on this server."""
+    path = location.encode("ascii")
+    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % path, {**PAGE_HEADERS, b"Location": path})
 
 
 def _tag(post: Post) -> str:
-    """Name the text of a post: a form cannot carry the text itself, for a browser changes line ends."""
+    """Return a hash of the text of a post; a form cannot contain the text itself, because browsers change line ends."""
     return blake2b(post.post.encode(), digest_size=12).hexdigest()
 
 
 def _require_unchanged(post: Post, was: str) -> None:
-    """Let pass who has seen a post's text as it stands.
+    """Check that a post still has the text that its form was made for.
 
     Raises:
-        PostChangedError: it has become another one since.
+        PostChangedError: the text has changed since.
     """
     if _tag(post) != was:
         raise PostChangedError(post.id)
 
 
 def _with_lf(text: str) -> str:
-    """Return a text with the line ends that one typed (HTML Living Standard §4.10.11.1)."""
+    """Normalize line ends, which a browser sends as CRLF (HTML Living Standard §4.10.11.1)."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -227,10 +227,10 @@ def _decode_text(fields: Mapping[str, list[str]]) -> str:
 
 
 def _decode_field(fields: Mapping[str, list[str]], name: str) -> str:
-    """Return what a form has in a field.
+    """Return the value of a form field.
 
     Raises:
-        Problem: 400, it does not have it once.
+        Problem: 400, the field is missing or repeated.
     """
     values = fields.get(name, [])
     if len(values) != 1:
@@ -239,14 +239,14 @@ def _decode_field(fields: Mapping[str, list[str]], name: str) -> str:
 
 
 def _new_key() -> str:
-    """Return what a form is known by, so that one which is sent twice by a double click stores one post."""
+    """Return a new idempotency key for a form: a double click stores one post."""
     return secrets.token_urlsafe(16)
 
 
 def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> IdempotencyKey | None:
-    """Return what a form's request is known by; None if somebody has made it without a key.
+    """Return the idempotency key of a submitted form, None if it has no key.
 
-    The text is a part of it: whoever goes back to a form and sends another text with it means another post.
+    The text is part of it: a user who goes back to a form and sends another text wants another post.
     """
     keys = fields.get("key", [])
     if not keys:
@@ -257,10 +257,10 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
 
 
 def _decode_query(request: Any) -> tuple[int | None, int | None, str]:
-    """Return `after`, `before` and `done` of the address; other parameters are ignored.
+    """Return `after`, `before` and `done` of the query; other parameters are ignored.
 
     Raises:
-        Problem: 400, one of them is not what it should be, or there are both of the first two.
+        Problem: 400, `after` or `before` is invalid, or both are given.
     """
     parameters = decode_query(request)
     after = decode_number(parameters, "after", 0, _BEFORE_MAX)

@@ -108,7 +108,7 @@ def test_it_tells_who_may(make: Callable[[str], InMemoryApi]) -> None:
     api = make('[api]\nread = ["open"]\nwrite = ["basic", "digest", "session"]\n')
     text = words(Page(ask(api, "GET", "/docs").body).text)
     assert "GET /post List the posts" in text
-    assert text.count("Who is let in by: Digest, Basic or Session.") == 3
+    assert text.count("Authentication Digest, Basic or Session.") == 3
     assert "Bearer" not in text
 
 

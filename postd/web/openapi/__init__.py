@@ -1,6 +1,6 @@
-"""What the service does, as an OpenAPI 3.1 document (contract 6).
+"""The API as an OpenAPI 3.1 document (reference: Operations).
 
-Paths and methods are those of the Klein applications that serve, schemas those of the msgspec types that decode and
-encode, and who may do what is the settings' rules. Words stand in a table for each module of views, under its name:
-`posts.py` here is about `postd.web.posts`. Who adds a route adds its words there; a test wants them.
+Paths and methods come from the Klein applications that are served, schemas from the msgspec types that decode and
+encode, security requirements from the settings. The texts are in one module for each module of views, of the same
+name: `posts` here describes `postd.web.posts`. A new route needs an entry there, which a test checks.
 """

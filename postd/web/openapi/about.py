@@ -1,23 +1,18 @@
-"""What `postd.web.resource_metadata` and `postd.web.docs` do, in words."""
+"""Descriptions of `postd.web.resource_metadata` and `postd.web.docs`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from postd.web.bearer import METADATA_PATH
-from postd.web.openapi.operation import Body, Operation, Reply
-from postd.web.openapi.parts import JSON_TYPE, html
+from postd.web.openapi.components import CONDITIONS, JSON_TYPE, NOT_MODIFIED, html
+from postd.web.openapi.operation import Body, Operation, Reply, Section
 
-TAG = "About this service"
-
-_HAVE = ("If-None-Match", "If-Match")
-_NOT_MODIFIED = Reply("You have it already: it is what `If-None-Match` names.", headers=("ETag",))
-_CHANGED = "It is not, or not any more, what `If-Match` asks for."
+_CHANGED = "`If-Match` does not hold."
 
 
 class ProtectedResource(Struct, frozen=True):
-    """Who issues the tokens that are accepted here (RFC 9728)."""
+    """Protected resource metadata (RFC 9728)."""
 
     resource: str
     authorization_servers: list[str]
@@ -25,12 +20,11 @@ class ProtectedResource(Struct, frozen=True):
     scopes_supported: list[str] | UnsetType = UNSET
 
 
-OPERATIONS: Mapping[str, Operation] = {
+OPERATIONS = {
     f"GET {METADATA_PATH}": Operation(
         "showTokenIssuers",
-        TAG,
-        "Who issues the tokens that are accepted",
-        "The document of RFC 9728, which a challenge for a token leads to.",
+        "Show the accepted token issuers",
+        "Protected resource metadata (RFC 9728), named in the challenge for a token.",
         {
             200: Reply(
                 "The document.",
@@ -48,23 +42,23 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /openapi.json": Operation(
         "showDocument",
-        TAG,
-        "This description, for programs",
-        "An OpenAPI 3.1 document, made from what serves.",
+        "Show this description as OpenAPI",
+        "An OpenAPI 3.1 document.",
         {
             200: Reply("The document.", Body(JSON_TYPE, dict[str, Any], {"openapi": "3.1.0"}), ("ETag",)),
-            304: _NOT_MODIFIED,
+            304: NOT_MODIFIED,
         },
         {412: _CHANGED},
-        parameters=_HAVE,
+        parameters=CONDITIONS,
     ),
     "GET /docs": Operation(
         "showDocs",
-        TAG,
-        "This description, for people",
-        "A page made from the document.",
-        {200: Reply("The page.", html("<!DOCTYPE html> ..."), ("ETag",)), 304: _NOT_MODIFIED},
+        "Show this description as a page",
+        "An HTML page made from the document.",
+        {200: Reply("The page.", html("<!DOCTYPE html> ..."), ("ETag",)), 304: NOT_MODIFIED},
         {412: _CHANGED},
-        parameters=_HAVE,
+        parameters=CONDITIONS,
     ),
 }
+
+SECTION = Section("About this service", "Descriptions of this service.", OPERATIONS)

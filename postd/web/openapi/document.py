@@ -1,4 +1,4 @@
-"""Makes the document (OpenAPI 3.1.0)."""
+"""The OpenAPI 3.1.0 document of what is served."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -9,8 +9,8 @@ from klein import Klein
 
 from postd.web.errors import is_api
 from postd.web.openapi import about, board, login, posts
-from postd.web.openapi.operation import Access, Body, Operation, Reply
-from postd.web.openapi.parts import (
+from postd.web.openapi.components import (
+    CROSS_SITE,
     ERROR_HEADERS,
     ERRORS,
     HEADERS,
@@ -19,47 +19,40 @@ from postd.web.openapi.parts import (
     TEXT_TYPE,
     ProblemDetails,
 )
+from postd.web.openapi.operation import Body, Operation, Reply, Rule
 from postd.web.responses import phrase
 from postd.web.server.routing import VARIABLE
 
-OPERATIONS = {**posts.OPERATIONS, **login.OPERATIONS, **board.OPERATIONS, **about.OPERATIONS}
-_TAGS = {
-    posts.TAG: "Short texts, which are kept under numbers.",
-    login.TAG: "How a person gets a session: a cookie that stands for a password.",
-    board.TAG: "Pages with the posts, for people who are signed in.",
-    about.TAG: "What there is to know before one uses it.",
-}
+SECTIONS = (posts.SECTION, login.SECTION, board.SECTION, about.SECTION)
 
 _VERSION = "1"
-"""That of the interface. No answer tells which version of the program it is from (contract 7)."""
+"""The version of the API; that of the program is not disclosed (reference: Safe by default)."""
 
 _DESCRIPTION = f"""\
-A service that keeps short texts, each under a number.
+A service that stores short text posts.
 
-`HEAD` works wherever `GET` does, and `OPTIONS` tells in `Allow` what else does. Neither is listed here.
+`HEAD` works wherever `GET` does, and `OPTIONS` lists the methods of a path in `Allow`. Neither is described here.
 
-Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text. Some can come whatever \
-is asked for: 400, 408, 417, 501 or 505 where a request is no HTTP that this server speaks, 421 \
-(problem details on pages, too) where the server does not answer for that host, 404 where there is \
-nothing, and 405 with `Allow` where there is no such method.
+Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text. Any request may get: \
+400, 408, 417, 501 or 505 if it is not valid HTTP for this server, 421 (always problem details) if it is for another \
+host, 404 for an unknown path, and 405 with `Allow` for an unknown method.
 
-Long answers come with gzip to who accepts it. Pages of other origins may use the API where the settings name these \
-origins (CORS).
+Long responses are compressed with gzip for clients that accept it. Pages of other origins may use the API if the \
+settings name these origins (CORS).
 
-Every answer names its request in `X-Request-Id`: as the request itself does in that field, or as the server does. The \
-log of the server has that name, too.
+Every response has an `X-Request-Id`, the client's or a new one, which the server's log has as well.
 """
 
 _SCHEMES: Mapping[str, Mapping[str, str]] = {
     "digest": {
         "type": "http",
         "scheme": "digest",
-        "description": "User name and password, of which only a hash is sent (RFC 7616).",
+        "description": "User name and password, sent as a hash (RFC 7616).",
     },
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "An access token in the field `Authorization` (RFC 6750). Who issues them stands at "
+        "description": "An access token in the field `Authorization` (RFC 6750). Its issuers are listed at "
         "`/.well-known/oauth-protected-resource`.",
     },
     "basic": {"type": "http", "scheme": "basic", "description": "User name and password (RFC 7617)."},
@@ -67,11 +60,10 @@ _SCHEMES: Mapping[str, Mapping[str, str]] = {
         "type": "apiKey",
         "in": "cookie",
         "name": "session",
-        "description": "The cookie that `POST /login` sets. What is changed with it must be sent by a page of this "
-        "site, or by no page at all.",
+        "description": "The cookie that `POST /login` sets. Changes are refused if a page of another site sends them.",
     },
 }
-"""In the order of their challenges (contract 4)."""
+"""In the order of their challenges (reference: Schemes)."""
 
 _CURL = {
     "digest": "--digest -u alice",
@@ -83,78 +75,88 @@ _CURL = {
 Route = tuple[str, str]
 """A method and a path, with the names of its variables in braces."""
 
-Rules = Mapping[Access, Sequence[str]]
-"""The schemes that let a client use an operation; none if it is open to everybody."""
-
 
 def make_document(routes: Iterable[Route], *, read: Collection[str], write: Collection[str]) -> dict[str, Any]:
-    """Return the document of what is served.
+    """Return the document.
 
     Args:
-        routes: those of the applications that serve; `/home` is told of, too.
-        read: the schemes that let a client read posts; "open" for no questions asked.
-        write: those that let it write.
+        routes: those of the applications that are served; `/home` is added.
+        read: the schemes that may read posts; "open" for access without credentials.
+        write: the schemes that may write posts.
     """
-    rules: Rules = {
-        Access.OPEN: (),
-        Access.READ: _schemes(read),
-        Access.WRITE: _schemes(write),
-        Access.SESSION: ("session",),
+    schemes = {
+        Rule.OPEN: (),
+        Rule.READ: _in_order(read),
+        Rule.WRITE: _in_order(write),
+        Rule.SESSION: ("session",),
     }
-    # No Klein application has /home: it is a protected page (`postd.web.routes`).
-    served = {" ".join(route) for route in (*routes, ("GET", "/home"))}
-    described = {
-        (method, path): operation
-        for words, operation in OPERATIONS.items()
-        if words in served
-        for method, path in [words.split(" ")]
-    }
-    schemas = _Schemas(described.values())
+    # /home is a protected page (`postd.web.routes`), not a route of a Klein application.
+    served = {*routes, ("GET", "/home")}
+    tags: dict[str, str] = {}
+    operations: dict[Route, tuple[str, Operation]] = {}
+    for section in SECTIONS:
+        for words, operation in section.operations.items():
+            method, path = words.split(" ")
+            if (method, path) in served:
+                tags[section.tag] = section.description
+                operations[method, path] = section.tag, operation
+    described = [operation for _, operation in operations.values()]
+    schemas = _Schemas(described)
     paths: dict[str, dict[str, Any]] = {}
-    for (method, path), operation in described.items():
-        paths.setdefault(path, {})[method.lower()] = _Writer(method, path, operation, rules, schemas).write()
-    used = {scheme for operation in described.values() for scheme in rules[operation.access]}
+    for (method, path), (tag, operation) in operations.items():
+        paths.setdefault(path, {})[method.lower()] = {
+            "operationId": operation.id,
+            "tags": [tag],
+            **_describe(path, operation, schemes[operation.rule], schemas),
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Post API", "version": _VERSION, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
-        "tags": [
-            {"name": name, "description": text}
-            for name, text in _TAGS.items()
-            if any(operation.tag == name for operation in described.values())
-        ],
+        "tags": [{"name": name, "description": description} for name, description in tags.items()],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
             "parameters": {
-                name: _write_parameter(name, schemas)
-                for name in PARAMETERS
-                if any(name in operation.parameters for operation in described.values())
+                name: {
+                    "name": parameter.name,
+                    "in": parameter.place,
+                    "description": parameter.description,
+                    "required": parameter.place == "path",
+                    "schema": schemas.of(parameter.type),
+                    "example": parameter.example,
+                }
+                for name, parameter in PARAMETERS.items()
+                if any(name in operation.parameters for operation in described)
             },
             "headers": dict(HEADERS),
             "responses": {
-                f"{kind}{status}": _write_error(status, why, api=kind == "Problem", schemas=schemas)
+                f"{kind}{status}": schemas.error(status, why, api=kind == "Problem")
                 for kind in ("Problem", "Text")
                 for status, why in ERRORS.items()
             },
-            "securitySchemes": {name: dict(scheme) for name, scheme in _SCHEMES.items() if name in used},
+            "securitySchemes": {
+                name: dict(scheme)
+                for name, scheme in _SCHEMES.items()
+                if any(name in schemes[operation.rule] for operation in described)
+            },
         },
     }
 
 
 def find_routes(application: Klein) -> Iterator[Route]:
-    """Yield method and path of each view; HEAD goes with GET."""
+    """Yield method and path of each view, without HEAD."""
     for rule in application.url_map.iter_rules():
         for method in sorted((rule.methods or set()) - {"HEAD"}):
             yield method, VARIABLE.sub(r"{\1}", rule.rule)
 
 
-def _schemes(rule: Collection[str]) -> Sequence[str]:
-    return () if "open" in rule else [name for name in _SCHEMES if name in rule]
+def _in_order(schemes: Collection[str]) -> Sequence[str]:
+    return () if "open" in schemes else [name for name in _SCHEMES if name in schemes]
 
 
 class _Schemas:
-    """The schemas of all types that are told of."""
+    """The schemas of all types that occur."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         bodies = [
@@ -166,7 +168,7 @@ class _Schemas:
         types = [ProblemDetails, *(body.type for body in bodies), *(one.type for one in PARAMETERS.values())]
         schemas, self.components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
         for component in self.components.values():
-            # Docstrings are for who reads the source.
+            # Docstrings are for readers of the source.
             component.pop("description", None)
             component.pop("title")
         self._by_type = dict(zip(map(repr, types), schemas, strict=True))
@@ -174,118 +176,76 @@ class _Schemas:
     def of(self, kind: Any) -> Mapping[str, Any]:
         return self._by_type[repr(kind)]
 
+    def content(self, body: Body) -> dict[str, Any]:
+        return {body.content_type: {"schema": self.of(body.type), "example": body.example}}
 
-class _Writer:
-    """Writes an operation down."""
+    def error(self, status: int, why: str, *, api: bool) -> dict[str, Any]:
+        text = {"schema": {"type": "string"}, "example": f"{phrase(HTTPStatus(status))}\n"}
+        content = {PROBLEM_TYPE: {"schema": self.of(ProblemDetails)}} if api else {TEXT_TYPE: text}
+        header = ERROR_HEADERS.get(status)
+        return {"description": why, "content": content} | (
+            {} if header is None else {"headers": {header: _header(header, required=True)}}
+        )
 
-    def __init__(self, method: str, path: str, operation: Operation, rules: Rules, schemas: _Schemas) -> None:
-        self._method = method
-        self._path = path
-        self._operation = operation
-        self._rule = rules[operation.access]
-        self._schemas = schemas
-        self._api = is_api(path.encode())
 
-    def write(self) -> dict[str, Any]:
-        operation = self._operation
-        written: dict[str, Any] = {
-            "operationId": operation.id,
-            "tags": [operation.tag],
-            "summary": operation.summary,
-            "description": operation.description,
-            "security": [{scheme: []} for scheme in self._rule],
-        }
-        if operation.parameters:
-            written["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
-        if operation.body is not None:
-            written["requestBody"] = {"required": True, "content": self._content(operation.body)}
-        replies = self._errors()
-        for status, reply in operation.replies.items():
-            told = self._reply(reply)
-            if status in operation.errors:  # either may come
-                told["description"] += f" Or: {replies[status]['description']}"
-                told["content"] |= replies[status]["content"]
-            replies[status] = told
-        written["responses"] = {str(status): replies[status] for status in sorted(replies)}
-        written["x-codeSamples"] = [{"lang": "Shell", "label": "curl", "source": self._sample()}]
-        return written
+def _describe(path: str, operation: Operation, schemes: Sequence[str], schemas: _Schemas) -> dict[str, Any]:
+    """Return the description of an operation that the given schemes may use."""
+    api = is_api(path.encode())
+    kind = "Problem" if api else "Text"
+    responses: dict[int, Any] = {status: {"$ref": f"#/components/responses/{kind}{status}"} for status in ERRORS}
+    errors = dict(operation.errors)
+    for status, why in _guard_errors(set(schemes), operation.rule) if api else ():
+        errors[status] = f"{errors[status]} Or {why[0].lower()}{why[1:]}" if status in errors else why
+    responses |= {status: schemas.error(status, why, api=api) for status, why in errors.items()}
+    for status, reply in operation.replies.items():
+        described = _describe_reply(reply, schemes, schemas)
+        if status in errors:  # both occur
+            described["description"] += f" Or: {errors[status]}"
+            described["content"] |= responses[status]["content"]
+        responses[status] = described
+    references = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
+    body = operation.body
+    arguments = ["curl", _CURL[schemes[0]] if schemes else "", operation.curl]
+    url = f'"$POSTD{path.replace("{id}", str(PARAMETERS["id"].example))}{operation.query}"'
+    return {
+        "summary": operation.summary,
+        "description": operation.description,
+        "security": [{scheme: []} for scheme in schemes],
+        **({"parameters": references} if references else {}),
+        **({} if body is None else {"requestBody": {"required": True, "content": schemas.content(body)}}),
+        "responses": {str(status): responses[status] for status in sorted(responses)},
+        "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": " ".join(filter(None, [*arguments, url]))}],
+    }
 
-    def _reply(self, reply: Reply) -> dict[str, Any]:
-        written: dict[str, Any] = {"description": reply.description}
-        headers = {name: _header(name, required=True) for name in reply.headers}
-        headers |= {name: _header(name, required=False) for name in reply.sometimes}
-        if "digest" in self._rule:
-            headers["Authentication-Info"] = _header("Authentication-Info", required=False)
-        if headers:
-            written["headers"] = headers
-        if reply.body is not None:
-            written["content"] = self._content(reply.body)
-        return written
 
-    def _content(self, body: Body) -> dict[str, Any]:
-        return {body.content_type: {"schema": self._schemas.of(body.type), "example": body.example}}
+def _describe_reply(reply: Reply, schemes: Sequence[str], schemas: _Schemas) -> dict[str, Any]:
+    headers = {name: _header(name, required=True) for name in reply.headers}
+    optional = [*reply.optional_headers, *(["Authentication-Info"] if "digest" in schemes else [])]
+    headers |= {name: _header(name, required=False) for name in optional}
+    return {
+        "description": reply.description,
+        **({"headers": headers} if headers else {}),
+        **({} if reply.body is None else {"content": schemas.content(reply.body)}),
+    }
 
-    def _errors(self) -> dict[int, Any]:
-        own: dict[int, str] = dict(self._operation.errors)
-        if self._api:
-            for status, why in self._login_errors():
-                own[status] = f"{own[status]} Or {why[0].lower()}{why[1:]}" if status in own else why
-        errors = {
-            status: _write_error(status, why, api=self._api, schemas=self._schemas) for status, why in own.items()
-        }
-        common = "Problem" if self._api else "Text"
-        return {**{status: {"$ref": f"#/components/responses/{common}{status}"} for status in ERRORS}, **errors}
 
-    def _login_errors(self) -> Iterator[tuple[int, str]]:
-        """Yield what the guard may answer (`postd.web.guard`)."""
-        rule = set(self._rule)
-        writes = self._operation.access is Access.WRITE
-        if not rule:
-            return
-        yield 401, "Credentials are needed, or are not good."
-        if rule - {"session"}:
-            yield 400, "There is more than one `Authorization`, or it is for another address."
-        if "bearer" in rule:
-            yield 403, "The token is good, but not for this: it lacks a scope."
-        if "session" in rule and writes:
-            yield 403, "A page of another site made the browser send this."
-        if rule & {"basic", "digest"}:
-            yield 429, "Too many logins have failed."
-        if rule & {"basic", "bearer"}:
-            yield 503, "Credentials cannot be checked now."
-
-    def _sample(self) -> str:
-        words = [
-            "curl",
-            *([_CURL[self._rule[0]]] if self._rule else []),
-            *([self._operation.curl] if self._operation.curl else []),
-        ]
-        path = self._path.replace("{id}", str(PARAMETERS["id"].example))
-        return f'{" ".join(words)} "$POSTD{path}{self._operation.query}"'
+def _guard_errors(schemes: set[str], rule: Rule) -> Iterator[tuple[int, str]]:
+    """Yield the errors of authentication and authorization (`postd.web.guard`)."""
+    if not schemes:
+        return
+    yield 401, "Credentials are missing or invalid."
+    if schemes - {"session"}:
+        yield 400, "There is more than one `Authorization`, or it is for another URL."
+    if "bearer" in schemes:
+        yield 403, "The token lacks a scope."
+    if "session" in schemes and rule is Rule.WRITE:
+        yield 403, CROSS_SITE
+    if schemes & {"basic", "digest"}:
+        yield 429, "Too many failed logins."
+    if schemes & {"basic", "bearer"}:
+        yield 503, "Credentials cannot be checked now."
 
 
 def _header(name: str, *, required: bool) -> dict[str, Any]:
-    # A reference has no room for what differs.
+    # A reference cannot add `required`.
     return {**HEADERS[name], "required": True} if required else {"$ref": f"#/components/headers/{name}"}
-
-
-def _write_error(status: int, why: str, *, api: bool, schemas: _Schemas) -> dict[str, Any]:
-    content: dict[str, Any] = {PROBLEM_TYPE: {"schema": schemas.of(ProblemDetails)}}
-    if not api:
-        content = {TEXT_TYPE: {"schema": {"type": "string"}, "example": f"{phrase(HTTPStatus(status))}\n"}}
-    written: dict[str, Any] = {"description": why, "content": content}
-    if status in ERROR_HEADERS:
-        written["headers"] = {ERROR_HEADERS[status]: _header(ERROR_HEADERS[status], required=True)}
-    return written
-
-
-def _write_parameter(name: str, schemas: _Schemas) -> dict[str, Any]:
-    parameter = PARAMETERS[name]
-    return {
-        "name": parameter.name,
-        "in": parameter.place,
-        "description": parameter.description,
-        "required": parameter.place == "path",
-        "schema": schemas.of(parameter.type),
-        "example": parameter.example,
-    }

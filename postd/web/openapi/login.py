@@ -1,16 +1,11 @@
-"""What `postd.web.login` and the page `/home` do, in words."""
+"""Descriptions of `postd.web.login` and the page `/home`."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from postd.web.openapi.operation import Access, Body, Operation, Reply
-from postd.web.openapi.parts import FORM_TYPE, FULL, UNAVAILABLE, html, text
-
-TAG = "Signing in by form"
-
-_SITE = "A page of another site made the browser send this."
+from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
+from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
 
 Word = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -22,32 +17,30 @@ class Form(Struct, frozen=True):
     password: Annotated[str, Meta(extra_json_schema={"minLength": 1, "format": "password"})]
 
 
-OPERATIONS: Mapping[str, Operation] = {
+OPERATIONS = {
     "GET /": Operation(
         "showSignIn",
-        TAG,
-        "The form to sign in with",
-        "A page for people.",
+        "Show the sign-in form",
+        "An HTML page.",
         {
             200: Reply("The form.", html('<!DOCTYPE html> ... <form name="login_form" ...')),
-            302: Reply("You are signed in: go on to `/home`.", text("/home\n"), ("Location",)),
+            302: Reply("Already signed in: redirects to `/home`.", text("/home\n"), ("Location",)),
         },
     ),
     "POST /login": Operation(
         "signIn",
-        TAG,
         "Sign in",
-        "Answers with the cookie `session`. A sign-in that the sent cookie stands for ends. Where sessions may use the "
-        "posts, the cookie is what they are used with.",
-        {302: Reply("Signed in; go on to `/home`.", text("/home\n"), ("Location", "Set-Cookie"))},
+        "Sets the cookie `session`, and ends the session of a cookie that was sent. Where the settings allow sessions, "
+        "the cookie gives access to the posts.",
+        {302: Reply("Signed in: redirects to `/home`.", text("/home\n"), ("Location", "Set-Cookie"))},
         {
-            400: "The form is not UTF-8 text, percent-encoded.",
-            401: "User name or password is wrong, missing, empty, or there twice.",
-            403: _SITE,
-            413: "The form is larger than the server takes.",
-            415: f"The form is not said to be `{FORM_TYPE}`.",
-            429: "Too many sign-ins have failed.",
-            503: f"{UNAVAILABLE} Or too many sign-ins are waiting.",
+            400: "The form is not percent-encoded UTF-8.",
+            401: "User name or password is wrong, missing, empty or repeated.",
+            403: CROSS_SITE,
+            413: "The form is too large.",
+            415: f"The `Content-Type` is not `{FORM_TYPE}`.",
+            429: "Too many failed sign-ins.",
+            503: f"{UNAVAILABLE} Or too many sign-ins are in progress.",
             507: FULL,
         },
         body=Body(FORM_TYPE, Form, {"username": "alice", "password": "correct horse"}),
@@ -55,30 +48,29 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "GET /home": Operation(
         "showHome",
-        TAG,
-        "Who is signed in",
-        "A page that says so.",
+        "Show the signed-in user",
+        "A page with the user name.",
         {
-            200: Reply("You are signed in.", text("Success: alice\n")),
-            302: Reply("You are not: sign in at `/`.", text("/\n"), ("Location",), ("Set-Cookie",)),
+            200: Reply("Signed in.", text("Success: alice\n")),
+            302: Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",)),
         },
         {503: UNAVAILABLE},
-        Access.SESSION,
+        Rule.SESSION,
     ),
     "GET /logout": Operation(
         "showSignOut",
-        TAG,
-        "The button to sign out with",
-        "A page for people. It changes nothing.",
+        "Show the sign-out button",
+        "An HTML page.",
         {200: Reply("The button.", html('<!DOCTYPE html> ... <form method="POST" action="/logout"> ...'))},
     ),
     "POST /logout": Operation(
         "signOut",
-        TAG,
         "Sign out",
-        "Ends the session of the sent cookie; without one there is nothing to end, and the answer is the same.",
-        {302: Reply("Signed out.", text("/\n"), ("Location", "Set-Cookie"))},
-        {403: _SITE, 503: UNAVAILABLE, 507: FULL},
+        "Ends the session of the cookie. Without a cookie the response is the same.",
+        {302: Reply("Signed out: redirects to `/`.", text("/\n"), ("Location", "Set-Cookie"))},
+        {403: CROSS_SITE, 503: UNAVAILABLE, 507: FULL},
         curl="-X POST -b cookies.txt -c cookies.txt",
     ),
 }
+
+SECTION = Section("Sign-in by form", "Exchange a password for a session cookie.", OPERATIONS)

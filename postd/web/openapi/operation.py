@@ -1,4 +1,4 @@
-"""What is told of an operation, before it is known who may use it."""
+"""The description of an operation, independent of the settings. Texts are plain, with `code` in backticks."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 
-class Access(StrEnum):
-    """Which rule lets a client use an operation."""
+class Rule(StrEnum):
+    """The access rule of an operation."""
 
     OPEN = "open"
     READ = "read"
@@ -17,10 +17,7 @@ class Access(StrEnum):
 
 
 class Body(Struct, frozen=True):
-    """What is sent, or comes back.
-
-    `type` is what msgspec decodes it to, or would: the schema is made of it.
-    """
+    """The body of a request or response; its schema is made from `type`."""
 
     content_type: str
     type: Any
@@ -28,40 +25,53 @@ class Body(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """An answer that is no error; `headers` are names in `parts.HEADERS` of what it always has."""
+    """A response that is no error.
+
+    Args:
+        description: when it is sent.
+        body: its body.
+        headers: names in `components.HEADERS` that it always has.
+        optional_headers: names of those that it may have.
+    """
 
     description: str
     body: Body | None = None
     headers: tuple[str, ...] = ()
-    sometimes: tuple[str, ...] = ()
+    optional_headers: tuple[str, ...] = ()
 
 
 class Operation(Struct, frozen=True):
-    """What a method does at a path. Texts are plain, with `code` in backticks.
+    """A method at a path.
 
     Args:
-        id: names it among all (`operationId`).
-        tag: the heading it stands under.
+        id: the `operationId`.
         summary: what it does, in a few words.
-        description: what else its user must know.
-        replies: the answers of it that are no errors, by status.
-        errors: when it answers with an error, by status. What any request may get is not told here
-            (`parts.ERRORS`, `document.py`).
-        access: who may use it.
-        parameters: names in `parts.PARAMETERS`.
-        body: what is sent.
-        curl: words of an example's command line between `curl` and the address.
-        query: what stands behind the path in the example.
+        description: details for its users.
+        replies: its responses by status, without errors.
+        errors: when it fails, by status; errors of any request are in `components.ERRORS`, of authentication in
+            `document`.
+        rule: who may use it.
+        parameters: names in `components.PARAMETERS`.
+        body: the request body.
+        curl: arguments of the example's command line between `curl` and the URL.
+        query: the query of the URL in the example.
     """
 
     id: str
-    tag: str
     summary: str
     description: str
     replies: Mapping[int, Reply]
     errors: Mapping[int, str] = {}
-    access: Access = Access.OPEN
+    rule: Rule = Rule.OPEN
     parameters: tuple[str, ...] = ()
     body: Body | None = None
     curl: str = ""
     query: str = ""
+
+
+class Section(Struct, frozen=True):
+    """The operations of a tag, by method and path: "GET /post/{id}"."""
+
+    tag: str
+    description: str
+    operations: Mapping[str, Operation]

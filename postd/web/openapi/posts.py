@@ -1,83 +1,73 @@
-"""What `postd.web.posts` and `postd.web.events` do, in words."""
-
-from collections.abc import Mapping
+"""Descriptions of `postd.web.posts` and `postd.web.events`."""
 
 from postd.model import Post
 from postd.web.body import NewText
-from postd.web.openapi.operation import Access, Body, Operation, Reply
-from postd.web.openapi.parts import EVENTS_TYPE, FULL, JSON_TYPE, UNAVAILABLE, text
-
-TAG = "Posts"
+from postd.web.openapi.components import CONDITIONS, EVENTS_TYPE, FULL, JSON_TYPE, NOT_MODIFIED, UNAVAILABLE, text
+from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
 
 _SEND = """-H 'Content-Type: application/json' -d '{"post": "Hello, world"}'"""
-_HAVE = ("If-None-Match", "If-Match")
-_NOT_MODIFIED = Reply("You have it already: it is what `If-None-Match` names.", headers=("ETag",))
-_CHANGED = "It is not, or not any more, what `If-Match` or `If-None-Match` asks for. Nothing was done."
-_NOT_THERE = "There is no such post, or the number cannot be one."
+_CHANGED = "`If-Match` or `If-None-Match` does not hold. Nothing was done."
+_NOT_THERE = "There is no post with this number."
 _NO_JSON = "The body is not a JSON object in UTF-8, or has `post` more than once."
-_NO_TEXT = "`post` is missing, is no string, or is no text that a post can have; `pointer` says where it stands."
-_NO_TYPE = "The body is not said to be `application/json`, or has a charset other than UTF-8, or is encoded."
+_NO_TEXT = "`post` is missing, is not a string, or is not allowed as a post; `pointer` names it."
+_NO_TYPE = "The `Content-Type` is not `application/json` in UTF-8, or the body has a `Content-Encoding`."
 _NEW_TEXT = Body(JSON_TYPE, NewText, {"post": "Hello, world"})
 
-OPERATIONS: Mapping[str, Operation] = {
+OPERATIONS = {
     "GET /post": Operation(
         "listPosts",
-        TAG,
         "List the posts",
-        "All posts as one array, by their numbers, the smallest first. With `limit` it comes in pages: while there is "
-        "more, `Link` leads to the next one. A list too long to be read at one moment may have no `ETag`.",
+        "All posts as one array, in ascending order of their numbers. With `limit` the list is paged, and `Link` leads "
+        "to the next page. A list too long for one snapshot may have no `ETag`.",
         {
             200: Reply(
                 "The posts; an empty array if there are none.",
                 Body(JSON_TYPE, list[Post], [{"id": 1, "post": "Hello, world"}, {"id": 2, "post": "Hello again"}]),
-                sometimes=("ETag", "Link"),
+                optional_headers=("ETag", "Link"),
             ),
-            304: _NOT_MODIFIED,
+            304: NOT_MODIFIED,
         },
-        {400: "`limit` or `after` is no number in its range, or is there twice.", 412: _CHANGED, 503: UNAVAILABLE},
-        Access.READ,
-        ("limit", "after", *_HAVE),
+        {400: "`limit` or `after` is repeated or out of range.", 412: _CHANGED, 503: UNAVAILABLE},
+        Rule.READ,
+        ("limit", "after", *CONDITIONS),
         query="?limit=100",
     ),
     "POST /post": Operation(
         "addPost",
-        TAG,
         "Add a post",
-        "Stores a text and gives it the next number. It is answered when the post is safely stored. Send an "
-        "`Idempotency-Key` and you can repeat the request after a lost connection without adding the post twice.",
+        "Stores a text under the next number. The response is sent once the post is safely stored. With an "
+        "`Idempotency-Key` the request can be repeated after a lost connection without adding the post twice.",
         {201: Reply("The post is stored; `Location` is its path.", text("Success a Post!\n"), ("Location",))},
         {
-            400: f"{_NO_JSON} Or `Idempotency-Key` is no key.",
-            409: "A request with this `Idempotency-Key` is under way.",
+            400: f"{_NO_JSON} Or `Idempotency-Key` is invalid.",
+            409: "A request with this `Idempotency-Key` is in progress.",
             415: _NO_TYPE,
             422: f"{_NO_TEXT} Or this `Idempotency-Key` was used with another body.",
-            503: f"{UNAVAILABLE} With an `Idempotency-Key` it is safe to repeat.",
+            503: f"{UNAVAILABLE} With an `Idempotency-Key` a retry is safe.",
             507: FULL,
         },
-        Access.WRITE,
+        Rule.WRITE,
         ("Idempotency-Key",),
         _NEW_TEXT,
         _SEND,
     ),
     "GET /post/{id}": Operation(
         "getPost",
-        TAG,
         "Read a post",
-        "One post.",
+        "Returns one post.",
         {
             200: Reply("The post.", Body(JSON_TYPE, Post, {"id": 1, "post": "Hello, world"}), ("ETag",)),
-            304: _NOT_MODIFIED,
+            304: NOT_MODIFIED,
         },
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE},
-        Access.READ,
-        ("id", *_HAVE),
+        Rule.READ,
+        ("id", *CONDITIONS),
     ),
     "PUT /post/{id}": Operation(
         "replacePost",
-        TAG,
         "Replace the text of a post",
-        "Gives a post another text. It never makes a post: numbers are given by the server. With `If-Match` it is done "
-        "only if nobody has changed the post meanwhile.",
+        "Replaces the text, and never creates a post, because the server assigns the numbers. With `If-Match` it is "
+        "done only if the post has not changed meanwhile.",
         {200: Reply("The post has the new text.", text("Update a Post!\n"))},
         {
             400: _NO_JSON,
@@ -88,33 +78,31 @@ OPERATIONS: Mapping[str, Operation] = {
             503: UNAVAILABLE,
             507: FULL,
         },
-        Access.WRITE,
-        ("id", *_HAVE),
+        Rule.WRITE,
+        ("id", *CONDITIONS),
         _NEW_TEXT,
         f"-X PUT {_SEND}",
     ),
     "DELETE /post/{id}": Operation(
         "deletePost",
-        TAG,
         "Delete a post",
-        "Its number is never given to another post.",
-        {200: Reply("The post is gone.", text("Delete a Post!\n"))},
+        "Its number is never reused.",
+        {200: Reply("The post is deleted.", text("Delete a Post!\n"))},
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
-        Access.WRITE,
-        ("id", *_HAVE),
+        Rule.WRITE,
+        ("id", *CONDITIONS),
         curl="-X DELETE",
     ),
     "GET /post/events": Operation(
         "watchPosts",
-        TAG,
-        "Be told of changes as they come",
-        "Server-Sent Events, for `EventSource` in a browser or any HTTP client that reads while it is sent. The answer "
-        "does not end by itself.\n\n"
-        "Each event is `added`, `updated` or `deleted`. Its `data` is one line of JSON: the post as it was then, or of "
-        "a deleted one the number alone. Its `id` only grows. The event `reset` says that what came before is not "
-        "known any more: read the list again.\n\n"
-        "The first lines are an `id` without an event. A comment comes each 15 seconds. When the server stops, or "
-        "what you were let in with ends, the stream ends.",
+        "Stream changes (Server-Sent Events)",
+        "For `EventSource` in a browser, or any HTTP client that reads the body while it arrives. The response has no "
+        "end.\n\n"
+        "Events are `added`, `updated` and `deleted`. Their `data` is one line of JSON: the post after the change, or "
+        "the number of the deleted post. Their `id` only grows. The event `reset` means that changes were missed: read "
+        "the list again.\n\n"
+        "The stream begins with an `id` without an event. A comment is sent each 15 seconds. The stream ends when the "
+        "server stops or the credentials expire.",
         {
             200: Reply(
                 "The events.",
@@ -126,8 +114,10 @@ OPERATIONS: Mapping[str, Operation] = {
             )
         },
         {503: UNAVAILABLE},
-        Access.READ,
+        Rule.READ,
         ("Last-Event-ID", "after-event"),
         curl="-N",
     ),
 }
+
+SECTION = Section("Posts", "Short texts, each with a number.", OPERATIONS)

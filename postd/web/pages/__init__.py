@@ -1,8 +1,7 @@
-"""The HTML pages: what they consist of, and those of the form login, which are made once at start.
+"""HTML pages: the template, and the pages of the form login, which are rendered once at start.
 
-Each carries our style sheet, and its script if it has one, within itself, and there are no images or fonts: a page is a
-single answer, and its policy allows the browser nothing but those and a form sent back to us. The board's are in
-`postd.web.pages.board`.
+A page is a single response: style sheet and script are inline, and there are no images or fonts. Its content security
+policy allows only these and forms to this server. The board's pages are in `postd.web.pages.board`.
 """
 
 from base64 import b64encode
@@ -13,15 +12,15 @@ from string import Template
 
 
 def read(name: str) -> str:
-    """Return a file of this folder."""
-    # As text: CRLF becomes LF, as a browser reads it before it computes the hash.
+    """Read a file of this package."""
+    # As text: CRLF becomes LF, as in a browser before it computes the hash.
     return files(__name__).joinpath(name).read_text("utf-8")
 
 
 def make_policy(style: str, script: str | None = None) -> bytes:
-    """Return the value of Content-Security-Policy for pages with this style sheet, and this script or none.
+    """Return the `Content-Security-Policy` of pages with this style sheet, and this script if any.
 
-    A script may ask us, and nobody else (contract 3).
+    The script may connect to this server only.
     """
     scripts = [] if script is None else [b"script-src %b" % _hash_source(script), b"connect-src 'self'"]
     return b"; ".join(
@@ -37,17 +36,17 @@ def make_policy(style: str, script: str | None = None) -> bytes:
 
 
 def _hash_source(content: str) -> bytes:
-    """Name what stands between the tags, to the byte (Content Security Policy Level 3 §6.7.3.3)."""
+    """Return the hash source of an inline element (Content Security Policy Level 3 §6.7.3.3)."""
     return b"'sha256-%b'" % b64encode(sha256(content.encode()).digest())
 
 
 def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
-    """Return a page; UTF-8.
+    """Render a page; UTF-8.
 
     Args:
-        title: text, the page's heading, too.
-        content: HTML, what is below the heading.
-        site_name: text, what stands above it.
+        title: the title and heading, plain text.
+        content: the HTML below the heading.
+        site_name: the plain text above the heading.
         style: the style sheet.
     """
     parts = {"title": escape(title), "content": content, "site_name": escape(site_name), "style": style}
@@ -59,14 +58,14 @@ COLORS = read("colors.css")
 STYLE = COLORS + read("style.css")
 
 SECURITY_POLICY = make_policy(STYLE)
-"""The policy of the pages of the form login."""
+"""The `Content-Security-Policy` of the pages of the form login."""
 
 
 def make_login_page(site_name: str) -> bytes:
-    """Return the page with the form of spec, "Login form"; UTF-8."""
+    """Render the page with the login form (spec: Login form); UTF-8."""
     return fill_page("Sign in", read("login.html"), site_name=site_name, style=STYLE)
 
 
 def make_logout_page(site_name: str) -> bytes:
-    """Return the page whose one button signs out; UTF-8."""
+    """Render the page with the sign-out button; UTF-8."""
     return fill_page("Sign out", read("logout.html"), site_name=site_name, style=STYLE)

@@ -1,18 +1,18 @@
 "use strict";
-// What the board is better with: it counts characters, and shows what others do as they do it (GET /post/events).
-// All of the board works without it. Texts of posts are only ever set as text.
+// Enhances the board, which works without it: a character count, and live changes (GET /post/events).
+// Texts of posts are only set as text, never as HTML.
 {
-  const RARELY_TOLD_MS = 1000;
-  const GONE_AFTER_MS = 10000;
+  const ANNOUNCE_EVERY_MS = 1000;
+  const CLEAR_AFTER_MS = 10000;
   const RETRY_MS = [500, 60000];
   const SHOWN_MAX = 200;
-  const QUIET_UP_TO = 0.75;
+  const COUNT_FROM_SHARE = 0.75;
 
   const find = (id) => document.getElementById(id);
   const news = find("news");
   const onlyPost = news?.dataset.post;
 
-  // The characters of a text, once there are many: code points, as the server counts them.
+  // Character count, shown near the limit; in code points, as on the server.
 
   for (const field of document.querySelectorAll("textarea")) {
     const hint = find("hint");
@@ -20,7 +20,7 @@
     const most = Number(field.dataset.maxChars);
     const count = () => {
       const chars = [...field.value].length;
-      hint.textContent = chars > most * QUIET_UP_TO ? `${chars} of ${most} characters` : rule;
+      hint.textContent = chars > most * COUNT_FROM_SHARE ? `${chars} of ${most} characters` : rule;
       hint.classList.toggle("over", chars > most);
       field.setCustomValidity(chars > most ? `${chars - most} too many: a post has at most ${most} characters.` : "");
     };
@@ -28,7 +28,8 @@
     addEventListener("pageshow", count);
   }
 
-  // What was done is said once: not when the page is loaded anew, but also by a screen reader, which tells of changes.
+  // The message after a change: removed from the URL, so that a reload does not repeat it, and set again once the page
+  // is loaded, so that screen readers announce it.
 
   const done = find("done");
   if (done) {
@@ -40,27 +41,27 @@
     setTimeout(() => { done.textContent = said; }, 100);
   }
 
-  // What others have done, in few words
+  // Announcements of changes by other users
 
   let clearing = 0;
-  const tell = (text, ...more) => {
+  const announce = (text, ...more) => {
     clearTimeout(clearing);
     news.replaceChildren(text, ...more);
   };
 
   const counts = new Map();
-  let telling = 0;
-  const tellRarely = (kind) => {
+  let announcing = 0;
+  const announceChange = (kind) => {
     counts.set(kind, (counts.get(kind) ?? 0) + 1);
-    telling ||= setTimeout(() => {
-      telling = 0;
-      tell([...counts].map(([what, n]) => `${n} ${n === 1 ? "post" : "posts"} ${what}`).join(", ") + ".");
+    announcing ||= setTimeout(() => {
+      announcing = 0;
+      announce([...counts].map(([what, n]) => `${n} ${n === 1 ? "post" : "posts"} ${what}`).join(", ") + ".");
       counts.clear();
-      clearing = setTimeout(() => news.replaceChildren(), GONE_AFTER_MS);
-    }, RARELY_TOLD_MS);
+      clearing = setTimeout(() => news.replaceChildren(), CLEAR_AFTER_MS);
+    }, ANNOUNCE_EVERY_MS);
   };
 
-  // The list, newest first. A change may come twice, or be shown already: it says what is so from then on.
+  // The list, newest first. A change may arrive twice or be shown already, so applying it is idempotent.
 
   const items = () => [...find("posts").children];
   const idOf = (item) => Number(item.dataset.id);
@@ -125,7 +126,7 @@
     }
     find("posts").hidden = items().length === 0;
     find("none").hidden = !find("posts").hidden;
-    tellRarely(kind === "updated" ? "changed" : kind);
+    announceChange(kind === "updated" ? "changed" : kind);
   };
 
   const CHANGED = "Somebody else has changed this post meanwhile. Saving will show you both texts first.";
@@ -133,12 +134,12 @@
 
   const takeForPost = (kind, { id }) => {
     if (id === Number(onlyPost)) {
-      tell(kind === "deleted" ? DELETED : CHANGED);
+      announce(kind === "deleted" ? DELETED : CHANGED);
     }
   };
 
-  // The stream. Hidden pages have none: a browser has few connections to a server for all its windows. One that has
-  // ended is not taken up by the browser itself, which might ask for a password that it is not about.
+  // The event stream. Hidden pages close theirs, because a browser limits its connections to a server. Reconnecting is
+  // left to this script: the browser could prompt for a password of another scheme.
 
   let source = null;
   let seen = news?.dataset.revision;
@@ -160,16 +161,16 @@
         (onlyPost ? takeForPost : takeIntoList)(kind, JSON.parse(event.data));
       });
     }
-    source.addEventListener("reset", readAgain);
+    source.addEventListener("reset", reload);
     source.addEventListener("open", () => { waits = RETRY_MS[0]; });
-    source.addEventListener("error", waitAndComeBack);
+    source.addEventListener("error", reconnectLater);
   };
 
   let waiting = 0;
-  const waitAndComeBack = () => {
+  const reconnectLater = () => {
     stop();
     clearTimeout(waiting);
-    waiting = setTimeout(comeBack, waits * (1 + Math.random()));
+    waiting = setTimeout(reconnect, waits * (1 + Math.random()));
     waits = Math.min(2 * waits, RETRY_MS[1]);
   };
 
@@ -181,23 +182,23 @@
     }
   };
 
-  const tellSignedOut = () => {
+  const announceSignedOut = () => {
     const link = document.createElement("a");
     link.href = "/";
     link.textContent = "Sign in";
-    tell("You are signed out. ", link);
+    announce("You are signed out. ", link);
   };
 
-  // Asks for this page once more; comes to nothing if there is none for us.
+  // Requests this page again; returns null if it is no longer available.
   const ask = async (method) => {
     const address = onlyPost ? `/board/${onlyPost}` : location.pathname + location.search;
     const answer = await fetch(address, { method, redirect: "manual" });
     if (answer.type === "opaqueredirect") {
-      tellSignedOut();
+      announceSignedOut();
       return null;
     }
     if (onlyPost && answer.status === 404) {
-      tell(DELETED);
+      announce(DELETED);
       return null;
     }
     if (!answer.ok) {
@@ -206,40 +207,40 @@
     return answer;
   };
 
-  const comeBack = async () => {
+  const reconnect = async () => {
     try {
       if (await ask("HEAD")) {
         listen();
       }
     } catch {
-      waitAndComeBack();
+      reconnectLater();
     }
   };
 
-  const readAgain = async () => {
+  const reload = async () => {
     stop();
     try {
       const answer = await ask("GET");
       if (!answer) {
         return;
       }
-      // The page as the server makes it, as inert as it is escaped.
+      // Parsed but not executed: scripts of a DOMParser document do not run.
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       seen = page.getElementById("news").dataset.revision;
       if (!onlyPost) {
         replaceList(page);
       } else if (page.querySelector("[name=was]").value !== document.querySelector("[name=was]").value) {
-        tell(CHANGED);
+        announce(CHANGED);
       }
       listen();
     } catch {
-      waitAndComeBack();
+      reconnectLater();
     }
   };
 
   if (news) {
-    document.addEventListener("visibilitychange", () => (document.hidden ? stop() : comeBack()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? stop() : reconnect()));
     addEventListener("pagehide", stop);
-    addEventListener("pageshow", (event) => (event.persisted ? comeBack() : listen()));
+    addEventListener("pageshow", (event) => (event.persisted ? reconnect() : listen()));
   }
 }

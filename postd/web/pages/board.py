@@ -1,4 +1,4 @@
-"""The pages of the board. All that they show of posts and people is text, escaped here."""
+"""The HTML pages of the board. Texts of posts and names of users are escaped here."""
 
 from collections.abc import Sequence
 from html import escape
@@ -13,11 +13,11 @@ _BOARD_STYLE = STYLE + read("board.css")
 _SCRIPT = read("board.js")
 
 BOARD_POLICY = make_policy(_BOARD_STYLE, _SCRIPT)
-"""The policy that these pages are to be sent with."""
+"""The `Content-Security-Policy` of these pages."""
 
-_LONGEST_PASTED = 800
-"""UTF-16 code units that a browser takes into a text field: with up to nine bytes each the form stays one that we read,
-and can say what is wrong with it."""
+_FIELD_MAX_UNITS = 800
+"""`maxlength` of the text field in UTF-16 code units. At up to nine bytes each when encoded, the form stays below the
+size limit, so that a text that is too long gets a message."""
 
 _BOARD = Template(read("board.html"))
 _ITEM = Template(read("board_item.html"))
@@ -36,27 +36,24 @@ _DONE = {
     "deleted": "The post was deleted.",
     "gone": "The post was deleted already.",
 }
-"""What a page may be asked to say that was done."""
+"""Messages after a change, by the value of `?done`."""
 
 
 class Draft(Struct, frozen=True):
-    """A text in the making.
-
-    `why` says what is wrong with it, if anything is.
-    """
+    """The text in a form; `why` is the error message if it was refused."""
 
     text: str = ""
     why: str = ""
 
 
-class Listed(Struct, frozen=True):
-    """Posts for one page, in ascending order of their ids.
+class PostPage(Struct, frozen=True):
+    """One page of the list, in ascending order of ids.
 
     Args:
-        revision: the page has all changes up to this one, and perhaps more.
-        posts: the posts with ids larger than `after`, and smaller than `before` if there is one.
+        revision: the page includes all changes up to this one, and maybe later ones.
+        posts: the posts with ids larger than `after` and smaller than `before`.
         after: see `posts`.
-        before: see `posts`; None where new posts come in.
+        before: see `posts`; None on the page to which new posts are added.
         older: whether there are posts with smaller ids.
     """
 
@@ -68,32 +65,32 @@ class Listed(Struct, frozen=True):
 
 
 class BoardPages:
-    """Makes the pages of a board.
+    """Renders the pages of the board.
 
     Args:
-        site_name: what stands above each.
-        writable: whether there are forms to write.
+        site_name: the text above each heading.
+        writable: whether pages have forms to write.
     """
 
     def __init__(self, site_name: str, *, writable: bool) -> None:
         self._site_name = site_name
         self._writable = writable
 
-    def make_list(self, listed: Listed, *, user: str, draft: Draft, key: str, done: str = "") -> bytes:
-        """Return the page with the list, newest post first.
+    def make_list(self, listed: PostPage, *, user: str, draft: Draft, key: str, done: str = "") -> bytes:
+        """Render the list, newest post first.
 
         Args:
-            listed: what is on it.
-            user: who looks at it.
-            draft: a post to be added.
-            key: by which the form's post will be known, sent once or more often.
-            done: the word for what was done before; another word than `_DONE` has says nothing.
+            listed: the posts.
+            user: the signed-in user.
+            draft: the text of the form that adds a post.
+            key: the idempotency key of that form.
+            done: a key of `_DONE`; anything else shows no message.
         """
-        said = _DONE.get(done, "")
+        message = _DONE.get(done, "")
         content = _BOARD.substitute(
             user=escape(user),
-            done=f'<p id="done" class="done" role="status" tabindex="-1">{said}</p>\n' if said else "",
-            form=self._make_add_form(draft, key, says_done=bool(said)) if self._writable else "",
+            done=f'<p id="done" class="done" role="status" tabindex="-1">{message}</p>\n' if message else "",
+            form=self._make_add_form(draft, key, has_message=bool(message)) if self._writable else "",
             revision=listed.revision,
             after=listed.after,
             before="" if listed.before is None else listed.before,
@@ -110,14 +107,14 @@ class BoardPages:
         return self._fill("Board", content)
 
     def make_post(self, post: Post, revision: int, *, draft: Draft, was: str, back: str) -> bytes:
-        """Return the page to change or delete one post.
+        """Render the page to change or delete one post.
 
         Args:
             post: the post.
-            revision: as in `Listed`.
-            draft: what its text is to become.
-            was: names the text that it has.
-            back: the address of the list with it.
+            revision: as in `PostPage`.
+            draft: the text of the form.
+            was: the tag of the text that the form was made for.
+            back: the URL of the list that contains it.
         """
         content = _POST.substitute(
             id=post.id,
@@ -130,9 +127,9 @@ class BoardPages:
         return self._fill(f"Edit post {post.id}", content)
 
     def make_conflict(self, post: Post, revision: int, *, draft: Draft | None, was: str, back: str) -> bytes:
-        """Return the page for somebody whose post another one has changed; as `make_post`.
+        """Render the page about an edit conflict: another client changed the post meanwhile.
 
-        `draft` is None for somebody who wanted to delete it.
+        Arguments are those of `make_post`; `draft` is None if the post was to be deleted.
         """
         if draft is None:
             undone, keep = "deleted", "Keep it"
@@ -155,7 +152,7 @@ class BoardPages:
         return self._fill(f"Post {post.id} was changed meanwhile", content)
 
     def make_gone(self, post_id: int, *, draft: Draft | None, key: str) -> bytes:
-        """Return the page that is in the place of a post that is not there; `draft` is what it was to become."""
+        """Render the page about a missing post; `draft` is the text that it was to get, if any."""
         form = ""
         if draft is not None:
             form = "<p>Your text is kept here: you can add it as a new post.</p>\n" + self._make_add_form(draft, key)
@@ -165,9 +162,9 @@ class BoardPages:
         edit = _EDIT_LINK.substitute(id=post_id) if self._writable else ""
         return _ITEM.substitute(id=post_id, text=escape(text), edit=edit)
 
-    def _make_add_form(self, draft: Draft, key: str, *, says_done: bool = False) -> str:
+    def _make_add_form(self, draft: Draft, key: str, *, has_message: bool = False) -> str:
         return _ADD.substitute(
-            field=_make_field("New post", draft, describing=["done"] if says_done else []), key=escape(key)
+            field=_make_field("New post", draft, describing=["done"] if has_message else []), key=escape(key)
         )
 
     def _fill(self, title: str, content: str) -> bytes:
@@ -180,19 +177,19 @@ def _make_save_form(post: Post, draft: Draft, was: str, *, verb: str = "Save", d
 
 
 def _make_field(label: str, draft: Draft, *, describing: Sequence[str]) -> str:
-    """Return the field for a text; `describing` names what else is to be read out with it."""
+    """Render the text field; `describing` has the ids of elements that describe it beside hint and error."""
     described = [*describing, "error", "hint"] if draft.why else [*describing, "hint"]
     return _FIELD.substitute(
         label=label,
-        max_units=_LONGEST_PASTED,
+        max_units=_FIELD_MAX_UNITS,
         max_chars=POST_MAX_CHARS,
         described=" ".join(described),
         attributes=' aria-invalid="true" autofocus' if draft.why else "",
-        # No HTML has U+0000 in it; a text that is refused for it has.
+        # HTML cannot contain U+0000, which a refused text may.
         text=escape(draft.text.replace("\0", "\ufffd")),
         error=f'<p id="error" class="error">{escape(draft.why)}</p>\n' if draft.why else "",
     )
 
 
-def _hidden(hidden: bool) -> str:  # noqa: FBT001 - what the name says
+def _hidden(hidden: bool) -> str:  # noqa: FBT001 - named after it
     return " hidden" if hidden else ""

@@ -1,4 +1,4 @@
-"""The page about the API, made from its OpenAPI document; for people, without a script."""
+"""The API description as an HTML page, rendered from the OpenAPI document; it has no script."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from postd.web.responses import phrase
 _STYLE = COLORS + read("docs.css")
 
 DOCS_POLICY = make_policy(_STYLE)
-"""The value of Content-Security-Policy that the page is to be sent with."""
+"""The `Content-Security-Policy` of the page."""
 
 _SCHEME_NAMES = {"digest": "Digest", "bearer": "Bearer token", "basic": "Basic", "session": "Session"}
 _PLACES = {"path": "in the path", "query": "in the query", "header": "header field"}
@@ -26,8 +26,8 @@ def make_docs_page(document: Document, site_name: str) -> bytes:
     """Return the page; UTF-8.
 
     Args:
-        document: OpenAPI 3.1, as `postd.web.openapi` makes it.
-        site_name: stands above it.
+        document: the OpenAPI document (`postd.web.openapi.document`).
+        site_name: the text above the title.
     """
     lead, _, description = document["info"]["description"].partition("\n\n")
     parts = {
@@ -84,27 +84,26 @@ def _operation(document: Document, method: str, path: str, operation: Mapping[st
         f'<article aria-labelledby="{name}">',
         f'<h3 id="{name}"><code>{escape(f"{method} {path}")}</code> {escape(operation["summary"])}</h3>',
         _paragraphs(operation["description"]),
-        "<h4>Who may</h4>",
-        _who(operation["security"]),
+        "<h4>Authentication</h4>",
+        _authentication(operation["security"]),
     ]
     if "parameters" in operation:
         parameters = [_resolve(document, parameter) for parameter in operation["parameters"]]
         parts += ["<h4>Parameters</h4>", _list(_parameter(document, parameter) for parameter in parameters)]
     if "requestBody" in operation:
-        parts += ["<h4>Body</h4>", *_contents_of(document, operation["requestBody"]["content"])]
-    parts += ["<h4>Answers</h4>", *_answers(operation["responses"])]
+        parts += ["<h4>Request body</h4>", *_contents_of(document, operation["requestBody"]["content"])]
+    parts += ["<h4>Responses</h4>", *_responses(operation["responses"])]
     samples = [sample["source"] for sample in operation["x-codeSamples"]]
     parts += ["<h4>Example</h4>", *map(_pre, samples), "</article>"]
     return "\n".join(parts)
 
 
-def _who(security: Sequence[Mapping[str, Any]]) -> str:
+def _authentication(security: Sequence[Mapping[str, Any]]) -> str:
     names = [name for requirement in security for name in requirement]
     if not names:
-        return "<p>Everybody.</p>"
+        return "<p>None.</p>"
     links = [f'<a href="#scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</a>' for name in names]
-    how = " or ".join([", ".join(links[:-1]), links[-1]] if len(links) > 1 else links)
-    return f"<p>Who is let in by: {how}.</p>"
+    return f"<p>{' or '.join([', '.join(links[:-1]), links[-1]] if len(links) > 1 else links)}.</p>"
 
 
 def _parameter(document: Document, parameter: Mapping[str, Any]) -> tuple[str, str]:
@@ -114,16 +113,16 @@ def _parameter(document: Document, parameter: Mapping[str, Any]) -> tuple[str, s
     return _term(parameter["name"], about), _text(parameter["description"]) + f'<p class="hint">{hint}</p>'
 
 
-def _answers(responses: Mapping[str, Any]) -> list[str]:
+def _responses(responses: Mapping[str, Any]) -> list[str]:
     own = [(status, response) for status, response in responses.items() if "$ref" not in response]
     common = [status for status, response in responses.items() if "$ref" in response]
-    parts = [_list(_answer(status, response) for status, response in own)]
+    parts = [_list(_response(status, response) for status, response in own)]
     if common:
-        parts.append(f'<p>And what <a href="#errors">any request</a> may get: {", ".join(common)}.</p>')
+        parts.append(f'<p>And <a href="#errors">errors of any request</a>: {", ".join(common)}.</p>')
     return parts
 
 
-def _answer(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
+def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
     parts = [f"<p>{_text(response['description'])}</p>"]
     headers = [f"<code>{escape(name)}</code>" for name in response.get("headers", {})]
     kinds = [f"<code>{escape(kind)}</code>" for kind in response.get("content", {})]
@@ -142,13 +141,13 @@ def _contents_of(document: Document, contents: Mapping[str, Any]) -> Iterable[st
 
 
 def _properties(document: Document, schema: Mapping[str, Any]) -> str:
-    """Tell the members of an object."""
+    """List the members of an object."""
     rows = []
     for name, of_member in schema["properties"].items():
         member = _resolve(document, of_member)
         need = "required" if name in schema["required"] else "optional"
-        told = _text(member["description"]) if "description" in member else ""
-        rows.append((_term(name, need), f'{told}<p class="hint">{_hint(member)}</p>'))
+        description = _text(member["description"]) if "description" in member else ""
+        rows.append((_term(name, need), f'{description}<p class="hint">{_hint(member)}</p>'))
     return _list(rows)
 
 
@@ -159,12 +158,13 @@ def _schemes(schemes: Mapping[str, Mapping[str, str]]) -> str:
         (f'<dt id="scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</dt>', _text(scheme["description"]))
         for name, scheme in schemes.items()
     ]
-    return f'<section aria-labelledby="who">\n<h2 id="who">Who is let in</h2>\n{_list(rows)}\n</section>'
+    heading = '<h2 id="authentication">Authentication</h2>'
+    return f'<section aria-labelledby="authentication">\n{heading}\n{_list(rows)}\n</section>'
 
 
 def _common_errors(document: Document) -> str:
     responses = document["components"]["responses"]
-    # Of pages they are the same, in plain text.
+    # The same errors of pages are plain text.
     statuses = [name.removeprefix("Problem") for name in responses if name.startswith("Problem")]
     return _list(
         (
@@ -176,7 +176,7 @@ def _common_errors(document: Document) -> str:
 
 
 def _hint(schema: Mapping[str, Any]) -> str:
-    """Tell a schema's type and bounds."""
+    """Describe a schema's type and bounds."""
     kind: str = schema["type"]
     if "minimum" in schema:
         kind += f" from {schema['minimum']} to {schema['maximum']}" if "maximum" in schema else ""
@@ -188,7 +188,7 @@ def _hint(schema: Mapping[str, Any]) -> str:
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> str:
-    return "<dl>\n" + "\n".join(f"{term}\n<dd>{told}</dd>" for term, told in rows) + "\n</dl>"
+    return "<dl>\n" + "\n".join(f"{term}\n<dd>{definition}</dd>" for term, definition in rows) + "\n</dl>"
 
 
 def _term(name: str, about: str) -> str:
@@ -208,12 +208,12 @@ def _paragraphs(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text as HTML; what stands between backticks is code."""
+    """Escape text for HTML; `code` in backticks becomes an element."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _resolve(document: Document, referring: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a reference leads to within the document, and what is none itself."""
+    """Resolve a `$ref` within the document; return anything else as it is."""
     if "$ref" not in referring:
         return referring
     found: Any = document
