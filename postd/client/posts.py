@@ -4,7 +4,7 @@ import random
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import urljoin
 
 import msgspec
@@ -20,6 +20,7 @@ from postd.client.responses import connection_error, decode_problem, header_fiel
 from postd.client.watching import Watch
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
+from postd.reactor import IReactor
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ class PostClient:
     def __init__(
         self, reactor: Any, url: str, auth: Auth | None = None, *, ca_file: str = "", plaintext: bool = False
     ) -> None:
-        self._reactor = reactor
+        self._reactor = cast("IReactor", reactor)
         # Twisted's own retry of a DELETE would hide a 404 that the first attempt has caused.
         self.http = AuthClient(
             reactor, check_server_url(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False
@@ -241,7 +242,13 @@ class PostClient:
             if body is not None:
                 headers.setRawHeaders("Content-Type", ["application/json"])
             response = await self.http.request(
-                method, url, data=body, headers=headers, allow_redirects=False, unbuffered=True, reactor=self._reactor
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                unbuffered=True,
+                reactor=cast("Any", self._reactor),
             )
             await treq.collect(response, collect)
             return Response(response.code, header_fields(response), bytes(content))

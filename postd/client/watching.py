@@ -2,12 +2,13 @@
 
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Self, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's name
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -19,6 +20,9 @@ from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignIn
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
 from postd.model import Change, ChangeKind
 from postd.protocol.event_stream import Event, EventDecoder, EventStreamError
+from postd.reactor import IReactor
+
+T = TypeVar("T")
 
 RESPONSE_MAX_S = 30.0
 """How long the head of the response may take."""
@@ -69,7 +73,7 @@ class Watch:
 
     def __init__(  # noqa: PLR0913 - all but three by name
         self,
-        reactor: Any,
+        reactor: IReactor,
         agent: IAgent,
         url: str,
         *,
@@ -130,7 +134,7 @@ class Watch:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    async def _wait_for(self, waiting: Any) -> Any:
+    async def _wait_for(self, waiting: Deferred[T] | Coroutine[Any, Any, T]) -> T:
         """Await something that `close` cancels."""
         self._waiting = waiting if isinstance(waiting, Deferred) else Deferred.fromCoroutine(waiting)
         try:
@@ -261,16 +265,16 @@ class _EventStream(Protocol):
 
     transport: Any
 
-    def __init__(self, reactor: Any, last_id: str, silent_max_s: float) -> None:
+    def __init__(self, reactor: IReactor, last_id: str, silent_max_s: float) -> None:
         self._reactor = reactor
         self._decoder = EventDecoder(last_id)
         self._silent_max_s = silent_max_s
         self._events: deque[Event] = deque()
-        self._has_comment = False
+        self._has_data = False
         self._error: ClientError | None = None
         self._waiter: Deferred[None] | None = None
         self._paused = False
-        self._silence_timeout: Any = None
+        self._silence_timeout: IDelayedCall | None = None
         self.last_id = last_id
 
     @property
@@ -285,7 +289,7 @@ class _EventStream(Protocol):
             NoAnswerError: the stream has ended.
             UnusableAnswerError: the response is not an event stream.
         """
-        if not self._events and not self._has_comment and self._error is None:
+        if not self._events and not self._has_data and self._error is None:
             self._waiter = Deferred()
             await self._waiter
         if self._events:
@@ -295,8 +299,8 @@ class _EventStream(Protocol):
                 self.transport.resumeProducing()
                 self._restart_timeout()
             return event
-        if self._has_comment:
-            self._has_comment = False
+        if self._has_data:
+            self._has_data = False
             return None
         assert self._error is not None
         raise self._error
@@ -314,12 +318,12 @@ class _EventStream(Protocol):
             self._fail(UnusableAnswerError(f"this is no event stream: {error}"))
             self.transport.loseConnection()
             return
-        self._has_comment = True
+        self._has_data = True
         self.last_id = self._decoder.last_id
         if len(self._events) >= QUEUE_MAX:
             # No timeout while paused: nothing is read.
             self._paused = True
-            self._silence_timeout.cancel()
+            self._stop_timeout()
             self.transport.pauseProducing()
         self._wake()
 
@@ -334,8 +338,7 @@ class _EventStream(Protocol):
             self.transport.loseConnection()
 
     def _fail(self, error: ClientError) -> None:
-        if self._silence_timeout is not None and self._silence_timeout.active():
-            self._silence_timeout.cancel()
+        self._stop_timeout()
         if self._error is None:
             self._error = error
             self._wake()
@@ -345,6 +348,10 @@ class _EventStream(Protocol):
             self._silence_timeout.reset(self._silent_max_s)
         elif self._error is None:
             self._silence_timeout = self._reactor.callLater(self._silent_max_s, self._time_out)
+
+    def _stop_timeout(self) -> None:
+        if self._silence_timeout is not None and self._silence_timeout.active():
+            self._silence_timeout.cancel()
 
     def _time_out(self) -> None:
         self._fail(NoAnswerError(f"nothing was heard for {self._silent_max_s:.0f} s"))
