@@ -103,6 +103,7 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.path = head.path
         self.clientproto = _CLIENT_VERSIONS[head.minor]
         self.body = body
+        self.content = BytesIO(body)
         self.started_s = started_s
 
     @property
@@ -111,11 +112,6 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         if self._headers is None:
             self._headers = DecodedHeaders(self.fields)
         return self._headers
-
-    @property
-    def content(self) -> BytesIO:  # type: ignore[override]
-        """The body, as a file."""
-        return BytesIO(self.body)
 
     @property
     def status(self) -> int:
