@@ -5,6 +5,9 @@
 """
 
 import os
+from collections.abc import Sequence
+
+_NAMES_MAX = 10
 
 SOCKET_PATH_MAX_BYTES = 107
 """The longest path of a UNIX socket (unix(7))."""
@@ -24,6 +27,12 @@ def check_socket_path(path: str) -> None:
 def printable(text: str) -> str:
     """Return a text with its unprintable characters escaped, so that a terminal executes none of it."""
     return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names as a list of at most `_NAMES_MAX`, and how many more there are."""
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
 
 
 def _escape(code_point: int) -> str:

@@ -12,6 +12,7 @@ MAY_IMPORT = {
     "errors": set(),
     "linux": set(),
     "reactor": set(),
+    "scheme_names": set(),
     "model": {"errors"},
     "caching": {"errors", "reactor"},
     "twisted_private": set(),
@@ -19,7 +20,7 @@ MAY_IMPORT = {
     "monitoring": {"monitoring"},
     "net": {"errors", "linux", "net", "protocol", "reactor", "twisted_private"},
     "store": {"errors", "linux", "model", "reactor", "store"},
-    "settings": {"errors", "model", "net", "protocol", "settings", "store"},
+    "settings": {"errors", "model", "net", "protocol", "scheme_names", "settings", "store"},
     "auth": {"auth", "caching", "errors", "model", "net", "protocol", "reactor", "store"},
     "web": {
         "auth",
@@ -35,6 +36,20 @@ MAY_IMPORT = {
         "twisted_private",
         "web",
     },
+    "schemes": {
+        "auth",
+        "errors",
+        "model",
+        "monitoring",
+        "net",
+        "protocol",
+        "reactor",
+        "scheme_names",
+        "schemes",
+        "settings",
+        "store",
+        "web",
+    },
     "daemon": {
         "__init__",
         "auth",
@@ -46,6 +61,7 @@ MAY_IMPORT = {
         "net",
         "protocol",
         "reactor",
+        "schemes",
         "settings",
         "store",
         "twisted_private",
@@ -64,6 +80,7 @@ MAY_IMPORT = {
         "net",
         "protocol",
         "reactor",
+        "schemes",
         "settings",
         "store",
     },
@@ -77,11 +94,12 @@ ONLY_MODULES = {
     ("client", "net"): {"postd.net.fetching"},
     ("auth", "store"): {"postd.store.interface"},
     ("web", "store"): {"postd.store.interface"},
-    ("cli", "daemon"): {"postd.daemon.issuers", "postd.daemon.log", "postd.daemon.settings_checks"},
+    ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.settings_checks"},
+    ("cli", "schemes"): {"postd.schemes"},
 }
 """Where a package may import only some modules of another: the importing package, the other, the modules."""
 
-WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "settings")
+WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "scheme_names", "settings")
 """What can be used, and tested, without Twisted."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -2,28 +2,23 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 import click
-from twisted.internet.defer import Deferred, FirstError, gatherResults
 
-from postd.auth.bearer import Issuer
-from postd.auth.introspection import Introspector
-from postd.auth.jwks import FetchedKeys
 from postd.auth.user_file import Account, decode_users, read_user_file
 from postd.cli.options import pluralize, with_settings
 from postd.cli.run_async import global_reactor, run
 from postd.cli.with_store import prepare_store
-from postd.daemon.issuers import make_issuer
 from postd.daemon.log import file_problem
 from postd.daemon.settings_checks import (
     account_problems,
     describe_hosts,
     exposure_problem,
-    rule_problems,
+    settings_problems,
     spoofing_problem,
 )
 from postd.errors import (
@@ -37,10 +32,10 @@ from postd.errors import (
 )
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
 from postd.net.endpoints import check_endpoint
-from postd.net.fetching import FetchError
 from postd.protocol.password import weakness
+from postd.schemes import load_schemes
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
-from postd.settings.schema import BearerSettings, Settings
+from postd.settings.schema import Settings
 
 
 @click.command()
@@ -55,7 +50,7 @@ def check(*, loaded: LoadedSettings) -> None:
         "hosts": _check_hosts(loaded),
     }
     # Issuers last: the other results need no network.
-    for what, lines in chain(parts.items(), _check_issuers(loaded)):
+    for what, lines in chain(parts.items(), _check_schemes(loaded)):
         for good, words in lines:
             found += not good
             click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
@@ -63,11 +58,8 @@ def check(*, loaded: LoadedSettings) -> None:
         raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
 
 
-_ISSUERS_TIMEOUT_S = 30
+_NETWORK_TIMEOUT_S = 30
 """The limit for all issuers; each fetch has a limit of its own."""
-
-_PROBE = "postd-check"
-"""An unknown token, to test the introspection endpoint with."""
 
 _Lines = Iterator[tuple[bool, str]]
 """The results of a check: for each line whether it is ok, and its text."""
@@ -86,7 +78,7 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
             look(loaded)
         except ConfigError as error:
             yield str(error)
-    yield from rule_problems(loaded.settings)
+    yield from settings_problems(loaded.settings)
     file = loaded.settings.log.file
     problem = file_problem(file) if file else ""
     if problem:
@@ -167,58 +159,12 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
         yield True, store.description
 
 
-def _check_issuers(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
-    """Check all issuers at the same time; yield their results in the order of the settings."""
-    issuers = loaded.settings.bearer
-    if not issuers:
-        return
+def _check_schemes(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
+    """Yield the results of the checks that need the network."""
+    checks = [check for scheme in load_schemes().values() if (check := scheme.check(loaded)) is not None]
 
-    async def check_all() -> list[list[tuple[bool, str]]]:
-        where = loaded.where["bearer"]
-        checking = (_check_issuer(one, f"{where}[{number}]") for number, one in enumerate(issuers))
-        try:
-            return await gatherResults([Deferred.fromCoroutine(one) for one in checking], consumeErrors=True)
-        except FirstError as error:
-            error.subFailure.raiseException()
+    async def run_all() -> list[tuple[str, Sequence[tuple[bool, str]]]]:
+        return [result for check in checks for result in await check(global_reactor())]
 
-    results = run(check_all, timeout_s=_ISSUERS_TIMEOUT_S)
-    for one, lines in zip(issuers, results, strict=True):
-        yield f"bearer {one.issuer}", iter(lines)
-
-
-async def _check_issuer(settings: BearerSettings, where: str) -> list[tuple[bool, str]]:
-    try:
-        issuer = make_issuer(settings, where=where, reactor=global_reactor())
-    except ConfigError as error:
-        return [(False, str(error))]
-    checks = [_check_keys(issuer, settings)]
-    if issuer.introspector is not None:
-        checks.append(_check_introspection(issuer.introspector, settings))
-    return [await one for one in checks]
-
-
-async def _check_keys(issuer: Issuer, settings: BearerSettings) -> tuple[bool, str]:
-    try:
-        return _describe_keys(await issuer.keys.fetch(), settings)
-    except FetchError as error:
-        return False, str(error)
-
-
-async def _check_introspection(introspector: Introspector, settings: BearerSettings) -> tuple[bool, str]:
-    try:
-        await introspector.fetch(_PROBE)
-    except FetchError as error:
-        return False, str(error)
-    return True, f"{settings.introspection_endpoint} answers"
-
-
-def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> tuple[bool, str]:
-    names = [
-        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
-        for key in fetched.keys.keys
-        if (algorithms := key.algorithms & set(settings.algorithms))
-    ]
-    left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
-    keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
-    found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
-    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"
+    for what, lines in run(run_all, timeout_s=_NETWORK_TIMEOUT_S) if checks else ():
+        yield what, iter(lines)

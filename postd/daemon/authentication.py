@@ -1,8 +1,8 @@
-"""Authentication, made from the settings: user file, issuers, checkers, credential factories, throttle."""
+"""Authentication, made from the settings: user file, throttle, password cache, and all schemes over one portal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from msgspec import Struct
 from twisted.internet.defer import Deferred
@@ -10,28 +10,22 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from postd.auth.bearer import BearerChecker, Issuer
-from postd.auth.digest import DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
-from postd.auth.session import SessionChecker, Sessions
 from postd.auth.throttle import Throttle
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
-from postd.daemon.issuers import make_issuer
 from postd.daemon.settings_checks import find_problems
 from postd.errors import StoreUnavailableError
-from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
 from postd.reactor import IReactor
+from postd.schemes import load_schemes
+from postd.schemes.interface import Background, Context
+from postd.settings.loading import decode_table
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.basic import BasicCredentialFactory
-from postd.web.bearer import BearerCredentialFactory
-from postd.web.digest import DigestCredentialFactory
+from postd.web.access import Access, SchemeParts
 from postd.web.guard import Realm
 from postd.web.peer import PeerResolver
-from postd.web.resource_metadata import ResourceMetadata
-from postd.web.routes import Access
 
 PURGE_EVERY_S = 10
 """How often expired sessions, nonces and failures are removed from the store."""
@@ -60,12 +54,13 @@ class Authentication:
         store: keeps sessions, nonces and failures.
         reactor: its clock and its threads.
         threads: where passwords are verified, in place of threads of its own.
-        issuers_where: names the tables of issuers in messages.
+        where: names the top-level keys of the settings in messages.
+        tables: the values of the settings file, in which schemes may have tables of their own.
         previous: the one that this one replaces when it is started, with other settings.
 
     Attributes:
         access: what guards need.
-        running, settings, users, issuers, kept: for the one that replaces this one.
+        running, settings, users, background, kept: for the one that replaces this one.
 
     Raises:
         ConfigError: the user file, or a file of an issuer's settings, cannot be used.
@@ -81,14 +76,14 @@ class Authentication:
         *,
         reactor: IReactor,
         threads: HashThreads | None = None,
-        issuers_where: str = "bearer",
+        where: Mapping[str, str] = {},
+        tables: Mapping[str, Any] = {},
         previous: "Authentication | None" = None,
     ) -> None:
         self.settings = settings
         self._store = store
         self._reactor = reactor
         self._previous = previous if previous is not None and previous.running else None
-        now = reactor.seconds
         if previous is not None and previous.settings.users == settings.users:
             self.users: UserDirectory = previous.users
             self.users.check()
@@ -99,36 +94,22 @@ class Authentication:
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
-        nonces = NonceRegistry(store, lifetime_s=settings.digest.nonce_lifetime_s, now=now)
-        sessions = Sessions(
-            store, self.users, idle_s=settings.session.idle_s, lifetime_s=settings.session.lifetime_s, now=now
-        )
         clients = PeerResolver(settings.trusted_proxies, settings.public_url)
-        algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
-        self.issuers = [
-            make_issuer(table, where=f"{issuers_where}[{number}]", reactor=reactor)
-            for number, table in enumerate(settings.bearer)
-        ]
-        checkers = (
-            DigestChecker(self.users, nonces, self.kept.throttle, realm=settings.realm),
-            PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store),
-            SessionChecker(sessions),
-            BearerChecker(self.issuers, throttle=self.kept.throttle, now=now),
-        )
-        self.access = Access(
-            portal=CoroutinePortal(Realm(), checkers),
-            # The order of the challenges (reference: Schemes): simple clients look only at the first or the last.
-            factories=(
-                DigestCredentialFactory(settings.realm, algorithms, nonces, clients),
-                BearerCredentialFactory(settings.realm, clients, with_metadata=bool(self.issuers)),
-                BasicCredentialFactory(settings.realm, clients),
-            ),
-            sessions=sessions,
-            clients=clients,
-            realm=settings.realm,
-            secure=settings.session.secure,
-            metadata=_make_metadata(self.issuers, clients),
-        )
+        passwords = PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store)
+        parts: dict[str, SchemeParts] = {}
+        self.background: dict[str, Background] = {}
+        for name, scheme in load_schemes().items():
+            options = None
+            if scheme.options is not None:
+                options = decode_table(tables.get(name, {}), scheme.options, where.get(name, name))
+            context = Context(
+                settings, where, options, store, self.users, self.kept.throttle, passwords, clients, reactor
+            )
+            parts[name], background = scheme.make(context)
+            if background is not None:
+                self.background[name] = background
+        checkers = {checker for one in parts.values() for checker in one.checkers}
+        self.access = Access(CoroutinePortal(Realm(), checkers), parts, clients, settings.realm)
 
     def start(self) -> None:
         self.running = True
@@ -136,30 +117,19 @@ class Authentication:
         if previous is None:
             self.kept.threads.start()
         else:
-            self._replace(previous)
+            previous.retire()
+            self.kept.throttle.set_limits(**_throttle_limits(self.settings))
+            self._watch_users()
+        for name, background in self.background.items():
+            background.start(None if previous is None else previous.background.get(name))
         self._log_problems()
-        for issuer in self.issuers:
-            issuer.start()
         for loop, every_s in zip(self._loops, (WATCH_INTERVAL_S, PURGE_EVERY_S), strict=True):
             loop.start(every_s, now=False).addErrback(self._log_failure)
 
-    def _replace(self, previous: "Authentication") -> None:
-        previous.retire()
-        self.kept.throttle.set_limits(**_throttle_limits(self.settings))
-        known = {
-            (table.issuer, table.jwks_uri): issuer
-            for table, issuer in zip(previous.settings.bearer, previous.issuers, strict=True)
-        }
-        for table, issuer in zip(self.settings.bearer, self.issuers, strict=True):
-            same = known.get((table.issuer, table.jwks_uri))
-            if same is not None:
-                issuer.keys.copy_keys(same.keys)
-        self._watch_users()
-
     def stop(self) -> None:
         self.retire()
-        for issuer in self.issuers:
-            issuer.stop()
+        for background in self.background.values():
+            background.stop()
         self.kept.threads.stop()
 
     def retire(self) -> None:
@@ -168,24 +138,20 @@ class Authentication:
         for loop in self._loops:
             if loop.running:
                 loop.stop()
-        for issuer in self.issuers:
-            issuer.stop_refreshing()
+        for background in self.background.values():
+            background.retire()
 
     @property
     def states(self) -> dict[str, str]:
-        """The states of the issuers (`postd.monitoring.health.Health`)."""
-        return {
-            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet" for issuer in self.issuers
-        }
+        """The states of the schemes' background work (`postd.monitoring.health.Health`)."""
+        return {name: state for background in self.background.values() for name, state in background.states.items()}
 
     @property
     def metrics(self) -> Metrics:
-        """The number and the age of the keys that are held of each issuer."""
+        """The metrics of the schemes' background work."""
         metrics = Metrics()
-        for issuer in self.issuers:
-            held = issuer.keys.current
-            metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
-            metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
+        for background in self.background.values():
+            metrics.add(background.metrics)
         return metrics
 
     def _log_failure(self, failure: Failure) -> None:
@@ -226,10 +192,3 @@ def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> Non
     ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
     # The fingerprints alone make the sessions invalid; this removes them from the store.
     ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
-
-
-def _make_metadata(issuers: Sequence[Issuer], clients: PeerResolver) -> ResourceMetadata | None:
-    if not issuers:
-        return None
-    scopes = frozenset[str]().union(*(issuer.scopes for issuer in issuers))
-    return ResourceMetadata([issuer.url for issuer in issuers], sorted(scopes), clients)

@@ -74,7 +74,7 @@ class ServerParts:
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(settings, self.store, reactor=reactor, issuers_where=where["bearer"])
+        self.authentication = Authentication(settings, self.store, reactor=reactor, where=where, tables=loaded.values)
         self.site = PostdSite(
             make_tree(settings, self.store, self.events, self.authentication),
             limits=settings.limits,
@@ -107,7 +107,7 @@ class ServerParts:
         refuse_exposure(listeners, settings, where["listen"])
         replace_certificates = reload_certificates(listeners, where=where["listen"])
         authentication = Authentication(
-            settings, self.store, reactor=self._reactor, issuers_where=where["bearer"], previous=self.authentication
+            settings, self.store, reactor=self._reactor, where=where, tables=loaded.values, previous=self.authentication
         )
         root = make_tree(settings, self.store, self.events, authentication)
 

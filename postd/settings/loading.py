@@ -9,16 +9,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.protocol.jwt import Algorithm
+from postd.scheme_names import SCHEMES
 from postd.settings.paths import make_absolute
-from postd.settings.schema import WORKERS_MAX, BearerSettings, Scheme, Settings
+from postd.settings.schema import WORKERS_MAX, BearerSettings, Settings
 from postd.settings.values import decode_value
+
+StructT = TypeVar("StructT", bound=Struct)
 
 
 class LoadedSettings(Struct, frozen=True):
@@ -69,7 +72,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
 
 def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
     """Return the settings of `LoadedSettings.values` and `where` that another process has sent."""
-    return LoadedSettings(_convert(dict(values), "settings"), where, values)
+    return LoadedSettings(_convert(values, "settings"), where, values)
 
 
 def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
@@ -147,6 +150,8 @@ def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, p
     """Refuse unknown keys in a table and the tables in it, before any value is decoded."""
     fields = {info.encode_name: info for info in msgspec.structs.fields(struct)}
     for key, value in table.items():
+        if not path and key in SCHEMES and key not in fields:
+            continue  # the table of a scheme, which decodes it (`decode_table`)
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
@@ -159,14 +164,24 @@ def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, p
                         _refuse_unknown(one, inner, name, f"{path}{key}.")
 
 
-def _convert(values: dict[str, Any], name: str) -> Settings:
+def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> StructT:
+    """Return a table of the settings file as a struct of a kind; `name` stands before a key in errors.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
     try:
-        settings = msgspec.convert(values, Settings, dec_hook=decode_value)
+        return msgspec.convert(values, kind, dec_hook=decode_value)
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
-        wanted = _ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key))
-        raise ConfigError(f"{name}: {key}", f"{why}; allowed: {wanted}" if wanted else why) from None
+        wanted = _ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key)) if kind is Settings else None
+        raise ConfigError(f"{name}: {key}" if key else name, f"{why}; allowed: {wanted}" if wanted else why) from None
+
+
+def _convert(values: Mapping[str, Any], name: str) -> Settings:
+    known = {key: value for key, value in values.items() if key in Settings.__struct_encode_fields__}
+    settings = decode_table(known, Settings, name)
     _refuse_beside_wildcard(settings, name)
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
@@ -206,7 +221,7 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
     return "", ""
 
 
-_SCHEMES = ", ".join(f'"{scheme}"' for scheme in get_args(Scheme))
+_SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
 _ALLOWED = {

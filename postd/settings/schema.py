@@ -18,16 +18,15 @@ from postd.settings.values import (
     OptionalUrl,
     Origin,
     PagePath,
+    Permission,
     Realm,
+    SchemeName,
     ScopeText,
     Seconds,
     TrustedProxy,
 )
 
-Scheme = Literal["basic", "digest", "session", "bearer"]
-"""The name of an authentication scheme; `session` is form login with a cookie."""
-
-Rule = Annotated[tuple[Literal["open"] | Scheme, ...], Meta(min_length=1)]
+Rule = Annotated[tuple[Permission, ...], Meta(min_length=1)]
 """The schemes that give access; `open` needs no credentials."""
 
 
@@ -58,8 +57,8 @@ class Admin(Struct, frozen=True, forbid_unknown_fields=True):
 class Api(Struct, frozen=True, forbid_unknown_fields=True):
     """`[api]`: access to the post API."""
 
-    read: Rule = ("open",)
-    write: Rule = ("open",)
+    read: Rule = (Permission("open"),)
+    write: Rule = (Permission("open"),)
     cors_origins: tuple[CorsOrigin, ...] = ()
 
 
@@ -67,7 +66,7 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty."""
 
     path: PagePath
-    schemes: Annotated[tuple[Scheme, ...], Meta(min_length=1)]
+    schemes: Annotated[tuple[SchemeName, ...], Meta(min_length=1)]
     files: str = ""
     users: tuple[str, ...] = ()
 
@@ -156,7 +155,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     shutdown_grace_s: Seconds = field(default=Seconds(10), name="shutdown_grace")
     api: Api = field(default_factory=Api)
     pages: tuple[Page, ...] = field(
-        default=(Page(PagePath("/basic"), ("basic",)), Page(PagePath("/digest"), ("digest",))), name="page"
+        default=(Page(PagePath("/basic"), (SchemeName("basic"),)), Page(PagePath("/digest"), (SchemeName("digest"),))),
+        name="page",
     )
     session: SessionSettings = field(default_factory=SessionSettings)
     digest: DigestSettings = field(default_factory=DigestSettings)

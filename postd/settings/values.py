@@ -12,6 +12,7 @@ from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
 from postd.protocol.host import check_host
+from postd.scheme_names import SCHEMES
 
 
 class ByteCount(int):
@@ -175,6 +176,28 @@ class ScopeText(str):
 
 RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
 """First segments of postd's own paths, some of them for later versions, which no page may have."""
+
+
+class SchemeName(str):
+    """The name of an authentication scheme."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        if value not in SCHEMES:
+            raise ValueError(f"{value!r} is not the name of a scheme")
+        return cls(value)
+
+
+class Permission(SchemeName):
+    """The name of a scheme that gives access, or `"open"`: access without credentials."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(value) if value == "open" else super().decode(value)
 
 
 def decode_value(kind: Any, value: object) -> object:

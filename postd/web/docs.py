@@ -9,7 +9,8 @@ import orjson
 from klein import Klein
 
 from postd.web.compression import VARY, NegotiatedText
-from postd.web.openapi.document import Route, find_routes, make_document
+from postd.web.openapi.document import Route, Schemes, find_routes, make_document
+from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.responses import JSON, PAGE_HEADERS, Response
 from postd.web.server.routing import Application
@@ -22,6 +23,7 @@ class Docs:
 
     Args:
         applications: those to describe, beside this one.
+        schemes: the descriptions of all authentication schemes by name.
         read: the schemes that may read posts; "open" for access without credentials.
         write: the schemes that may write posts.
         site_name: the heading of the page.
@@ -30,10 +32,16 @@ class Docs:
     app = Application()
 
     def __init__(
-        self, applications: Iterable[Klein], *, read: Collection[str], write: Collection[str], site_name: str
+        self,
+        applications: Iterable[Klein],
+        schemes: Schemes,
+        *,
+        read: Collection[str],
+        write: Collection[str],
+        site_name: str,
     ) -> None:
         routes = frozenset(route for application in (*applications, self.app) for route in find_routes(application))
-        document, page = _render(routes, frozenset(read), frozenset(write), site_name)
+        document, page = _render(routes, tuple(schemes.items()), frozenset(read), frozenset(write), site_name)
         self._document = _make_text(JSON, document, _HEADERS)
         headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
         self._page = _make_text(b"text/html; charset=utf-8", page, headers)
@@ -50,12 +58,16 @@ class Docs:
 # Cached for the tests, which make thousands of trees; rendering takes some milliseconds.
 @lru_cache(8)
 def _render(
-    routes: frozenset[Route], read: frozenset[str], write: frozenset[str], site_name: str
+    routes: frozenset[Route],
+    schemes: tuple[tuple[str, SchemeDescription], ...],
+    read: frozenset[str],
+    write: frozenset[str],
+    site_name: str,
 ) -> tuple[bytes, bytes]:
     """Return document and page, encoded."""
-    document = make_document(routes, read=read, write=write)
+    document = make_document(routes, dict(schemes), read=read, write=write)
     body = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return body, make_docs_page(document, site_name)
+    return body, make_docs_page(document, {name: scheme.title for name, scheme in schemes}, site_name)
 
 
 def _make_text(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:

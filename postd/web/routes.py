@@ -19,46 +19,18 @@ from msgspec import Struct
 from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
-from postd.auth.portal import CoroutinePortal
-from postd.auth.session import Sessions
 from postd.store.interface import PostStore
+from postd.web.access import Access
 from postd.web.board import Board, show_name_and_board
-from postd.web.cookie import SessionReader
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
-from postd.web.guard import CredentialFactory, Guard
-from postd.web.login import LoginPages
-from postd.web.peer import PeerResolver
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
-from postd.web.resource_metadata import ResourceMetadata
 from postd.web.server.driver import ViewResource, error_page
 from postd.web.server.routing import Router
 
 _NOT_FOUND = error_page(NotFound())
-
-
-class Access(Struct, frozen=True):
-    """How clients are let in.
-
-    Args:
-        portal: logs in.
-        factories: one for each scheme that has a challenge, in the order of the challenges.
-        sessions: begins and ends sign-ins by form.
-        clients: tells where a request comes from.
-        realm: the protection realm's text.
-        secure: when the session's cookie is marked as secure (`login.LoginPages`).
-        metadata: tells who issues tokens, if anybody does.
-    """
-
-    portal: CoroutinePortal
-    factories: Sequence[CredentialFactory]
-    sessions: Sessions
-    clients: PeerResolver
-    realm: str
-    secure: str
-    metadata: ResourceMetadata | None = None
 
 
 class ProtectedPage(Struct, frozen=True):
@@ -127,47 +99,39 @@ def make_root(  # noqa: PLR0913 - all that there is
     Args:
         store: keeps the posts.
         events: tells of their changes.
-        access: how clients are let in.
+        access: the authentication schemes.
         read: the schemes that let a client read posts; "open" for no questions asked.
         write: those that let it write.
         pages: further pages.
         cors_origins: origins whose pages may use the API (`postd.web.cors`).
     """
-
-    def protect(resource: IResource, schemes: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
-        if "open" in schemes:
-            return resource
-        factories = [factory for factory in access.factories if factory.scheme.decode("ascii") in schemes]
-        readers = [SessionReader(access.realm)] if "session" in schemes else []
-        return Guard(access.portal, factories, resource, readers=readers, clients=access.clients, users=users)
-
     by_path = {
-        tuple(page.path.encode("ascii").split(b"/")[1:]): protect(
+        tuple(page.path.encode("ascii").split(b"/")[1:]): access.protect(
             Folder(page.files) if page.files else ViewResource(show_name), page.schemes, page.users
         )
         for page in pages
     }
-    told = [PostApi.app, LoginPages.app]
+    documented = [PostApi.app]
     has_board = "session" in read
-    by_path[b"home",] = protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
+    by_path[b"home",] = access.protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
     api = PostApi(store, events, private="open" not in read)
     posts = Router(api)
-    root.putChild(b"post", _ByMethod(posts, protect(posts, read), protect(posts, write)))
-    login_pages = LoginPages(access.portal, access.sessions, access.clients, realm=access.realm, secure=access.secure)
-    forms = Router(login_pages)
-    for segment in (b"", b"login", b"logout"):
-        root.putChild(segment, forms)
+    root.putChild(b"post", _ByMethod(posts, access.protect(posts, read), access.protect(posts, write)))
+    for parts in access.schemes.values():
+        for segments, views in parts.make_views(access.portal):
+            router = Router(views)
+            for segment in segments:
+                root.putChild(segment, router)
+            documented.append(views.app)
     if has_board:
         board = Router(Board(store, site_name=access.realm, writable="session" in write))
-        signed_in = protect(board, ["session"])
+        signed_in = access.protect(board, ["session"])
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
-        told.append(Board.app)
-    if access.metadata is not None:
-        root.putChild(b".well-known", Router(access.metadata))
-        told.append(ResourceMetadata.app)
-    docs = Router(Docs(told, read=read, write=write, site_name=access.realm))
+        documented.append(Board.app)
+    descriptions = {name: parts.description for name, parts in access.schemes.items()}
+    docs = Router(Docs(documented, descriptions, read=read, write=write, site_name=access.realm))
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:

@@ -41,7 +41,9 @@ from postd.settings.values import (
     OptionalUrl,
     Origin,
     PagePath,
+    Permission,
     Realm,
+    SchemeName,
     ScopeText,
     Seconds,
     TrustedProxy,
@@ -54,9 +56,17 @@ KEYS = (
     *("api", "page", "session", "digest", "bearer", "throttle", "limits", "admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
-SCHEMES = '"basic", "digest", "session", "bearer"'
+SCHEMES = '"digest", "bearer", "basic", "session"'
 ORIGINS = 'a list of origins, such as ["https://app.example"], or ["*"] alone'
 SAMPLE = Path(__file__).parents[2] / "etc" / "postd.toml"
+
+
+def rule(*names: str) -> tuple[Permission, ...]:
+    return tuple(map(Permission, names))
+
+
+def schemes(*names: str) -> tuple[SchemeName, ...]:
+    return tuple(map(SchemeName, names))
 
 
 @pytest.fixture
@@ -92,8 +102,11 @@ def test_defaults(folder: Path) -> None:
         hosts=(),
         hsts_s=MaxAge(""),
         shutdown_grace_s=Seconds(10),
-        api=Api(read=("open",), write=("open",), cors_origins=()),
-        pages=(Page(PagePath("/basic"), ("basic",), "", ()), Page(PagePath("/digest"), ("digest",), "", ())),
+        api=Api(read=rule("open"), write=rule("open"), cors_origins=()),
+        pages=(
+            Page(PagePath("/basic"), schemes("basic"), "", ()),
+            Page(PagePath("/digest"), schemes("digest"), "", ()),
+        ),
         session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
         digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
         bearer=(),
@@ -188,8 +201,8 @@ def test_every_key_is_decoded(folder: Path) -> None:
         hsts_s=MaxAge("31536000"),
         shutdown_grace_s=Seconds(60),
         api=Api(
-            read=("open",),
-            write=("basic", "digest", "session", "bearer"),
+            read=rule("open"),
+            write=rule("basic", "digest", "session", "bearer"),
             cors_origins=(
                 CorsOrigin("https://app.example"),
                 CorsOrigin("http://localhost:3000"),
@@ -199,7 +212,7 @@ def test_every_key_is_decoded(folder: Path) -> None:
         pages=(
             Page(
                 PagePath("/reports/2026"),
-                ("session", "basic"),
+                schemes("session", "basic"),
                 f"{folder}/reports",
                 ("alice", "jürgen", "https://idp.example/#bob"),
             ),
@@ -390,7 +403,7 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
         ),
         (
             'api = {read = ["oauth"]}',
-            "postd.toml: api.read[0]: Invalid enum value 'oauth'; "  # noqa: ISC004
+            "postd.toml: api.read[0]: 'oauth' is not the name of a scheme; "  # noqa: ISC004
             f'allowed: a list of one or more of "open", {SCHEMES}',
         ),
         (
@@ -493,7 +506,7 @@ def test_invalid_issuer_is_refused(folder: Path, toml: str, line: str) -> None:
 def test_users_of_a_page_are_normalized_unless_they_are_an_issuers() -> None:
     """Names of the user file are normalized (RFC 8265); what an issuer says of a user stays as it is."""
     decomposed = "ju\u0308rgen"
-    page = Page(PagePath("/a"), ("basic",), users=(decomposed, f"https://idp.example#{decomposed}"))
+    page = Page(PagePath("/a"), schemes("basic"), users=(decomposed, f"https://idp.example#{decomposed}"))
     assert page.allowed == {"j\u00fcrgen", f"https://idp.example#{decomposed}"}
 
 

@@ -350,7 +350,7 @@ class Inside(Resource):
     isLeaf = True
 
     def render(self, request: Any) -> bytes:
-        return bytes(request.username.encode())
+        return bytes(request.identity.account.encode())
 
 
 def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from postd.schemes import load_schemes
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from tests.helpers import InMemoryApi
 from tests.web.test_bearer import ISSUERS
@@ -17,6 +18,7 @@ from tests.web.test_openapi import ALL, operations, read
 from tests.web.wire import ask
 
 VOID = {"meta"}
+TITLES = {name: scheme.description.title for name, scheme in load_schemes().items()}
 NASTY = """</title></style></code></p><script>alert(1)</script><!-- $title ${style} & " ' \\"""
 
 
@@ -134,7 +136,7 @@ def test_nothing_breaks_out_of_it(all_of_it: InMemoryApi) -> None:
         return value + NASTY if isinstance(value, str) else value
 
     kept = {"$ref", "tags", "name", "in", "type", "operationId", "securitySchemes", "security", "required"}
-    page = make_docs_page(spoil(read(all_of_it)), NASTY)
+    page = make_docs_page(spoil(read(all_of_it)), TITLES, NASTY)
     assert b"<script" not in page
     assert b"<!--" not in page
     assert escape(NASTY).encode() in page

@@ -965,7 +965,7 @@ class TreeTests:
         tree = Resource()
         tree.putChild(b"child", Data(b"the child", "text/plain"))
         access, root = api.logins.access, Resource()
-        root.putChild(b"tree", Guard(access.portal, access.factories, tree, clients=access.clients))
+        root.putChild(b"tree", access.protect(tree, ["digest", "bearer", "basic"]))
         server = Worker(make_site(root, clock=api.clock), api.clock)
         for headers in (basic(), proof(api, "/digest", uri="/tree/child")):
             answer = ask(server, "GET", "/tree/child", headers=headers)
@@ -1030,7 +1030,7 @@ class PortalTests:
 class InterfaceTests:
     def test_what_twisted_is_to_call_can_be_called(self, api: InMemoryApi) -> None:
         access = api.logins.access
-        guard = Guard(access.portal, access.factories, error_page(Problem(404, "x")), clients=access.clients)
+        guard = access.protect(error_page(Problem(404, "x")), ["digest", "bearer", "basic"])
         assert verifyObject(IResource, guard)
         assert verifyObject(IRealm, Realm())
         assert verifyObject(IRealm, access.portal.realm)

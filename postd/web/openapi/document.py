@@ -10,7 +10,6 @@ from klein import Klein
 from postd.web.errors import is_api
 from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.components import (
-    CROSS_SITE,
     ERROR_HEADERS,
     ERRORS,
     HEADERS,
@@ -19,7 +18,7 @@ from postd.web.openapi.components import (
     TEXT_TYPE,
     ProblemDetails,
 )
-from postd.web.openapi.operation import Body, Operation, Reply, Rule
+from postd.web.openapi.operation import Body, Operation, Reply, Rule, SchemeDescription
 from postd.web.responses import phrase
 from postd.web.server.routing import VARIABLE
 
@@ -43,52 +42,30 @@ settings name these origins (CORS).
 Every response has an `X-Request-Id`, the client's or a new one, which the server's log has as well.
 """
 
-_SCHEMES: Mapping[str, Mapping[str, str]] = {
-    "digest": {
-        "type": "http",
-        "scheme": "digest",
-        "description": "User name and password, sent as a hash (RFC 7616).",
-    },
-    "bearer": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "An access token in the field `Authorization` (RFC 6750). Its issuers are listed at "
-        "`/.well-known/oauth-protected-resource`.",
-    },
-    "basic": {"type": "http", "scheme": "basic", "description": "User name and password (RFC 7617)."},
-    "session": {
-        "type": "apiKey",
-        "in": "cookie",
-        "name": "session",
-        "description": "The cookie that `POST /login` sets. Changes are refused if a page of another site sends them.",
-    },
-}
-"""In the order of their challenges (reference: Schemes)."""
-
-_CURL = {
-    "digest": "--digest -u alice",
-    "bearer": '-H "Authorization: Bearer $TOKEN"',
-    "basic": "-u alice",
-    "session": "-b cookies.txt",
-}
-
 Route = tuple[str, str]
 """A method and a path, with the names of its variables in braces."""
 
 
-def make_document(routes: Iterable[Route], *, read: Collection[str], write: Collection[str]) -> dict[str, Any]:
+Schemes = Mapping[str, SchemeDescription]
+"""The descriptions of authentication schemes by name, in the order of their challenges."""
+
+
+def make_document(
+    routes: Iterable[Route], described_schemes: Schemes, *, read: Collection[str], write: Collection[str]
+) -> dict[str, Any]:
     """Return the document.
 
     Args:
         routes: those of the applications that are served; `/home` is added.
+        described_schemes: all schemes.
         read: the schemes that may read posts; "open" for access without credentials.
         write: the schemes that may write posts.
     """
     schemes = {
-        Rule.OPEN: (),
-        Rule.READ: _in_order(read),
-        Rule.WRITE: _in_order(write),
-        Rule.SESSION: ("session",),
+        Rule.OPEN: {},
+        Rule.READ: _select(described_schemes, read),
+        Rule.WRITE: _select(described_schemes, write),
+        Rule.SESSION: _select(described_schemes, ["session"]),
     }
     # /home is a protected page (`postd.web.routes`), not a route of a Klein application.
     served = {*routes, ("GET", "/home")}
@@ -136,8 +113,8 @@ def make_document(routes: Iterable[Route], *, read: Collection[str], write: Coll
                 for status, why in ERRORS.items()
             },
             "securitySchemes": {
-                name: dict(scheme)
-                for name, scheme in _SCHEMES.items()
+                name: dict(scheme.security)
+                for name, scheme in described_schemes.items()
                 if any(name in schemes[operation.rule] for operation in described)
             },
         },
@@ -151,8 +128,8 @@ def find_routes(application: Klein) -> Iterator[Route]:
             yield method, VARIABLE.sub(r"{\1}", rule.rule)
 
 
-def _in_order(schemes: Collection[str]) -> Sequence[str]:
-    return () if "open" in schemes else [name for name in _SCHEMES if name in schemes]
+def _select(schemes: Schemes, names: Collection[str]) -> Schemes:
+    return {} if "open" in names else {name: scheme for name, scheme in schemes.items() if name in names}
 
 
 class _Schemas:
@@ -188,13 +165,13 @@ class _Schemas:
         )
 
 
-def _describe(path: str, operation: Operation, schemes: Sequence[str], schemas: _Schemas) -> dict[str, Any]:
+def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schemas) -> dict[str, Any]:
     """Return the description of an operation that the given schemes may use."""
     api = is_api(path.encode())
     kind = "Problem" if api else "Text"
     responses: dict[int, Any] = {status: {"$ref": f"#/components/responses/{kind}{status}"} for status in ERRORS}
     errors = dict(operation.errors)
-    for status, why in _guard_errors(set(schemes), operation.rule) if api else ():
+    for status, why in _guard_errors(schemes, operation.rule) if api else ():
         errors[status] = f"{errors[status]} Or {why[0].lower()}{why[1:]}" if status in errors else why
     responses |= {status: schemas.error(status, why, api=api) for status, why in errors.items()}
     for status, reply in operation.replies.items():
@@ -205,7 +182,7 @@ def _describe(path: str, operation: Operation, schemes: Sequence[str], schemas: 
         responses[status] = described
     references = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
     body = operation.body
-    arguments = ["curl", _CURL[schemes[0]] if schemes else "", operation.curl]
+    arguments = ["curl", *(scheme.curl for scheme in [*schemes.values()][:1]), operation.curl]
     url = f'"$POSTD{path.replace("{id}", str(PARAMETERS["id"].example))}{operation.query}"'
     return {
         "summary": operation.summary,
@@ -218,9 +195,9 @@ def _describe(path: str, operation: Operation, schemes: Sequence[str], schemas: 
     }
 
 
-def _describe_reply(reply: Reply, schemes: Sequence[str], schemas: _Schemas) -> dict[str, Any]:
+def _describe_reply(reply: Reply, schemes: Schemes, schemas: _Schemas) -> dict[str, Any]:
     headers = {name: _header(name, required=True) for name in reply.headers}
-    optional = [*reply.optional_headers, *(["Authentication-Info"] if "digest" in schemes else [])]
+    optional = [*reply.optional_headers, *(name for scheme in schemes.values() for name in scheme.headers)]
     headers |= {name: _header(name, required=False) for name in optional}
     return {
         "description": reply.description,
@@ -229,21 +206,17 @@ def _describe_reply(reply: Reply, schemes: Sequence[str], schemas: _Schemas) -> 
     }
 
 
-def _guard_errors(schemes: set[str], rule: Rule) -> Iterator[tuple[int, str]]:
-    """Yield the errors of authentication and authorization (`postd.web.guard`)."""
+def _guard_errors(schemes: Schemes, rule: Rule) -> Sequence[tuple[int, str]]:
+    """Return the errors of authentication and authorization (`postd.web.guard`)."""
     if not schemes:
-        return
-    yield 401, "Credentials are missing or invalid."
-    if schemes - {"session"}:
-        yield 400, "There is more than one `Authorization`, or it is for another URL."
-    if "bearer" in schemes:
-        yield 403, "The token lacks a scope."
-    if "session" in schemes and rule is Rule.WRITE:
-        yield 403, CROSS_SITE
-    if schemes & {"basic", "digest"}:
-        yield 429, "Too many failed logins."
-    if schemes & {"basic", "bearer"}:
-        yield 503, "Credentials cannot be checked now."
+        return ()
+    errors = [(401, "Credentials are missing or invalid.")]
+    if any(scheme.security["type"] == "http" for scheme in schemes.values()):
+        errors.append((400, "There is more than one `Authorization`, or it is for another URL."))
+    for scheme in schemes.values():
+        errors += scheme.errors
+        errors += scheme.write_errors if rule is Rule.WRITE else ()
+    return list(dict.fromkeys(errors))
 
 
 def _header(name: str, *, required: bool) -> dict[str, Any]:

@@ -7,6 +7,26 @@ from typing import Any
 from msgspec import Struct
 
 
+class SchemeDescription(Struct, frozen=True, eq=False):
+    """The words for an authentication scheme.
+
+    Args:
+        title: its name for people.
+        security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
+        curl: the words of an example's command line that give its credentials.
+        errors: statuses and reasons of the errors that it adds to an operation.
+        write_errors: those that it adds to operations that write.
+        headers: the header fields that it adds to replies at times.
+    """
+
+    title: str
+    security: Mapping[str, str]
+    curl: str
+    errors: tuple[tuple[int, str], ...] = ()
+    write_errors: tuple[tuple[int, str], ...] = ()
+    headers: tuple[str, ...] = ()
+
+
 class Rule(StrEnum):
     """The access rule of an operation."""
 

@@ -16,17 +16,17 @@ _STYLE = COLORS + read("docs.css")
 DOCS_POLICY = make_policy(_STYLE)
 """The `Content-Security-Policy` of the page."""
 
-_SCHEME_NAMES = {"digest": "Digest", "bearer": "Bearer token", "basic": "Basic", "session": "Session"}
 _PLACES = {"path": "in the path", "query": "in the query", "header": "header field"}
 
 Document = Mapping[str, Any]
 
 
-def make_docs_page(document: Document, site_name: str) -> bytes:
+def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_name: str) -> bytes:
     """Return the page; UTF-8.
 
     Args:
         document: the OpenAPI document (`postd.web.openapi.document`).
+        scheme_titles: the titles of authentication schemes by name.
         site_name: the text above the title.
     """
     lead, _, description = document["info"]["description"].partition("\n\n")
@@ -37,8 +37,8 @@ def make_docs_page(document: Document, site_name: str) -> bytes:
         "lead": _paragraphs(lead),
         "description": _paragraphs(description),
         "contents": _contents(document),
-        "operations": "\n".join(_tag(document, tag) for tag in document["tags"]),
-        "schemes": _schemes(document["components"]["securitySchemes"]),
+        "operations": "\n".join(_tag(document, scheme_titles, tag) for tag in document["tags"]),
+        "schemes": _schemes(document["components"]["securitySchemes"], scheme_titles),
         "errors": _common_errors(document),
         "problem": _properties(document, document["components"]["schemas"]["ProblemDetails"]),
     }
@@ -60,10 +60,10 @@ def _contents(document: Document) -> str:
     return "<ul>\n" + "\n".join(rows) + "\n</ul>"
 
 
-def _tag(document: Document, tag: Mapping[str, str]) -> str:
+def _tag(document: Document, scheme_titles: Mapping[str, str], tag: Mapping[str, str]) -> str:
     name = re.sub(r"\W+", "-", tag["name"].lower())
     articles = [
-        _operation(document, method, path, operation)
+        _operation(document, scheme_titles, method, path, operation)
         for method, path, operation in _operations(document)
         if tag["name"] in operation["tags"]
     ]
@@ -78,14 +78,16 @@ def _tag(document: Document, tag: Mapping[str, str]) -> str:
     )
 
 
-def _operation(document: Document, method: str, path: str, operation: Mapping[str, Any]) -> str:
+def _operation(
+    document: Document, scheme_titles: Mapping[str, str], method: str, path: str, operation: Mapping[str, Any]
+) -> str:
     name = escape(operation["operationId"])
     parts = [
         f'<article aria-labelledby="{name}">',
         f'<h3 id="{name}"><code>{escape(f"{method} {path}")}</code> {escape(operation["summary"])}</h3>',
         _paragraphs(operation["description"]),
         "<h4>Authentication</h4>",
-        _authentication(operation["security"]),
+        _authentication(operation["security"], scheme_titles),
     ]
     if "parameters" in operation:
         parameters = [_resolve(document, parameter) for parameter in operation["parameters"]]
@@ -98,11 +100,11 @@ def _operation(document: Document, method: str, path: str, operation: Mapping[st
     return "\n".join(parts)
 
 
-def _authentication(security: Sequence[Mapping[str, Any]]) -> str:
+def _authentication(security: Sequence[Mapping[str, Any]], scheme_titles: Mapping[str, str]) -> str:
     names = [name for requirement in security for name in requirement]
     if not names:
         return "<p>None.</p>"
-    links = [f'<a href="#scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</a>' for name in names]
+    links = [f'<a href="#scheme-{escape(name)}">{escape(scheme_titles[name])}</a>' for name in names]
     return f"<p>{' or '.join([', '.join(links[:-1]), links[-1]] if len(links) > 1 else links)}.</p>"
 
 
@@ -151,11 +153,11 @@ def _properties(document: Document, schema: Mapping[str, Any]) -> str:
     return _list(rows)
 
 
-def _schemes(schemes: Mapping[str, Mapping[str, str]]) -> str:
+def _schemes(schemes: Mapping[str, Mapping[str, str]], scheme_titles: Mapping[str, str]) -> str:
     if not schemes:
         return ""
     rows = [
-        (f'<dt id="scheme-{escape(name)}">{escape(_SCHEME_NAMES[name])}</dt>', _text(scheme["description"]))
+        (f'<dt id="scheme-{escape(name)}">{escape(scheme_titles[name])}</dt>', _text(scheme["description"]))
         for name, scheme in schemes.items()
     ]
     heading = '<h2 id="authentication">Authentication</h2>'

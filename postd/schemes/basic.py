@@ -1,0 +1,23 @@
+"""Basic (RFC 7617; spec: Basic)."""
+
+from postd.schemes.interface import Context, Scheme
+from postd.web.access import SchemeParts
+from postd.web.basic import BasicCredentialFactory
+from postd.web.openapi.operation import SchemeDescription
+
+
+class BasicScheme(Scheme):
+    description = SchemeDescription(
+        title="Basic",
+        security={"type": "http", "scheme": "basic", "description": "User name and password (RFC 7617)."},
+        curl="-u alice",
+        errors=((429, "Too many failed logins."), (503, "Credentials cannot be checked now.")),
+    )
+    uses_accounts = True
+
+    def make(self, context: Context) -> tuple[SchemeParts, None]:
+        factory = BasicCredentialFactory(context.settings.realm, context.clients)
+        return SchemeParts(self.description, (context.passwords,), factory), None
+
+
+SCHEME = BasicScheme()

@@ -1,0 +1,238 @@
+"""Bearer tokens of OpenID Connect providers (RFC 6750; spec: Bearer)."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+
+from postd.auth.bearer import BearerChecker, Issuer
+from postd.auth.introspection import Introspector
+from postd.auth.jwks import FetchedKeys
+from postd.auth.portal import CoroutinePortal
+from postd.errors import ConfigError, join_names
+from postd.model import has_issuer
+from postd.monitoring.health import OK
+from postd.monitoring.tally import Metrics
+from postd.net.fetching import FetchError
+from postd.protocol.jwt import TokenPolicy
+from postd.reactor import IReactor
+from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
+from postd.settings.loading import LoadedSettings
+from postd.settings.schema import BearerSettings, Page, Settings
+from postd.web.access import SchemeParts, Views
+from postd.web.bearer import BearerCredentialFactory
+from postd.web.openapi.operation import SchemeDescription
+from postd.web.resource_metadata import ResourceMetadata
+
+_PROBE = "postd-check"
+"""An unknown token, to test the introspection endpoint with."""
+
+
+class BearerScheme(Scheme):
+    description = SchemeDescription(
+        title="Bearer token",
+        security={
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An access token in the field `Authorization` (RFC 6750). Its issuers are listed at "
+            "`/.well-known/oauth-protected-resource`.",
+        },
+        curl='-H "Authorization: Bearer $TOKEN"',
+        errors=((403, "The token lacks a scope."), (503, "Credentials cannot be checked now.")),
+    )
+
+    def make(self, context: Context) -> tuple[SchemeParts, "Issuers"]:
+        settings, clients = context.settings, context.clients
+        issuers = [
+            make_issuer(table, where=f"{context.where.get('bearer', 'bearer')}[{number}]", reactor=context.reactor)
+            for number, table in enumerate(settings.bearer)
+        ]
+        checker = BearerChecker(issuers, throttle=context.throttle, now=context.reactor.seconds)
+        factory = BearerCredentialFactory(settings.realm, clients, with_metadata=bool(issuers))
+
+        def make_views(_portal: CoroutinePortal) -> Sequence[Views]:
+            if not issuers:
+                return ()
+            scopes = frozenset[str]().union(*(issuer.scopes for issuer in issuers))
+            metadata = ResourceMetadata([issuer.url for issuer in issuers], sorted(scopes), clients)
+            return [((b".well-known",), metadata)]
+
+        return SchemeParts(self.description, (checker,), factory, make_views=make_views), Issuers(issuers, settings)
+
+    def settings_problems(self, settings: Settings, rules: Sequence[str]) -> Iterator[str]:
+        if rules and not settings.bearer:
+            yield f"no [[bearer]] is set: no token is accepted for {join_names(rules)}"
+        if settings.bearer and not rules:
+            yield '[[bearer]] is set, but no rule has "bearer" among its schemes: tokens are accepted nowhere'
+        for issuer in settings.bearer:
+            if issuer.client_id and not issuer.introspection_endpoint:
+                yield f"client_id of {issuer.issuer} has no effect without introspection_endpoint"
+        for page in settings.pages:
+            for owner in filter(has_issuer, page.users):
+                why = _owner_problem(owner, page, settings)
+                if why:
+                    yield f"page {page.path}: {owner} of its users can never enter: {why}"
+
+    def check(self, loaded: LoadedSettings) -> NetworkCheck | None:
+        return partial(_check_issuers, loaded) if loaded.settings.bearer else None
+
+
+class Issuers:
+    """The issuers of the settings: their keys are fetched and refreshed in the background.
+
+    Attributes:
+        by_source: the issuers, by their identifiers and the URLs of their keys.
+    """
+
+    def __init__(self, issuers: Sequence[Issuer], settings: Settings) -> None:
+        self._issuers = issuers
+        self.by_source = {
+            (table.issuer, table.jwks_uri): issuer for table, issuer in zip(settings.bearer, issuers, strict=True)
+        }
+
+    def start(self, previous: "Issuers | None") -> None:
+        for source, issuer in self.by_source.items():
+            same = None if previous is None else previous.by_source.get(source)
+            if same is not None:
+                issuer.keys.copy_keys(same.keys)
+            issuer.start()
+
+    def retire(self) -> None:
+        for issuer in self._issuers:
+            issuer.stop_refreshing()
+
+    def stop(self) -> None:
+        for issuer in self._issuers:
+            issuer.stop()
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Whether the keys of each issuer are held."""
+        return {
+            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet" for issuer in self._issuers
+        }
+
+    @property
+    def metrics(self) -> Metrics:
+        """The number and the age of the keys that are held of each issuer."""
+        metrics = Metrics()
+        for issuer in self._issuers:
+            held = issuer.keys.current
+            metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
+            metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
+        return metrics
+
+
+def _owner_problem(owner: str, page: Page, settings: Settings) -> str:
+    issuer, hash_sign, user = owner.partition("#")
+    if not hash_sign or not user:
+        return "the owner of a token is written ISSUER#NAME"
+    if "bearer" not in page.schemes:
+        return '"bearer" is not among the schemes'
+    known = any(issuer == table.issuer for table in settings.bearer)
+    return "" if known else "there is no such issuer under [[bearer]]"
+
+
+def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IReactor) -> Issuer:
+    """Return an issuer of access tokens.
+
+    Args:
+        settings: its table of the settings file.
+        where: names the table in messages, as `postd.toml: bearer[0]`.
+        reactor: as for `Issuer`.
+
+    Raises:
+        ConfigError: its `ca_file` or its `client_secret_file` cannot be used.
+    """
+    policy = TokenPolicy(
+        issuer=settings.issuer,
+        audiences=frozenset(settings.audiences),
+        algorithms=frozenset(settings.algorithms),
+        token_types=frozenset(settings.token_types),
+        scope_claims=settings.scope_claims,
+        user_claim=settings.user_claim,
+        required_claims=settings.accepted_claims,
+        leeway_s=settings.leeway_s,
+    )
+    try:
+        return Issuer(
+            policy,
+            reactor=reactor,
+            jwks_uri=settings.jwks_uri,
+            ca_file=settings.ca_file,
+            read_scope=settings.read_scope,
+            write_scope=settings.write_scope,
+            introspection_endpoint=settings.introspection_endpoint,
+            client_id=settings.client_id,
+            client_secret=_read_secret(settings.client_secret_file),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error.where}", error.why) from None
+
+
+def _read_secret(file: str) -> str:
+    """Return the first line of a file, empty if no file is named."""
+    if not file:
+        return ""
+    try:
+        secret = Path(file).read_text("utf-8").partition("\n")[0].strip()
+    except OSError as error:
+        raise ConfigError("client_secret_file", f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        secret = ""
+    if not secret:
+        raise ConfigError("client_secret_file", f"{file}: has no text in its first line")
+    return secret
+
+
+async def _check_issuers(loaded: LoadedSettings, reactor: IReactor) -> Sequence[Checked]:
+    """Check all issuers at the same time; return their results in the order of the settings."""
+    tables, where = loaded.settings.bearer, loaded.where["bearer"]
+    checks = (_check_issuer(table, f"{where}[{number}]", reactor) for number, table in enumerate(tables))
+    try:
+        results = await gatherResults([Deferred.fromCoroutine(one) for one in checks], consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()
+    return [(f"bearer {table.issuer}", lines) for table, lines in zip(tables, results, strict=True)]
+
+
+async def _check_issuer(settings: BearerSettings, where: str, reactor: IReactor) -> list[CheckResult]:
+    try:
+        issuer = make_issuer(settings, where=where, reactor=reactor)
+    except ConfigError as error:
+        return [(False, str(error))]
+    checks = [_check_keys(issuer, settings)]
+    if issuer.introspector is not None:
+        checks.append(_check_introspection(issuer.introspector, settings))
+    return [await one for one in checks]
+
+
+async def _check_keys(issuer: Issuer, settings: BearerSettings) -> CheckResult:
+    try:
+        return _describe_keys(await issuer.keys.fetch(), settings)
+    except FetchError as error:
+        return False, str(error)
+
+
+async def _check_introspection(introspector: Introspector, settings: BearerSettings) -> CheckResult:
+    try:
+        await introspector.fetch(_PROBE)
+    except FetchError as error:
+        return False, str(error)
+    return True, f"{settings.introspection_endpoint} answers"
+
+
+def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> CheckResult:
+    names = [
+        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
+        for key in fetched.keys.keys
+        if (algorithms := key.algorithms & set(settings.algorithms))
+    ]
+    left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
+    keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
+    found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
+    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"
+
+
+SCHEME = BearerScheme()

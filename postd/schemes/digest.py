@@ -1,0 +1,48 @@
+"""Digest (RFC 7616; spec: Digest)."""
+
+from collections.abc import Iterator, Mapping
+
+from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.user_file import Account
+from postd.errors import join_names
+from postd.schemes.interface import Context, Scheme
+from postd.settings.schema import Settings
+from postd.web.access import SchemeParts
+from postd.web.digest import DigestCredentialFactory
+from postd.web.openapi.operation import SchemeDescription
+
+
+class DigestScheme(Scheme):
+    description = SchemeDescription(
+        title="Digest",
+        security={
+            "type": "http",
+            "scheme": "digest",
+            "description": "User name and password, sent as a hash (RFC 7616).",
+        },
+        curl="--digest -u alice",
+        errors=((429, "Too many failed logins."),),
+        headers=("Authentication-Info",),
+    )
+    uses_accounts = True
+
+    def make(self, context: Context) -> tuple[SchemeParts, None]:
+        settings = context.settings
+        nonces = NonceRegistry(context.store, lifetime_s=settings.digest.nonce_lifetime_s, now=context.reactor.seconds)
+        algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
+        checker = DigestChecker(context.users, nonces, context.throttle, realm=settings.realm)
+        factory = DigestCredentialFactory(settings.realm, algorithms, nonces, context.clients)
+        return SchemeParts(self.description, (checker,), factory), None
+
+    def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
+        without = [name for name, account in accounts.items() if not _can_use_digest(account, settings)]
+        if without:
+            cure = "give each a new password with `postd user passwd NAME`"
+            yield f"no Digest in the realm {str(settings.realm)!r} for {join_names(without)}: {cure}"
+
+
+def _can_use_digest(account: Account, settings: Settings) -> bool:
+    return all(account.h_a1_for(settings.realm, algorithm) for algorithm in settings.digest.algorithms)
+
+
+SCHEME = DigestScheme()

@@ -1,0 +1,109 @@
+"""What an authentication scheme is to the rest of postd."""
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self
+
+from msgspec import Struct
+
+from postd.auth.password import PasswordChecker
+from postd.auth.throttle import Throttle
+from postd.auth.user_file import Account
+from postd.auth.users import UserDirectory
+from postd.monitoring.tally import Metrics
+from postd.reactor import IReactor
+from postd.settings.loading import LoadedSettings
+from postd.settings.schema import Settings
+from postd.store.interface import Store
+from postd.web.access import SchemeParts
+from postd.web.openapi.operation import SchemeDescription
+from postd.web.peer import PeerResolver
+
+CheckResult = tuple[bool, str]
+"""A line of `postd check`: whether it is ok, and its text."""
+
+Checked = tuple[str, Sequence[CheckResult]]
+"""The name of what was checked, and the results."""
+
+NetworkCheck = Callable[[IReactor], Coroutine[Any, Any, Sequence[Checked]]]
+"""A check that runs in a reactor."""
+
+
+class Context(Struct, frozen=True):
+    """What a scheme is made from.
+
+    Args:
+        settings: those in force.
+        where: names the top-level keys of the settings in messages.
+        options: the scheme's own table, decoded into its `options`; None if it has none.
+        store: keeps sessions, nonces and failures.
+        users: the user file.
+        throttle: limits failures.
+        passwords: checks names and passwords.
+        clients: resolves the client's address behind proxies.
+        reactor: the clock.
+    """
+
+    settings: Settings
+    where: Mapping[str, str]
+    options: Any
+    store: Store
+    users: UserDirectory
+    throttle: Throttle
+    passwords: PasswordChecker
+    clients: PeerResolver
+    reactor: IReactor
+
+
+class Background(Protocol):
+    """Work of a scheme beside its requests, such as fetching keys."""
+
+    def start(self, previous: Self | None) -> None:
+        """Start it; `previous` is that of the settings that were in force before a reload, None at the first start."""
+
+    def retire(self) -> None:
+        """Begin nothing more; authentications that are running finish."""
+
+    def stop(self) -> None:
+        """Stop, and cancel what is running."""
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        """Its states (`postd.monitoring.health.Health`)."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """Its metrics."""
+
+
+class Scheme:
+    """An authentication scheme; derived classes have what it needs of this.
+
+    Attributes:
+        description: its words for the API's description.
+        uses_accounts: whether the accounts of the user file can use it.
+        options: the type of its own table in the settings file, which has its name; None if it has none.
+    """
+
+    description: SchemeDescription
+    uses_accounts = False
+    options: type[Struct] | None = None
+
+    def make(self, context: Context) -> tuple[SchemeParts, Background | None]:
+        """Return its parts, and its background work, if there is any.
+
+        Raises:
+            ConfigError: a file that its settings name cannot be used.
+        """
+        raise NotImplementedError
+
+    def settings_problems(self, settings: Settings, rules: Sequence[str]) -> Iterator[str]:  # noqa: ARG002
+        """Yield a sentence for each problem of the settings; `rules` names the access rules with this scheme."""
+        yield from ()
+
+    def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:  # noqa: ARG002
+        """Yield a sentence for each problem of the user file, where an access rule has this scheme."""
+        yield from ()
+
+    def check(self, loaded: LoadedSettings) -> NetworkCheck | None:  # noqa: ARG002
+        """Return the part of `postd check` that needs the network, None if nothing does."""
+        return None

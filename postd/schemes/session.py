@@ -1,0 +1,51 @@
+"""Form login with a cookie session (spec: Form login with cookie session)."""
+
+from collections.abc import Sequence
+
+from postd.auth.portal import CoroutinePortal
+from postd.auth.session import SessionChecker, Sessions
+from postd.schemes.interface import Context, Scheme
+from postd.web.access import SchemeParts, Views
+from postd.web.cookie import SessionReader
+from postd.web.login import LoginPages
+from postd.web.openapi.components import CROSS_SITE
+from postd.web.openapi.operation import SchemeDescription
+
+
+class SessionScheme(Scheme):
+    description = SchemeDescription(
+        title="Session",
+        security={
+            "type": "apiKey",
+            "in": "cookie",
+            "name": "session",
+            "description": "The cookie that `POST /login` sets. Changes are refused if a page of another site sends "
+            "them.",
+        },
+        curl="-b cookies.txt",
+        write_errors=((403, CROSS_SITE),),
+    )
+    uses_accounts = True
+
+    def make(self, context: Context) -> tuple[SchemeParts, None]:
+        settings = context.settings
+        sessions = Sessions(
+            context.store,
+            context.users,
+            idle_s=settings.session.idle_s,
+            lifetime_s=settings.session.lifetime_s,
+            now=context.reactor.seconds,
+        )
+
+        def make_views(portal: CoroutinePortal) -> Sequence[Views]:
+            pages = LoginPages(portal, sessions, context.clients, realm=settings.realm, secure=settings.session.secure)
+            return [((b"", b"login", b"logout"), pages)]
+
+        # The form checks passwords whatever the rules are.
+        checkers = (SessionChecker(sessions), context.passwords)
+        return SchemeParts(
+            self.description, checkers, reader=SessionReader(settings.realm), make_views=make_views
+        ), None
+
+
+SCHEME = SessionScheme()
