@@ -61,8 +61,8 @@ def take_adopted_socket(port: Port) -> socket.socket:
 def close_without_shutdown(port: Any) -> None:
     """Let a port only close its descriptor in the end.
 
-    A shutdown would end the socket for all processes that share it. Twisted spares sockets of TCP that it has adopted,
-    and has no option for others.
+    A shutdown would end the socket for all processes that share it. Twisted leaves it out for TCP sockets that it has
+    adopted, and has no option for others.
     """
     port._shouldShutdown = False
 
@@ -206,7 +206,7 @@ class DecodedHeaders(Headers):
 
 
 release_request = Request._cleanup
-"""End a request whose answer is written: tell its channel, close its content, fire `notifyFinish`.
+"""End a request whose response is written: release its channel, close its content, fire `notifyFinish`.
 
 `Request.finish` is this after several checks, which cost time and which postd has made by then.
 """

@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, settings
 from tests.helpers import NOT_ROOT, PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
 from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
-# No test is timed, nor is one of Hypothesis's examples (200 ms, as it comes).
+# Tests measure no time, nor do Hypothesis's examples (by default, 200 ms at most).
 settings.register_profile("postd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("postd")
 
 
 def _reset_signals() -> None:
-    """Let no process that tests start inherit ignored or blocked signals (a script's `&`, nohup).
+    """Keep processes that tests start from inheriting ignored or blocked signals (a script's `&`, nohup).
 
-    For this process nothing changes: a handler that does nothing replaces SIG_IGN. Processes that it starts have the
-    default again, for exec resets handlers. Left as they are: what Python itself ignores (and restores in what it
-    starts), and what a terminal sends to a process in the background.
+    For this process nothing changes: a handler that does nothing replaces SIG_IGN. Started processes have the default
+    again, for exec resets handlers. Exceptions are signals that Python itself ignores, and restores in processes that
+    it starts, and those that a terminal sends to a background process.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     left = {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -36,15 +36,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to begin without a Redis server or root where `POSTD_REQUIRE_ALL` says that all tests have to run."""
+    """With `POSTD_REQUIRE_ALL`, refuse to start without a Redis server or root, so that all tests run."""
     _reset_signals()
-    is_worker = hasattr(config, "workerinput")  # of pytest-xdist: what its controller found holds for it
+    is_worker = hasattr(config, "workerinput")  # of pytest-xdist, whose controller has checked
     if os.environ.get("POSTD_REQUIRE_ALL", "0") not in {"", "0"} and not is_worker:
         if find_redis_server() is None:
             raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but there is {NO_SERVER}; {REMEDY}")
         if os.geteuid() != 0:
             raise pytest.UsageError(f"POSTD_REQUIRE_ALL is set, but it is {NOT_ROOT}")
-    # Clients in tests, and in the processes that they start, heed a proxy of the environment; it leads elsewhere.
+    # Clients in tests and in started processes would use a proxy of the environment, which cannot reach the servers.
     others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     os.environ["no_proxy"] = ",".join(filter(None, [others, "localhost", "127.0.0.1", "::1"]))
 
@@ -64,9 +64,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # what it adds comes after the sections of all others
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # its lines come after those of all other plugins
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-    """Say at the end how many tests were left out, why, and how to run them."""
+    """Report at the end how many tests were skipped, why, and how to run them."""
     yield
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for why, remedy in ((NOT_ROOT, "run pytest as root"), (NO_SERVER, REMEDY)):
@@ -84,7 +84,7 @@ def api() -> Iterator[InMemoryApi]:
 
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
-    """A folder with a short path: a UNIX socket's has at most 107 bytes, and that of `tmp_path` may be longer."""
+    """A folder with a short path: that of `tmp_path` may be longer than the 107 bytes of a UNIX socket's."""
     with make_socket_folder() as folder:
         yield folder
 
@@ -97,17 +97,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_httpx() -> Iterator[None]:
-    """Have clients of httpx that are given no timeout wait for an answer as long as other tests: not 5 seconds."""
+    """Give httpx clients without a timeout that of the tests, instead of 5 seconds."""
     with pytest.MonkeyPatch.context() as patching:
         for step in ("connect", "read", "write", "pool"):
-            patching.setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, step, PATIENCE_S)  # noqa: SLF001 - it has no other
+            patching.setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, step, PATIENCE_S)  # noqa: SLF001 - there is no public way
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
-    """Have all clients of httpx trust by the same context: to make one reads all authorities, which takes 30 ms."""
+    """Share one TLS context among all httpx clients: to make one, with all trust roots, takes 30 ms."""
     with pytest.MonkeyPatch.context() as patching:
-        where = httpx._transports.default  # noqa: SLF001 - which has a name of its own for it
+        where = httpx._transports.default  # noqa: SLF001 - it has imported the function by name
         patching.setattr(where, "create_ssl_context", cache(httpx.create_ssl_context))
         yield

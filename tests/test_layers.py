@@ -100,7 +100,7 @@ ONLY_MODULES = {
 """Where a package may import only some modules of another: the importing package, the other, the modules."""
 
 WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "scheme_names", "settings")
-"""What can be used, and tested, without Twisted."""
+"""The packages and modules that do not import Twisted."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -120,7 +120,7 @@ def package_of(file: Path) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_go_one_way(file: Path) -> None:
+def test_package_imports_only_the_packages_below_it(file: Path) -> None:
     package, names = package_of(file), imported(file)
     ours = {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "postd"}
     assert ours <= MAY_IMPORT[package]
@@ -130,18 +130,18 @@ def test_imports_go_one_way(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if package_of(file) in WITHOUT_TWISTED], ids=str)
-def test_package_without_twisted_imports_none(file: Path) -> None:
+def test_package_without_twisted_imports_no_twisted(file: Path) -> None:
     assert not any(name.startswith(("twisted", "klein")) for name in imported(file))
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if package_of(file) == "auth"], ids=str)
-def test_authentication_knows_no_http(file: Path) -> None:
+def test_authentication_imports_no_http(file: Path) -> None:
     assert not any(name.startswith(("treq", "twisted.web")) for name in imported(file))
 
 
-def test_packages_import_each_other_without_circles() -> None:
+def test_imports_of_packages_have_no_cycles() -> None:
     left = {package: others - {package} for package, others in MAY_IMPORT.items()}
     while left:
         free = {package for package, others in left.items() if not others & left.keys()}
-        assert free, f"a circle among {sorted(left)}"
+        assert free, f"a cycle among {sorted(left)}"
         left = {package: others for package, others in left.items() if package not in free}

@@ -1,9 +1,8 @@
-"""The work on what a peer sends grows in proportion to its length, whatever it is (contract 7).
+"""The CPU time for input of a peer grows linearly with its length (reference: Safe by default).
 
-Each function, pattern and decoder that sees bytes of a peer is given a family of inputs: a character repeated, two that
-alternate, after beginnings that lead into the grammar, and with a tail that does not fit. Compared is the CPU time of
-n bytes with that of n/2, and with that of harmless text of the same length. What takes less than `NOTICEABLE_S` is let
-pass: it is nothing that could be measured.
+Each parser and pattern that sees bytes of a peer gets a family of inputs: a character repeated, two that alternate,
+after prefixes that are valid, and with a suffix that is not. The CPU time of n bytes is compared with that of n/2, and
+with that of harmless text of the same length. Times below `NOTICEABLE_S` pass: they are too short to compare.
 """
 
 import gc
@@ -50,15 +49,14 @@ from tests.web.wire import begin as ask
 
 NOTICEABLE_S = 0.002
 RATIO_MAX = 3.0
-"""The time of n bytes by that of n/2: 2 if it is linear, 4 if it is quadratic."""
+"""The time of n bytes divided by that of n/2: 2 if it is linear, 4 if it is quadratic."""
 
 HARMLESS_S = 0.0001
 HARMLESS_MAX = 40
-"""The time of a request by that of a harmless one of the same length, which counts as `HARMLESS_S` at least. That of
-redaction by pattern was 380."""
+"""The time of a request divided by that of a harmless one of the same length, which counts as at least `HARMLESS_S`."""
 
 TRIES = 3
-"""Measurements that all have to fail: a busy machine disturbs some of them."""
+"""The number of measurements that all have to fail: a busy machine disturbs some."""
 
 KIB = 1024
 DELIMITERS = '",;=&%/ '
@@ -85,7 +83,7 @@ PAIRS = [f"{one}{two}".encode() for one, two in itertools.permutations(DELIMITER
 
 
 class Input(Struct, frozen=True):
-    """A text of any length: a beginning, a unit repeated, and, over its second half, a tail."""
+    """A text of any length: a prefix, a unit repeated, and, over its second half, a suffix repeated."""
 
     begin: bytes
     unit: bytes
@@ -105,7 +103,7 @@ def family(begins: Sequence[bytes] = (), units: Sequence[bytes] = ()) -> Iterato
 
 
 def measure(work: Callable[[bytes], object], text: bytes, times: int = 1) -> float:
-    """Return the least CPU time, in seconds, that a work on a text takes."""
+    """Return the least CPU time of `times` runs, in seconds."""
     least = float("inf")
     for _ in range(times):
         began = time.thread_time()
@@ -115,7 +113,7 @@ def measure(work: Callable[[bytes], object], text: bytes, times: int = 1) -> flo
 
 
 def check(work: Callable[[bytes], object], inputs: Iterator[Input], size: int, *, harmless_max: float = 0) -> None:
-    """Check that a work is linear, and no more than `harmless_max` times that on harmless text, if that is given."""
+    """Check that the CPU time is linear, and at most `harmless_max` times that of harmless text, unless that is 0."""
     harmless_s = max(measure(work, b"a" * size, TRIES), HARMLESS_S)
     gc.disable()
     try:
@@ -130,12 +128,12 @@ def check(work: Callable[[bytes], object], inputs: Iterator[Input], size: int, *
 
 def is_linear(work: Callable[[bytes], object], one: Input, size: int) -> bool:
     whole_s = measure(work, one.make(size), 3)
-    # Where a text is cut decides whether it fits a grammar: the worst of some lengths counts.
+    # Where the text ends decides whether it is valid: the maximum of several lengths counts.
     half_s = max(measure(work, one.make(size // 2 - less), 3) for less in range(4))
     return whole_s < max(RATIO_MAX * half_s, NOTICEABLE_S)
 
 
-# Requests, through all that stands before and behind a route
+# Requests
 
 SETTINGS = """\
 trusted_proxies = ["127.0.0.1"]
@@ -204,7 +202,7 @@ FIELDS: Sequence[tuple[str, str, Sequence[bytes]]] = (
 
 
 @pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
-def test_a_field_costs_in_proportion(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
+def test_request_field_is_linear(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
     fields = basic() if path.startswith("/files") else {}
     work = partial(with_field, api, path, name, fields)
     check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
@@ -213,14 +211,14 @@ def test_a_field_costs_in_proportion(api: InMemoryApi, path: str, name: str, beg
 @pytest.mark.parametrize(
     "scheme", ["Basic ", "Digest ", 'Digest username="', "Digest a=b,", "Bearer ", "Bearer eyJ", "x"]
 )
-def test_credentials_cost_in_proportion(api: InMemoryApi, scheme: str) -> None:
+def test_credentials_are_linear(api: InMemoryApi, scheme: str) -> None:
     work = partial(with_field, api, "/all", "Authorization", {})
     inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
     check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
-def test_a_digest_parameter_costs_in_proportion(api: InMemoryApi, parameter: str) -> None:
+def test_digest_parameter_is_linear(api: InMemoryApi, parameter: str) -> None:
     proof = Proof(nonce="x", uri="/all")
 
     def work(text: bytes) -> None:
@@ -236,7 +234,7 @@ def test_a_digest_parameter_costs_in_proportion(api: InMemoryApi, parameter: str
     "path",
     ["", "post/", "post/1", "all/", "files/", "post?", "post?limit=", "post/events?after=", "?next=/", "http://x"],
 )
-def test_a_target_costs_in_proportion(api: InMemoryApi, path: str) -> None:
+def test_target_is_linear(api: InMemoryApi, path: str) -> None:
     def work(text: bytes) -> None:
         target = text.replace(b" ", b"+").decode("ascii", "ignore")
         begun = path if path.startswith("http:") else f"/{path}"
@@ -245,7 +243,7 @@ def test_a_target_costs_in_proportion(api: InMemoryApi, path: str) -> None:
     check(work, family([b"%"], units=[b"%41", b"/..", b"/a", b"a=b&"]), 8 * KIB - 40, harmless_max=HARMLESS_MAX)
 
 
-def test_a_method_and_a_first_line_cost_in_proportion(api: InMemoryApi) -> None:
+def test_request_line_is_linear(api: InMemoryApi) -> None:
     def work(text: bytes) -> None:
         asked = ask(api, "GET", "/post")
         asked.channel.dataReceived(text + b"\r\n\r\n")
@@ -264,7 +262,7 @@ def test_a_method_and_a_first_line_cost_in_proportion(api: InMemoryApi) -> None:
         ("/logout", FORM, (), ()),
     ],
 )  # fmt: skip
-def test_a_body_costs_in_proportion(
+def test_body_is_linear(
     api: InMemoryApi, path: str, kind: str, begins: Sequence[bytes], units: Sequence[bytes]
 ) -> None:
     def work(text: bytes) -> None:
@@ -274,7 +272,7 @@ def test_a_body_costs_in_proportion(
 
 
 @pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
-def test_a_field_of_a_write_costs_in_proportion(api: InMemoryApi, name: str) -> None:
+def test_field_of_a_write_is_linear(api: InMemoryApi, name: str) -> None:
     def work(text: bytes) -> None:
         answer(api, ask(api, "POST", "/post", b"{}", {"Content-Type": "application/json", name: text}))
 
@@ -296,7 +294,7 @@ LINES = (
 
 @pytest.mark.parametrize("piece", [1, 5, 1000])
 @pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
-def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -> None:
+def test_chunked_body_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) -> None:
     def work(text: bytes) -> None:
         decoder = ChunkedDecoder(64 * KIB, bytes.title)
         with suppress(HttpSyntaxError):
@@ -308,7 +306,7 @@ def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -
 
 
 @pytest.mark.parametrize("piece", [1, 5, 1000])
-def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
+def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
     def work(text: bytes) -> None:
         partial = PartialHead(bytes.title)
         with suppress(HttpSyntaxError):
@@ -328,7 +326,7 @@ def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
 @pytest.mark.parametrize(
     "begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"]
 )
-def test_a_proxy_header_costs_in_proportion(begin: bytes, piece: int) -> None:
+def test_proxy_header_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) -> None:
     class Endpoint:
         factory: Any = None
 
@@ -348,7 +346,7 @@ def test_a_proxy_header_costs_in_proportion(begin: bytes, piece: int) -> None:
     check(work, (Input(begin, unit) for unit in (b"a", b" ", b"\r", b"1.1.1.1 ", b"\0")), 8 * KIB)
 
 
-# What a client and a command read
+# Input of clients and commands
 
 
 def quietly(work: Callable[[bytes], object], *errors: type[Exception]) -> Callable[[bytes], None]:
@@ -390,13 +388,13 @@ DECODER_NAMES = ("challenges", "digest info", "events", "freshness", "problem", 
 
 
 @pytest.mark.parametrize(("decode", "size", "begins", "units"), DECODERS, ids=DECODER_NAMES)
-def test_a_decoder_costs_in_proportion(
+def test_decoder_is_linear(
     decode: Callable[[bytes], object], size: int, begins: Sequence[bytes], units: Sequence[bytes]
 ) -> None:
     check(decode, family(begins, units), size)
 
 
-def test_events_cost_in_proportion_byte_by_byte() -> None:
+def test_event_stream_is_linear_byte_by_byte() -> None:
     units = (b"a", b"\r", b"\n", b"\r\n", b"data\n", b":\r", b"\xc3")
     check(partial(decode_events, 1), (Input(begin, unit) for begin in (b"", b"data:") for unit in units), 2 * KIB)
 
@@ -404,7 +402,7 @@ def test_events_cost_in_proportion_byte_by_byte() -> None:
 @pytest.mark.parametrize(
     "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u0f73\u0f75", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
 )
-def test_normalizing_costs_in_proportion(marks: str) -> None:
+def test_normalization_is_linear(marks: str) -> None:
     def work(text: bytes) -> None:
         for _ in range(10):
             normalize("a" + (marks * len(text))[: len(text)])
@@ -415,7 +413,7 @@ def test_normalizing_costs_in_proportion(marks: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-def test_a_line_of_the_log_costs_in_proportion(form: Callable[[LogEvent], str | None]) -> None:
+def test_log_line_is_linear(form: Callable[[LogEvent], str | None]) -> None:
     def work(text: bytes) -> None:
         shown = text.decode("latin-1")
         form({"log_format": "{shown}", "shown": shown, "log_time": 0.0})

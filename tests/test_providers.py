@@ -1,6 +1,6 @@
-"""The pages of `etc/providers`: what they say to set is taken, and is right for tokens as they say those are.
+"""The settings on the pages of `etc/providers` are valid, and fit the provider's tokens.
 
-The tokens here have the claims that the pages tell of, made up from what the providers' papers and sources say.
+The tokens have the claims that the pages describe, by the providers' documentation and sources.
 """
 
 import ast
@@ -32,7 +32,7 @@ POSTS, APP = "https://posts.example", "an application"
 
 
 class Form(NamedTuple):
-    """A block of settings on a page; most pages have one."""
+    """A block of settings on a page."""
 
     page: Path
     number: int
@@ -50,13 +50,13 @@ FORMS = [
 
 
 class Tokens(NamedTuple):
-    """What is in a provider's tokens beside `iss`, `sub` and times.
+    """The contents of a provider's tokens beside `iss`, `sub` and times.
 
     Args:
         typ: in the header of access tokens.
-        access: claims of an access token that may read and write.
-        identity: claims of the ID token that a client of the same user gets with it; None where the page says that
-            there is no telling them apart.
+        access: claims of an access token with the scopes to read and write.
+        identity: claims of the ID token for the same user; None where the page says that the two cannot be
+            distinguished.
     """
 
     typ: Any
@@ -127,14 +127,14 @@ TOKENS = {
     "zitadel 2": Tokens("JWT", {**ZITADEL, "permissions": SCOPE.split()}, {**ZITADEL, "azp": APP, "at_hash": "h"}),
 }
 
-TELLING_APART = [form for form in FORMS if str(form) in TOKENS and TOKENS[str(form)].identity is not None]
+WITH_ID_TOKEN = [form for form in FORMS if str(form) in TOKENS and TOKENS[str(form)].identity is not None]
 
 KEY = Key.make("RS256")
 KEY_SET = decode_key_set(json.dumps({"keys": [KEY.jwk()]}).encode())
 
 
-class HeldKeys:
-    """Keys that need not be fetched."""
+class StaticKeys:
+    """A key source that has the keys."""
 
     async def find(self, jwt: Jwt) -> list[SigningKey]:
         return KEY_SET.find(jwt)
@@ -156,7 +156,7 @@ def issuer(form: Form, clock: Clock, tmp_path: Path) -> Issuer:
     if settings.client_secret_file:
         Path(settings.client_secret_file).write_text("secret")
     issuer = make_issuer(settings, reactor=cast("IReactor", clock))
-    issuer.keys = cast("Any", HeldKeys())
+    issuer.keys = cast("Any", StaticKeys())
     return issuer
 
 
@@ -165,60 +165,60 @@ def make_token(issuer: Issuer, clock: Clock, typ: Any, claims: Mapping[str, Any]
     return decode_jwt(mint.token(header={"typ": typ}, **claims))
 
 
-def test_there_is_a_page_for_each_provider() -> None:
+def test_each_provider_has_a_page_with_settings() -> None:
     assert {page.stem for page in PAGES} == PROVIDERS
     assert {form.page for form in FORMS} == set(PAGES)
     assert set(TOKENS) == set(map(str, FORMS))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_readme_leads_to_it(page: Path) -> None:
+def test_readme_links_to_the_page(page: Path) -> None:
     assert f"({page.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_it_says_first_whether_it_was_run(page: Path) -> None:
+def test_page_begins_with_whether_it_was_run(page: Path) -> None:
     _, _, said, *_ = page.read_text().splitlines()
     assert re.fullmatch(r"(?:Run: .*|Not run by us: only read about), on 2\d{3}-\d\d-\d\d\.", said)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_its_links_to_our_files_lead_somewhere(page: Path) -> None:
+def test_links_of_the_page_to_files_exist(page: Path) -> None:
     for link in re.findall(r"\]\((?!https://)([^)#]+)", page.read_text()):
         assert (page.parent / link).is_file(), link
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_its_settings_are_taken_and_name_an_issuer(form: Form, tmp_path: Path) -> None:
+def test_settings_are_valid_and_name_an_issuer(form: Form, tmp_path: Path) -> None:
     (settings,) = load(form, tmp_path).bearer
     assert settings.issuer.startswith("https://")
     assert settings.audiences or settings.required_claims
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.number == 1], ids=str)
-def test_the_first_settings_are_all_that_a_file_needs(form: Form, tmp_path: Path) -> None:
+def test_first_settings_of_a_page_are_complete(form: Form, tmp_path: Path) -> None:
     api = load(form, tmp_path).api
     assert (api.read, api.write) == (("bearer",), ("bearer",))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_its_access_token_may_read_and_write(form: Form, issuer: Issuer, clock: Clock) -> None:
+def test_access_token_is_accepted_for_reading_and_writing(form: Form, issuer: Issuer, clock: Clock) -> None:
     tokens = TOKENS[str(form)]
     accepted = result_of(issuer.accept(make_token(issuer, clock, tokens.typ, tokens.access)))
     assert accepted.user == "alice"
     assert [issuer.missing_scope(accepted, writing=writing) for writing in (False, True)] == ["", ""]
 
 
-@pytest.mark.parametrize("form", TELLING_APART, ids=str)
-def test_its_id_token_is_refused(form: Form, issuer: Issuer, clock: Clock) -> None:
-    """Whether it says that it is a JWT or nothing."""
+@pytest.mark.parametrize("form", WITH_ID_TOKEN, ids=str)
+def test_id_token_is_refused(form: Form, issuer: Issuer, clock: Clock) -> None:
+    """With `typ` JWT, and without `typ`."""
     for typ in ("JWT", ABSENT):
         with pytest.raises(TokenError):
             result_of(issuer.accept(make_token(issuer, clock, typ, TOKENS[str(form)].identity or {})))
 
 
-def told_reasons() -> list[str]:
-    """Return what a refusal is made of, as it stands in the source."""
+def reason_texts() -> list[str]:
+    """Return the texts of the source that the reasons of refused tokens consist of."""
     files = (ROOT / "postd/protocol/jwt.py", ROOT / "postd/auth/bearer.py")
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -226,7 +226,7 @@ def told_reasons() -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_log_has_the_reasons_that_it_tells_of(page: Path) -> None:
+def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
     _, _, refused = page.read_text().partition("\n## When it is refused\n")
     for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):
-        assert any(text.startswith(reason) or reason.endswith(text) for text in told_reasons()), reason
+        assert any(text.startswith(reason) or reason.endswith(text) for text in reason_texts()), reason

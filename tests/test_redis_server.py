@@ -1,4 +1,4 @@
-"""Which Redis server the tests start, and what a run without one says."""
+"""Which Redis server the tests start, and the summary of a run without one."""
 
 import os
 import subprocess
@@ -58,11 +58,11 @@ FOUND = (
     "bin/redis-server",
     "bin/valkey-server",
 )
-"""Where a server is looked for, in this order."""
+"""The places of a server, in the order of the search."""
 
 
 @pytest.mark.parametrize("found", FOUND)
-def test_server_of_a_wheel_comes_before_one_on_path(places: Path, found: str) -> None:
+def test_server_is_found_in_a_wheel_before_path(places: Path, found: str) -> None:
     for place in FOUND[FOUND.index(found) :]:
         server = places / place
         server.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def run_pytest(folder: Path, *options: str, require_all: str = "") -> subprocess
     )
 
 
-def test_run_without_a_server_is_green_and_ends_with_what_was_left_out(tmp_path: Path) -> None:
+def test_run_without_a_server_skips_tests_and_counts_them_at_the_end(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "-q", "-n", "1")
     assert run.returncode == 0, run.stdout
     *_, left_out, counts = run.stdout.splitlines()
@@ -106,13 +106,13 @@ def test_run_without_a_server_is_green_and_ends_with_what_was_left_out(tmp_path:
     assert "1 passed, 4 skipped" in counts
 
 
-def test_run_of_nothing_that_needs_a_server_does_not_mention_it(tmp_path: Path) -> None:
+def test_run_without_tests_that_need_a_server_does_not_mention_it(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "-n", "0", "-k", "without")
     assert run.returncode == 0, run.stdout
     assert NO_SERVER not in run.stdout
 
 
-def test_run_that_requires_all_does_not_begin_without_a_server(tmp_path: Path) -> None:
+def test_run_that_requires_all_is_a_usage_error_without_a_server(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "-n", "1", require_all="1")
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
     assert run.stdout == ""

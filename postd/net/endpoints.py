@@ -4,10 +4,12 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from OpenSSL import SSL, crypto
+from twisted.internet import tcp
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError, VerifyError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
+from twisted.internet.ssl import CertificateOptions
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
@@ -61,7 +63,9 @@ class DryRunReactor:
     def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         return cast("IListeningPort", None)
 
-    def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
+    def listenSSL(
+        self, port: int, factory: IProtocolFactory, contextFactory: CertificateOptions, **keywords: Any
+    ) -> IListeningPort:
         self.certificate = Certificate(contextFactory)
         return self.listenTCP(port, TLSMemoryBIOFactory(self.certificate, False, factory), **keywords)  # noqa: FBT003 - Twisted's signature
 
@@ -92,7 +96,7 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
 
 def bind_endpoint(
     description: str, factory: IProtocolFactory, reactor: DryRunReactor, where: str
-) -> tuple[IListeningPort, Certificate | None]:
+) -> tuple[tcp.Port, Certificate | None]:
     return listen(decode_endpoint(description, where, reactor), factory, f"{where}: {description}"), reactor.certificate
 
 
@@ -121,8 +125,8 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
     return endpoint
 
 
-def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> IListeningPort:
-    ports: list[IListeningPort] = []
+def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> tcp.Port:
+    ports: list[Any] = []
     failures: list[Failure] = []
     # Endpoints of all allowed kinds listen at once; their Deferreds have fired.
     endpoint.listen(factory).addCallbacks(ports.append, failures.append)
@@ -133,7 +137,8 @@ def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: st
         if isinstance(error, CannotListenError):
             error = error.socketError
         raise ConfigError(where, f"cannot listen: {_reason(error)}")
-    return ports[0]
+    port: tcp.Port = ports[0]
+    return port
 
 
 def _reason(error: BaseException) -> str:

@@ -23,14 +23,14 @@ from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, ResponseFailed
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IAgentEndpointFactory
+from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from postd.errors import ConfigError
@@ -122,7 +122,7 @@ class Fetcher:
     async def _post(self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None) -> Fetched:
         return await _read(await self._request("POST", url, data=dict(form), auth=auth), {200, 400})
 
-    async def _request(self, method: str, url: str, **options: Any) -> Any:
+    async def _request(self, method: str, url: str, **options: Any) -> IResponse:
         try:
             check_url(url)
         except ValueError:
@@ -140,7 +140,7 @@ class Fetcher:
         )
 
 
-async def _read(response: Any, statuses: Collection[int]) -> Fetched:
+async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
     if response.code not in statuses:
         drop(response)
         raise UnusableError(f"it answers {response.code}")
@@ -157,7 +157,7 @@ async def _read(response: Any, statuses: Collection[int]) -> Fetched:
     return Fetched(bytes(content), tuple(cache_control), age, response.code)
 
 
-def drop(response: Any) -> None:
+def drop(response: IResponse) -> None:
     """Close the connection of a response whose body is not needed; it would stay open until the body is read."""
     response.deliverBody(_Dropped())
 
@@ -195,7 +195,7 @@ def _raise_fetch_error(failure: Failure) -> NoReturn:
     raise FetchError(describe_failure(error)) from None
 
 
-def root_cause(error: Any) -> Any:
+def root_cause(error: BaseException) -> BaseException:
     """Return the cause of an error of Twisted's client, which wraps it once or twice."""
     while reasons := getattr(error, "reasons", None):  # of a failed request or response
         error = reasons[0].value
@@ -232,14 +232,14 @@ class _PlainAgent:
         self._agent = agent
 
     def request(
-        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: Any = None
-    ) -> Deferred[Any]:
+        self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
+    ) -> Deferred[IResponse]:
         sent = headers.copy() if headers else Headers()
         sent.setRawHeaders(b"Accept-Encoding", [b"identity"])
         return self._agent.request(method, uri, sent, bodyProducer).addCallback(_check_plain)
 
 
-def _check_plain(response: Any) -> Any:
+def _check_plain(response: IResponse) -> IResponse:
     response.headers.removeHeader(b"Set-Cookie")
     if response.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
         drop(response)
@@ -262,14 +262,14 @@ class EndpointFactory:
     """
 
     def __init__(
-        self, reactor: IReactor, wrap: Callable[[Any], WrappingFactory], connect_s: float, *, ca_file: str
+        self, reactor: IReactor, wrap: Callable[[IProtocolFactory], WrappingFactory], connect_s: float, *, ca_file: str
     ) -> None:
         self._reactor = reactor
         self._wrap = wrap
         self._connect_s = connect_s
         self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
-    def endpointForURI(self, uri: URI) -> Any:
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         endpoint = _WrappedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s), self._wrap)
         if uri.scheme != b"https":
             return endpoint
@@ -278,7 +278,7 @@ class EndpointFactory:
 
 @implementer(IStreamClientEndpoint)
 class _WrappedEndpoint:
-    def __init__(self, endpoint: IStreamClientEndpoint, wrap: Callable[[Any], WrappingFactory]) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, wrap: Callable[[IProtocolFactory], WrappingFactory]) -> None:
         self._endpoint = endpoint
         self._wrap = wrap
 
@@ -318,7 +318,7 @@ class _BoundedFactory(WrappingFactory):
     protocol = _BoundedConnection
     noisy = False
 
-    def __init__(self, wrappedFactory: Any, reactor: IReactor) -> None:
+    def __init__(self, wrappedFactory: IProtocolFactory, reactor: IReactor) -> None:
         super().__init__(wrappedFactory)
         self.reactor = reactor
 

@@ -12,14 +12,14 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 from twisted.internet import tcp
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IAddress, IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import IAddress, IProtocolFactory
 from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
@@ -43,7 +43,7 @@ class Listener(Struct, frozen=True):
     """A bound port with its endpoint string; `certificate` is that of an `ssl:` endpoint."""
 
     description: str
-    port: IListeningPort
+    port: tcp.Port
     certificate: Certificate | None = None
 
     @property
@@ -89,7 +89,7 @@ class Listener(Struct, frozen=True):
             return f"unix:{_unix_name(address)}"
         host = _host(address)
         scheme = "https" if self.tls else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}/"  # type: ignore[attr-defined]
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}/"
 
 
 def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
@@ -132,15 +132,13 @@ def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]
 def pause_accepting(listeners: Sequence[Listener]) -> None:
     """Stop accepting for now; clients wait in the backlog."""
     for listener in listeners:
-        port: Any = listener.port
-        port.stopReading()
+        listener.port.stopReading()
 
 
 def resume_accepting(listeners: Sequence[Listener]) -> None:
     """Accept connections again, those in the backlog first."""
     for listener in listeners:
-        port: Any = listener.port
-        port.startReading()
+        listener.port.startReading()
 
 
 def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
@@ -150,7 +148,7 @@ def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
     later turn, and until then further clients could connect.
     """
     for listener in listeners:
-        port: Any = listener.port
+        port = listener.port
         port.stopReading()
         port.numberAccepts = socket.SOMAXCONN
         tcp.Port.doRead(port)
@@ -181,12 +179,12 @@ async def close(listeners: Sequence[Listener]) -> None:
     await gatherResults([maybeDeferred(one.port.stopListening).addErrback(_closed, one.port) for one in listeners])
 
 
-def _closed(failure: Failure, port: Any) -> None:
+def _closed(failure: Failure, port: tcp.Port) -> None:
     failure.trap(OSError, ValueError)
     _force_close(failure, port)
 
 
-def _force_close(reason: Failure, port: Any) -> None:
+def _force_close(reason: Failure, port: tcp.Port) -> None:
     """Close a UNIX socket whose path or lock file cannot be removed; stock Twisted would leave the socket open."""
     tcp.Port.connectionLost(port, reason)
 
@@ -195,7 +193,7 @@ def hand_over_to_workers(listeners: Sequence[Listener]) -> list[InheritedSocket]
     """Stop accepting in this process; return the sockets for worker processes to accept on."""
     sockets: list[InheritedSocket] = []
     for listener in listeners:
-        port: Any = listener.port
+        port = listener.port
         port.stopReading()
         close_without_shutdown(port)  # workers accept on it until they close it
         sockets.append(InheritedSocket(listener.description, port.socket.family, port.fileno()))
@@ -271,7 +269,7 @@ def unclaimed_systemd_sockets(listeners: Sequence[Listener]) -> list[str]:
     """Return the names of sockets that systemd passed and no endpoint uses; clients would wait in their backlog."""
     passed = systemd_sockets()
     names = {fd: name for name, fd in passed.inheritedNamedDescriptors().items()}
-    used = {cast("Any", listener.port).fileno() for listener in listeners}
+    used = {listener.port.fileno() for listener in listeners}
     return [names.get(fd, str(fd)) for fd in passed.inheritedDescriptors() if fd not in used and _is_listening(fd)]
 
 
@@ -284,7 +282,7 @@ def _is_listening(fd: int) -> bool:
         return False
 
 
-def _tune(port: Any, description: str) -> None:
+def _tune(port: tcp.Port, description: str) -> None:
     """Set the options of a listening socket, which the sockets of its connections inherit."""
     if not is_systemd(description) and not re.search(r"(?<!\\):backlog=", description):
         port.socket.listen(BACKLOG)

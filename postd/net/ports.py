@@ -86,10 +86,9 @@ class AdoptingReactor(DryRunReactor):
         return _start(port)
 
 
-def _start(port: Any) -> IListeningPort:
+def _start(port: tcp.Port) -> IListeningPort:
     port.startListening()
-    started: IListeningPort = port
-    return started
+    return port
 
 
 class _OneAtATime:

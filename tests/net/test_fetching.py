@@ -318,10 +318,20 @@ def chunks(size: int, total: int) -> bytes:
 
 
 @ensureDeferred
-@pytest.mark.parametrize("size", [16, 4096])
-async def test_chunked_content_of_256_kib_is_accepted(size: int) -> None:
-    peer = Peer(CHUNKED, chunks(size, CONTENT_MAX_BYTES), b"0\r\n\r\n")
-    assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES
+@pytest.mark.parametrize(
+    ("pieces", "size"),
+    [
+        ((CHUNKED, chunks(4096, CONTENT_MAX_BYTES), b"0\r\n\r\n"), CONTENT_MAX_BYTES),
+        ((CHUNKED, chunks(16, CONTENT_MAX_BYTES), b"0\r\n\r\n"), CONTENT_MAX_BYTES),
+        ((CHUNKED, chunks(1, CONTENT_MAX_BYTES // 4), b"0\r\n\r\n"), CONTENT_MAX_BYTES // 4),
+        ((HEAD + b"\r\n", b"a" * 1000), 1000),
+        ((b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", HEAD + b"Content-Length: 1\r\n\r\na"), 1),
+    ],
+    ids=["chunks", "small chunks", "chunks of 1 byte", "until the connection closes", "after 103"],
+)
+async def test_content_is_accepted_however_it_is_framed(pieces: tuple[bytes, ...], size: int) -> None:
+    peer = Peer(*pieces, closes=pieces[0] == HEAD + b"\r\n")
+    assert len((await get(peer.origin)).content) == size
     await peer.gone
 
 
@@ -329,21 +339,6 @@ async def test_chunked_content_of_256_kib_is_accepted(size: int) -> None:
 async def test_chunked_content_of_more_than_256_kib_is_refused() -> None:
     peer = Peer(CHUNKED, chunks(4096, CONTENT_MAX_BYTES), chunks(1, 1))
     assert "more than 256 KiB" in str(await failure_of(get(peer.origin)))
-    await peer.gone
-
-
-@ensureDeferred
-async def test_content_in_chunks_of_one_byte_is_accepted() -> None:
-    """They must not keep the reactor from other work."""
-    peer = Peer(CHUNKED, chunks(1, CONTENT_MAX_BYTES // 4), b"0\r\n\r\n")
-    assert len((await get(peer.origin)).content) == CONTENT_MAX_BYTES // 4
-    await peer.gone
-
-
-@ensureDeferred
-async def test_content_until_the_connection_closes_is_accepted() -> None:
-    peer = Peer(HEAD + b"\r\n", b"a" * 1000, closes=True)
-    assert (await get(peer.origin)).content == b"a" * 1000
     await peer.gone
 
 
@@ -434,15 +429,17 @@ async def test_redirect_from_https_to_http_is_refused(
 
 
 @ensureDeferred
-@pytest.mark.parametrize("location", ["", "https://", "http://[", "file:///etc/hostname", "javascript:0", "//us:pw@x/"])
-async def test_redirect_to_an_unusable_location_is_refused(issuer: Issuer, location: str) -> None:
-    issuer.replies["/a"] = Reply.redirect(location)
-    assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
-
-
-@ensureDeferred
-async def test_redirect_without_location_is_refused(issuer: Issuer) -> None:
-    issuer.replies["/a"] = Reply(b"", 302)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"Location": url} for url in ("", "https://", "http://[", "//us:pw@x/")),
+        *({"Location": url} for url in ("file:///etc/hostname", "javascript:0")),
+        {},
+    ],
+    ids=str,
+)
+async def test_redirect_without_a_usable_location_is_refused(issuer: Issuer, headers: dict[str, str]) -> None:
+    issuer.replies["/a"] = Reply(b"", 302, headers)
     assert "redirects" in str(await failure_of(get(f"{issuer.origin}/a")))
 
 
@@ -581,13 +578,6 @@ async def test_error_of_post_does_not_quote_what_was_sent() -> None:
         await peer.gone
     await failure_of(post(f"http://127.0.0.1:{closed_port()}/"))
     await failure_of(post("http://idp.example/"))
-
-
-@ensureDeferred
-async def test_response_after_103_early_hints_is_accepted() -> None:
-    peer = Peer(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", HEAD + b"Content-Length: 1\r\n\r\na")
-    assert (await get(peer.origin)).content == b"a"
-    await peer.gone
 
 
 # TLS

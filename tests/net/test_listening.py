@@ -80,7 +80,7 @@ def taken_port() -> Iterator[int]:
 
 def test_url_of_port_0_has_the_bound_port(listen: Bind) -> None:
     (listener,) = listen("tcp:0:interface=127.0.0.1")
-    assert listener.url == f"http://127.0.0.1:{listener.port.getHost().port}/"  # type: ignore[attr-defined]
+    assert listener.url == f"http://127.0.0.1:{listener.port.getHost().port}/"
     assert not listener.url.endswith(":0/")
 
 
@@ -190,7 +190,7 @@ def test_loopback_endpoint_is_loopback_only(
     (listener,) = listen(written)
     assert listener.loopback_only is is_loopback_only(written) is local
     address = listener.port.getHost()
-    assert local_addresses([listener]) == ({(address.host, address.port)} if local else set())  # type: ignore[attr-defined]
+    assert local_addresses([listener]) == ({(address.host, address.port)} if local else set())
     (again,) = adopted = adopt_sockets(hand_over_to_workers([listener]), Factory(), where="", reactor=reactor)
     listen.bound += adopted
     assert again.loopback_only is local
@@ -319,7 +319,7 @@ async def test_handed_over_socket_is_not_accepted_on(listen: Bind) -> None:
 
 
 def _port_of(listener: Listener) -> int:
-    port: int = listener.port.getHost().port  # type: ignore[attr-defined]
+    port: int = listener.port.getHost().port
     return port
 
 

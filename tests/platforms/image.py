@@ -1,7 +1,7 @@
-"""Builds the image of etc/Containerfile where no registry and no container engine is at hand, starts it and asks it.
+"""Build the image of etc/Containerfile without a registry or a container engine, start it and send it requests.
 
-Its base is Debian 13 with its own Python, by the name that the Containerfile has for its base. Needs root, on Linux:
-debootstrap and buildah, which builds and runs in chroots. CONTRIBUTING.md says how it is started.
+Its base is Debian 13 with its own Python, under the name of the base in the Containerfile. Needs root on Linux,
+debootstrap, and buildah, which builds and runs in chroots. CONTRIBUTING.md has the command.
 """
 
 import argparse
@@ -32,7 +32,7 @@ class Builder:
 
     Args:
         folder: for images and systems.
-        binds: files and folders of this machine that commands in containers find at the same place.
+        binds: files and folders of this machine that containers have at the same path.
     """
 
     def __init__(self, folder: Path, binds: Sequence[Path]) -> None:
@@ -75,10 +75,10 @@ def free_port() -> int:
 
 
 def try_image(builder: Builder, etc: Path) -> None:
-    """Start the image: with its own settings, which it refuses, and with `insecure = ["open-writes"]`.
+    """Start the image with its own settings, which it refuses, and with `insecure = ["open-writes"]`.
 
     Raises:
-        MatrixError: it does something else than is promised.
+        MatrixError: it behaves otherwise.
     """
     container = builder.ask("from", "--pull-never", IMAGE).strip()
     about = json.loads(builder.ask("inspect", "--type=image", IMAGE))["Docker"]["config"]

@@ -1,8 +1,8 @@
-"""Runs README's two commands on fresh systems, and the tests of the stores against their Redis and Valkey.
+"""Run README's two commands on fresh systems, and the tests of the stores with their Redis and Valkey.
 
-Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in name spaces
-of its own. A result is kept by commit and cell, so that an interrupted run goes on where it stopped. Needs root, on
-Linux: debootstrap, git, unshare, overlayfs, and port 8080 free. CONTRIBUTING.md says how it is started.
+Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in namespaces
+of its own. Results are stored by commit and cell, so that an interrupted run can be continued. Needs root on Linux,
+debootstrap, git, unshare, overlayfs, and port 8080 to be free. CONTRIBUTING.md has the command.
 """
 
 import argparse
@@ -35,9 +35,9 @@ SERVE_MAX_S, COMMAND_MAX_S = 300, 3600
 
 
 class System(Struct, frozen=True):
-    """A distribution's release, as a bare installation.
+    """A release of a distribution, as a minimal installation.
 
-    `python` is the version of its `python3`, unless `package` names the package of another one.
+    `python` is the version of its `python3`, or of the package `package` if given.
     """
 
     name: str
@@ -59,7 +59,7 @@ SYSTEMS = (
 )
 
 BARE = "bare"
-"""The part of a row that is README's commands; the others are the names of servers."""
+"""The part of a row for README's commands; the other parts are names of servers."""
 
 
 class Cell(Struct, frozen=True):
@@ -72,7 +72,7 @@ class Cell(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """How a run of the tests ended: numbers of tests, seconds, and a line for each that failed."""
+    """The outcome of a test run: numbers of tests, seconds, a line for each failed test, and the last lines."""
 
     numbers: dict[str, int]
     seconds: float
@@ -89,7 +89,7 @@ class Counts(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """What a cell's run gave; `serving_s` is how long command 1 took until the first answer, 0 where it was not run."""
+    """The result of a cell; `serving_s` is the time from command 1 to the first response, 0 where it was not run."""
 
     day: str
     version: str
@@ -98,19 +98,19 @@ class Result(Struct, frozen=True):
 
 
 class MatrixError(Exception):
-    """A cell that could not be run; `str()` of it says why."""
+    """A cell could not be run; `str()` is the reason."""
 
 
 # --- A fresh system
 
 
 class Machine:
-    """A system in an overlay, which an ordinary user with a clone of the repository has an account on.
+    """A system in an overlay, with an ordinary user who has a clone of the repository.
 
     Args:
-        cell: what it is for.
-        folder: where systems, overlays and logs are kept.
-        binds: further folders of this machine that are there, read-only.
+        cell: the cell that it runs.
+        folder: for systems, overlays and logs.
+        binds: further folders of this machine to mount.
     """
 
     def __init__(self, cell: Cell, folder: Path, binds: Sequence[Path]) -> None:
@@ -120,7 +120,7 @@ class Machine:
         self.log = folder / "logs" / f"{cell.slug}.log"
 
     def make(self, system: System, commit: str) -> None:
-        """Set it up: the system, its user, pip's settings of this machine, and the clone."""
+        """Install the system, its user, this machine's settings of pip, and the clone."""
         debootstrap(system, self._base)
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("upper", "work", "root"):
@@ -145,13 +145,13 @@ class Machine:
             self.run(f"ln -s /usr/bin/{system.package} /usr/local/bin/python3", user="root")
 
     def install(self, *packages: str) -> None:
-        # A mirror may stand still for longer than the lists of testing are valid.
+        # A mirror may lag behind for longer than the lists of testing are valid.
         update = "apt-get update -qq -o Acquire::Check-Valid-Until=false"
         install = f"apt-get install -y -qq --no-install-recommends {shlex.join(packages)}"
         self.run(f"{update} && DEBIAN_FRONTEND=noninteractive {install}", user="root")
 
     def run(self, command: str, *, user: str = "user", check: bool = True) -> str:
-        """Run a line of shell; return what it wrote.
+        """Run a shell command; return its output.
 
         Raises:
             MatrixError: it failed, unless `check` is false, or took longer than `COMMAND_MAX_S`.
@@ -169,7 +169,7 @@ class Machine:
 
     @contextmanager
     def started(self, command: str, *, user: str = "user") -> Iterator[subprocess.Popen[str]]:
-        """Start a line of shell; its remaining processes are killed at the end."""
+        """Start a shell command; kill its remaining processes at the end."""
         root = self._folder / "root"
         overlay = f"lowerdir={self._base},upperdir={self._folder / 'upper'},workdir={self._folder / 'work'}"
         lines = [
@@ -179,7 +179,7 @@ class Machine:
         inside = ["chroot", str(root), "/usr/bin/env", "-i", *_environment(user), "/bin/bash", "-c", command]
         if user != "root":
             inside[1:1] = [f"--userspec={user}:{user}"]
-        # The shell stays, as the first process of its name space: unshare's kill would not reach one with other rights.
+        # The shell stays as the first process of its namespace: unshare could not kill a process of another user.
         script = f"set -e; {'; '.join(lines)}; cd /; {shlex.join(inside)} || exit $?"
         name_spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script]
         process = subprocess.Popen(
@@ -196,7 +196,7 @@ class Machine:
 
 
 def debootstrap(system: System, base: Path) -> None:
-    """Install a bare system with python3, venv and git in a folder, unless it is there."""
+    """Install a minimal system with python3, venv and git in a folder, unless that exists."""
     if base.exists():
         return
     making = base.with_suffix(".making")
@@ -204,7 +204,7 @@ def debootstrap(system: System, base: Path) -> None:
     making.parent.mkdir(parents=True, exist_ok=True)
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / system.suite
-    if not script.exists():  # a release that this debootstrap is too old for
+    if not script.exists():  # a release newer than this debootstrap
         script = scripts / ("gutsy" if system.mirror == UBUNTU else "sid")
     packages = "python3,python3-venv,git,ca-certificates"
     options = ["--variant=minbase", f"--include={packages}", f"--components={system.components}"]
@@ -226,7 +226,7 @@ def _environment(user: str) -> list[str]:
 
 
 def run(command: Sequence[str]) -> str:
-    """Run a command on this machine; return what it wrote.
+    """Run a command on this machine; return its output.
 
     Raises:
         MatrixError: it failed.
@@ -241,13 +241,13 @@ def run(command: Sequence[str]) -> str:
 
 
 def commands() -> tuple[str, str]:
-    """Return README's two commands: that which serves, and that which tests."""
+    """Return README's two commands: the one that serves, and the one that tests."""
     serve, test = re.findall(r"^```sh\n(.*)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)[:2]
     return serve, test
 
 
 def run_cell(cell: Cell, machine: Machine) -> Result:
-    """Run what a cell stands for on its new machine."""
+    """Run a cell on its new machine."""
     serve, test = commands()
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     if cell.part == BARE:
@@ -285,7 +285,7 @@ def _count(machine: Machine, command: str) -> Counts:
 
 
 def read_counts(output: str, seconds: float) -> Counts:
-    """Read what pytest wrote with `-q`: its last line of counts, and a line for each test that failed."""
+    """Read the output of `pytest -q`: its last line of counts, and the lines of failed tests."""
     lines = output.splitlines()
     sums = [line.partition(" in ")[0] for line in lines if re.match(r"\d+ \w+.* in [\d.]+s", line)]
     numbers = {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", sums[-1] if sums else "")}

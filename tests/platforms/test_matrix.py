@@ -1,4 +1,4 @@
-"""Tests for what the script reads of a run, and for its table. The cells themselves are run by it alone."""
+"""How `matrix` reads the output of a run, and its table; cells are run by the script only."""
 
 from tests.platforms.matrix import SYSTEMS, Cell, Counts, Result, commands, make_page, read_counts
 
@@ -12,7 +12,7 @@ ERROR tests/store/redis/test_store.py::test_b - OSError
 """
 
 
-def test_counts_and_failures_are_those_of_the_last_lines() -> None:
+def test_counts_and_failures_are_read_from_the_last_lines() -> None:
     counts = read_counts(RED, 270.0)
     assert counts.numbers == {"failed": 1, "passed": 7289, "skipped": 17, "error": 1}
     assert [line.partition(" - ")[0] for line in counts.failed] == [
@@ -22,13 +22,13 @@ def test_counts_and_failures_are_those_of_the_last_lines() -> None:
     assert not counts.is_green
 
 
-def test_a_run_without_a_last_line_is_not_green() -> None:
+def test_run_without_a_last_line_is_not_green() -> None:
     counts = read_counts("pip: no matching distribution\n", 3.0)
     assert not counts.is_green
     assert counts.end == "pip: no matching distribution"
 
 
-def test_page_has_all_cells_and_hides_no_failure() -> None:
+def test_page_has_all_cells_and_failures() -> None:
     green = Counts({"passed": 7000, "skipped": 17}, 240.0, [], "")
     results = {
         "trixie-3.13-bare": Result("2026-11-22", "Python 3.13.5", green, 13.2),
@@ -49,7 +49,7 @@ def test_page_has_all_cells_and_hides_no_failure() -> None:
     assert "- trixie-3.13-valkey-server: apt-get: no such package" in page
 
 
-def test_commands_are_those_of_readme() -> None:
+def test_commands_are_read_from_readme() -> None:
     serve, test = commands()
     assert serve.endswith("twistd -n postd")
     assert "-m pytest" in test

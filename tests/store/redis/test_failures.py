@@ -166,9 +166,9 @@ async def test_a_write_that_arrives_late_is_not_done(server: RedisServer) -> Non
     with Proxy(server.port) as proxy:
         async with connected(proxy.url) as store, connected(server.url) as other:
             await store.add_post("before")
-            proxy.hold()
+            proxy.pause()
             await fails(store.add_post("ghost"), store.replace_post(1, "ghost"), store.delete_post(1))
-            proxy.unbind()
+            proxy.resume()
             await serves_again(store)
             await sleep(0.2)
             assert await posts_of(other) == [(1, "before")]
@@ -821,7 +821,7 @@ def _trouble(proxy: Proxy, kind: str) -> None:
     if kind == "refuses":
         proxy.is_refusing = True
     elif kind == "says nothing":
-        proxy.hold()
+        proxy.pause()
     elif kind == "cuts off in the handshake":
         proxy.to_server = cut_off
     elif kind == "cuts off the first script":
@@ -833,7 +833,7 @@ def _trouble(proxy: Proxy, kind: str) -> None:
 def _no_trouble(proxy: Proxy) -> None:
     proxy.is_refusing = False
     proxy.to_server = proxy.to_client = lambda data: data
-    proxy.unbind()
+    proxy.resume()
 
 
 @pytest.mark.parametrize(
