@@ -77,9 +77,7 @@ def count_deferreds() -> int:
 
 
 @ensureDeferred
-async def test_without_a_server_everything_fails_at_once_and_nothing_is_done_later(
-    server: RedisServer, log: Log
-) -> None:
+async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         for n in range(3):
             await store.add_post(f"post {n}")
@@ -98,7 +96,7 @@ async def test_without_a_server_everything_fails_at_once_and_nothing_is_done_lat
 
 
 @ensureDeferred
-async def test_a_server_that_stands_still_is_given_up_in_time(server: RedisServer, log: Log) -> None:
+async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
         server.freeze()
@@ -120,7 +118,7 @@ async def test_a_server_that_stands_still_is_given_up_in_time(server: RedisServe
 
 
 @ensureDeferred
-async def test_a_short_stop_costs_no_connection(server: RedisServer, log: Log) -> None:
+async def test_short_suspension_keeps_the_connection(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         server.freeze()
         adding = started(store.add_post("patience"))
@@ -131,7 +129,7 @@ async def test_a_short_stop_costs_no_connection(server: RedisServer, log: Log) -
 
 
 @ensureDeferred
-async def test_stall_of_our_own_process_costs_no_connection(server: RedisServer, log: Log) -> None:
+async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer, log: Log) -> None:
     """A turn of the reactor that takes longer than an answer may, on a busy machine."""
     async with connected(server.url) as store:
         server.freeze()
@@ -143,7 +141,7 @@ async def test_stall_of_our_own_process_costs_no_connection(server: RedisServer,
 
 
 @ensureDeferred
-async def test_a_write_that_arrives_late_is_not_done(server: RedisServer) -> None:
+async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> None:
     """A network may hold bytes back and bring them long after their sender has gone."""
     with Proxy(server.port) as proxy:
         async with connected(proxy.url) as store, connected(server.url) as other:
@@ -173,7 +171,7 @@ async def test_a_write_that_arrives_late_is_not_done(server: RedisServer) -> Non
         "commit_import",
     ],
 )
-def test_each_script_that_writes_looks_at_its_deadline(lasting: RedisServer, name: str) -> None:
+def test_each_writing_script_checks_its_deadline(lasting: RedisServer, name: str) -> None:
     make_store(lasting.url).prepare()
     keys = sorted(lasting.ask("KEYS", "*"))
     late = int(lasting.ask("TIME")[0]) * 1000 - 1
@@ -183,7 +181,7 @@ def test_each_script_that_writes_looks_at_its_deadline(lasting: RedisServer, nam
 
 
 @ensureDeferred
-async def test_a_restart_under_load_loses_nothing_acknowledged(server: RedisServer) -> None:
+async def test_restart_under_load_loses_no_acknowledged_write(server: RedisServer) -> None:
     acknowledged: dict[int, str] = {}
     ends = False
 
@@ -219,7 +217,7 @@ async def test_a_restart_under_load_loses_nothing_acknowledged(server: RedisServ
 
 
 @ensureDeferred
-async def test_memory_stays_flat_while_it_is_away(server: RedisServer) -> None:
+async def test_memory_stays_flat_without_a_server(server: RedisServer) -> None:
     async def ask(store: Store, times: int) -> None:
         for n in range(times):
             with pytest.raises(StoreUnavailableError):
@@ -239,7 +237,7 @@ async def test_memory_stays_flat_while_it_is_away(server: RedisServer) -> None:
 
 
 @ensureDeferred
-async def test_calls_that_are_cancelled_leave_nothing_behind(server: RedisServer) -> None:
+async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None:
     async with connected(server.url) as store:
         before = count_deferreds()
         server.freeze()
@@ -267,7 +265,7 @@ async def check_no_number_comes_again(store: Store, *, last_id: int, revision: i
 
 
 @ensureDeferred
-async def test_what_a_server_has_lost_is_not_numbered_again(tmp_path: Path, log: Log) -> None:
+async def test_ids_of_lost_writes_are_not_assigned_again(tmp_path: Path, log: Log) -> None:
     with RedisServer(tmp_path / "redis", "appendonly no") as server:
         async with connected(server.url) as store, connected(server.url) as other:
             for n in range(5):
@@ -287,7 +285,7 @@ async def test_what_a_server_has_lost_is_not_numbered_again(tmp_path: Path, log:
 
 
 @ensureDeferred
-async def test_an_old_copy_of_its_file_is_noticed_by_whoever_comes_first(server: RedisServer, log: Log) -> None:
+async def test_server_restored_from_an_old_file_is_noticed_by_the_first_store(server: RedisServer, log: Log) -> None:
     copy = server.folder.with_name("copy")
     async with connected(server.url) as store:
         await store.add_post("in the copy")
@@ -310,7 +308,7 @@ async def test_an_old_copy_of_its_file_is_noticed_by_whoever_comes_first(server:
 
 
 @ensureDeferred
-async def test_a_database_emptied_under_a_running_store_numbers_on(lasting: RedisServer, log: Log) -> None:
+async def test_emptied_database_does_not_assign_ids_again(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store:
         for n in range(5):
             await store.add_post(f"post {n}")
@@ -325,7 +323,7 @@ async def test_a_database_emptied_under_a_running_store_numbers_on(lasting: Redi
 
 
 @ensureDeferred
-async def test_each_database_of_a_server_is_a_store_of_its_own(lasting: RedisServer) -> None:
+async def test_databases_of_a_server_are_separate_stores(lasting: RedisServer) -> None:
     async with connected(lasting.url) as store, connected(f"{lasting.url}/3") as other:
         assert await store.add_post("here") == 1
         assert await other.add_post("there") == 1
@@ -334,7 +332,7 @@ async def test_each_database_of_a_server_is_a_store_of_its_own(lasting: RedisSer
 
 
 @ensureDeferred
-async def test_scripts_that_the_server_forgets_are_sent_again(lasting: RedisServer) -> None:
+async def test_flushed_scripts_are_sent_again(lasting: RedisServer) -> None:
     async with connected(lasting.url) as store:
         await store.add_post("before")
         lasting.ask("SCRIPT", "FLUSH")
@@ -343,7 +341,7 @@ async def test_scripts_that_the_server_forgets_are_sent_again(lasting: RedisServ
 
 
 @ensureDeferred
-async def test_stopping_finishes_writes_whose_script_the_server_has_forgotten(lasting: RedisServer) -> None:
+async def test_stop_finishes_writes_with_flushed_scripts(lasting: RedisServer) -> None:
     async with connected(lasting.url) as store:
         lasting.ask("SCRIPT", "FLUSH")
         waiting = [started(store.add_post("x")) for _ in range(5)]
@@ -351,7 +349,7 @@ async def test_stopping_finishes_writes_whose_script_the_server_has_forgotten(la
         assert await gatherResults(waiting) == [1, 2, 3, 4, 5]
 
 
-def test_an_empty_database_is_told_apart_from_a_store(lasting: RedisServer) -> None:
+def test_empty_database_is_no_store(lasting: RedisServer) -> None:
     with pytest.raises(StoreMissingError, match="there is no postd store in this database"):
         make_store(lasting.url).prepare(create=False)
     assert lasting.ask("DBSIZE") == 0
@@ -360,7 +358,7 @@ def test_an_empty_database_is_told_apart_from_a_store(lasting: RedisServer) -> N
 
 
 @ensureDeferred
-async def test_a_store_of_a_newer_postd_is_refused(lasting: RedisServer) -> None:
+async def test_newer_schema_is_refused(lasting: RedisServer) -> None:
     async with connected(lasting.url) as store:
         await store.add_post("x")
         lasting.ask("SET", KEYS["SCHEMA"], "2")
@@ -374,7 +372,7 @@ async def test_a_store_of_a_newer_postd_is_refused(lasting: RedisServer) -> None
 
 
 @ensureDeferred
-async def test_what_others_have_added_is_not_numbered_again(lasting: RedisServer) -> None:
+async def test_ids_of_lost_writes_of_other_nodes_are_not_assigned_again(lasting: RedisServer) -> None:
     """By one that only reads, and even that not, when all is gone and nobody else is left to remember."""
     async with connected(lasting.url) as idle:
         async with connected(lasting.url) as store:
@@ -401,7 +399,7 @@ async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
 
 
 @ensureDeferred
-async def test_a_key_of_another_kind_is_an_error_and_no_more(lasting: RedisServer, log: Log) -> None:
+async def test_key_of_another_type_is_an_error_until_it_is_removed(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store:
         lasting.ask("SET", KEYS["POSTS"], "somebody else's")
         for _ in range(2):
@@ -419,7 +417,7 @@ async def test_a_key_of_another_kind_is_an_error_and_no_more(lasting: RedisServe
         make_store(lasting.url).prepare()
 
 
-def test_a_key_of_somebody_elses_is_left_alone(lasting: RedisServer) -> None:
+def test_foreign_key_is_refused_and_not_changed(lasting: RedisServer) -> None:
     lasting.ask("SET", KEYS["POSTS"], "somebody else's")
     with pytest.raises(StoreRefusedError, match="has a key postd:posts that is not postd's; choose another database"):
         make_store(lasting.url).prepare()
@@ -430,7 +428,7 @@ def test_a_key_of_somebody_elses_is_left_alone(lasting: RedisServer) -> None:
 
 
 @ensureDeferred
-async def test_a_full_server_can_be_read_and_made_room_in(lasting: RedisServer, log: Log) -> None:
+async def test_full_server_allows_reads_and_deletions(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store:
         for n in range(3):
             await store.add_post(f"post {n}")
@@ -453,7 +451,7 @@ async def test_a_full_server_can_be_read_and_made_room_in(lasting: RedisServer, 
 
 
 @ensureDeferred
-async def test_a_server_that_comes_back_full_can_be_read(server: RedisServer) -> None:
+async def test_server_that_restarts_full_allows_reads(server: RedisServer) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
         revision = (await store.version()).revision
@@ -467,7 +465,7 @@ async def test_a_server_that_comes_back_full_can_be_read(server: RedisServer) ->
 
 
 @ensureDeferred
-async def test_a_primary_that_becomes_a_replica_is_left(lasting: RedisServer, log: Log) -> None:
+async def test_demoted_primary_is_dropped(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store, connected(lasting.url) as idle:
         await store.add_post("before")
         lasting.ask("REPLICAOF", "127.0.0.1", free_port())
@@ -486,7 +484,7 @@ async def test_a_primary_that_becomes_a_replica_is_left(lasting: RedisServer, lo
 
 
 @ensureDeferred
-async def test_a_server_that_misses_its_replicas_can_be_read(lasting: RedisServer, log: Log) -> None:
+async def test_server_that_lacks_replicas_allows_reads(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store:
         await store.add_post("before")
         lasting.ask("CONFIG", "SET", "min-replicas-to-write", "1")
@@ -504,7 +502,7 @@ async def test_a_server_that_misses_its_replicas_can_be_read(lasting: RedisServe
 
 
 @ensureDeferred
-async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer) -> None:
+async def test_server_that_cannot_save_allows_reads(lasting: RedisServer) -> None:
     in_the_way = lasting.folder / "dump.rdb"
     async with connected(lasting.url) as store:
         await store.add_post("before")
@@ -523,7 +521,7 @@ async def test_a_server_that_cannot_save_can_be_read(lasting: RedisServer) -> No
 
 
 @ensureDeferred
-async def test_a_server_that_reads_its_data_is_waited_for(server: RedisServer, log: Log) -> None:
+async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
         server.ask("EVAL", "for n = 1, 20000 do redis.call('SET', 'other:' .. n, n) end", 0)
@@ -539,7 +537,7 @@ async def test_a_server_that_reads_its_data_is_waited_for(server: RedisServer, l
 
 
 @ensureDeferred
-async def test_problems_of_a_server_are_told_once(tmp_path: Path, log: Log) -> None:
+async def test_risky_settings_of_a_server_are_logged_once(tmp_path: Path, log: Log) -> None:
     options = ("appendonly no", "maxmemory 100mb", "maxmemory-policy allkeys-lru")
     with RedisServer(tmp_path / "redis", *options) as server:
         async with connected(server.url) as store:
@@ -562,7 +560,7 @@ def guarded(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @ensureDeferred
-async def test_a_password_that_is_wrong_at_first_is_told_and_never_shown(guarded: RedisServer, tmp_path: Path) -> None:
+async def test_wrong_password_refuses_the_start_and_is_not_shown(guarded: RedisServer, tmp_path: Path) -> None:
     place = f"127.0.0.1:{guarded.port}"
     (tmp_path / "wrong").write_text("wr0ng\n")
     for url in (
@@ -584,7 +582,7 @@ async def test_a_password_that_is_wrong_at_first_is_told_and_never_shown(guarded
 
 
 @ensureDeferred
-async def test_a_server_with_too_many_clients_is_waited_for(guarded: RedisServer) -> None:
+async def test_server_with_too_many_clients_is_unavailable(guarded: RedisServer) -> None:
     url = f"redis://:right@127.0.0.1:{guarded.port}"
     async with connected(url) as store:
         guarded.ask("CONFIG", "SET", "maxclients", "4")
@@ -597,14 +595,14 @@ async def test_a_server_with_too_many_clients_is_waited_for(guarded: RedisServer
         assert await store.add_post("who is in stays in") == 1
 
 
-def test_a_user_may_have_no_password(lasting: RedisServer) -> None:
+def test_user_may_have_no_password(lasting: RedisServer) -> None:
     lasting.ask("ACL", "SETUSER", "trusted", "on", "nopass", "~*", "&*", "+@all")
     make_store(lasting.url.replace("//", "//trusted@")).prepare()
     lasting.ask("ACL", "DELUSER", "trusted")
 
 
 @ensureDeferred
-async def test_a_connection_that_is_lost_already_says_so(lasting: RedisServer) -> None:
+async def test_whendisconnected_fires_on_a_lost_connection(lasting: RedisServer) -> None:
     address = RedisAddress(hosts=(Host("127.0.0.1", lasting.port),))
     protocol = await connect(address, address.hosts[0], reactor=reactor)
     gone = protocol.whenDisconnected()
@@ -613,13 +611,13 @@ async def test_a_connection_that_is_lost_already_says_so(lasting: RedisServer) -
     assert await protocol.whenDisconnected().addTimeout(1, reactor) is protocol
 
 
-def test_a_password_where_none_is_set_is_told(lasting: RedisServer) -> None:
+def test_password_for_a_server_without_one_is_refused(lasting: RedisServer) -> None:
     with pytest.raises(StoreRefusedError, match="without any password configured") as caught:
         make_store(f"redis://:s3cret@127.0.0.1:{lasting.port}").prepare()
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_database_that_there_is_not_is_told(lasting: RedisServer) -> None:
+def test_missing_database_number_is_refused(lasting: RedisServer) -> None:
     with pytest.raises(StoreRefusedError, match="out of range"):
         make_store(f"{lasting.url}/99").prepare()
 
@@ -633,7 +631,7 @@ def test_a_database_that_there_is_not_is_told(lasting: RedisServer) -> None:
         (b"\xff\xfe", "the password cannot be read: it is not UTF-8 text"),
     ],
 )
-def test_a_password_file_that_cannot_be_used_is_told(
+def test_unusable_password_file_is_refused_with_the_reason(
     lasting: RedisServer, tmp_path: Path, content: bytes | None, why: str
 ) -> None:
     file = tmp_path / "password"
@@ -645,7 +643,7 @@ def test_a_password_file_that_cannot_be_used_is_told(
 
 
 @ensureDeferred
-async def test_a_password_changed_while_it_runs_is_taken_up_from_its_file(
+async def test_changed_password_file_is_used_at_the_next_connect(
     guarded: RedisServer, tmp_path: Path, log: Log
 ) -> None:
     file = tmp_path / "password"
@@ -747,7 +745,7 @@ async def test_permission_missing_at_a_reconnect_is_logged_once(
 
 
 @ensureDeferred
-async def test_the_user_of_the_sample_settings_may_do_what_is_needed(lasting: RedisServer, limited_url: str) -> None:
+async def test_user_of_the_sample_settings_has_all_permissions(lasting: RedisServer, limited_url: str) -> None:
     async with connected(limited_url) as store:
         assert [await store.add_post("x"), await store.add_post("y")] == [1, 2]
         await store.replace_post(1, "z")
@@ -826,7 +824,7 @@ def _no_trouble(proxy: Proxy) -> None:
     ],
 )
 @ensureDeferred
-async def test_whatever_meets_it_on_the_way_it_connects_again(guarded: RedisServer, kind: str, log: Log) -> None:
+async def test_connection_recovers_from_each_network_fault(guarded: RedisServer, kind: str, log: Log) -> None:
     with Proxy(guarded.port) as proxy:
         url = f"redis://:right@127.0.0.1:{proxy.port}/1"
         async with connected(url) as store:
@@ -886,7 +884,7 @@ def test_redis_cluster_is_refused(lasting: RedisServer) -> None:
         "{why}. script: on @user_script:87.",  # Valkey 9
     ],
 )
-def test_what_a_script_meets_is_told_alike_whichever_it_is(answer: str) -> None:
+def test_error_in_a_script_is_the_same_text_for_all_scripts(answer: str) -> None:
     """The log is told when the trouble becomes another one."""
     why = "OOM command not allowed when used memory > 'maxmemory'"
     error = RedisReplyError(answer.format(why=why, sha="01fa4b0a51" * 4))
@@ -952,7 +950,7 @@ async def test_error_means_the_same_in_a_command_and_in_a_script(
         protocol.close()
 
 
-def test_a_host_that_does_not_answer() -> None:
+def test_host_that_does_not_answer_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
         for _ in range(3):
             waiting = stack.enter_context(socket.socket())
@@ -962,7 +960,7 @@ def test_a_host_that_does_not_answer() -> None:
             make_store(f"redis://127.0.0.1:{full.getsockname()[1]}").prepare()
 
 
-def test_nobody_there(socket_folder: Path) -> None:
+def test_missing_server_is_unavailable(socket_folder: Path) -> None:
     for url in (
         f"redis://127.0.0.1:{free_port()}",
         f"redis+unix://{socket_folder}/none",
@@ -975,7 +973,7 @@ def test_nobody_there(socket_folder: Path) -> None:
 
 
 @ensureDeferred
-async def test_a_unix_socket(socket_folder: Path) -> None:
+async def test_unix_socket(socket_folder: Path) -> None:
     with RedisServer(socket_folder / "redis", f"unixsocket {socket_folder}/r") as server:
         async with connected(f"redis+unix://{socket_folder}/r?db=1") as store:
             assert await store.add_post("x") == 1
@@ -987,7 +985,7 @@ async def test_a_unix_socket(socket_folder: Path) -> None:
 
 
 @ensureDeferred
-async def test_a_store_that_is_stopped_while_it_connects_stays_stopped(server: RedisServer) -> None:
+async def test_store_stopped_while_connecting_stays_stopped(server: RedisServer) -> None:
     server.freeze()
     store: Any = make_store(server.url)
     starting = started(store.start())
@@ -1001,7 +999,7 @@ async def test_a_store_that_is_stopped_while_it_connects_stays_stopped(server: R
     assert server.ask("CLIENT", "LIST", "TYPE", "normal").count(" addr=") == 1
 
 
-async def test_failure_is_noted_before_reservations_that_were_asked_for_later(lasting: RedisServer) -> None:
+async def test_failure_is_added_before_later_reservations(lasting: RedisServer) -> None:
     """Also by a server that has just forgotten the scripts: a throttle in one process relies on that order."""
     async with connected(lasting.url) as store:
         reservation = Reservation("one", FAILURE_KEYS, NOW + 1)

@@ -155,7 +155,7 @@ class Writers:
 
 
 @ensureDeferred
-async def test_when_the_primary_dies_a_replica_takes_its_place(tmp_path: Path, log: Log) -> None:
+async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) -> None:
     async with group_of(tmp_path, replicas=2, password=PASSWORD) as group, connected(group.url) as store:
         writers = Writers(store)
         await writers.more(300)
@@ -186,7 +186,7 @@ async def test_when_the_primary_dies_a_replica_takes_its_place(tmp_path: Path, l
 
 
 @ensureDeferred
-async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_path: Path) -> None:
+async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store, connected(group.url) as idle:
         await store.add_post("before")
         await idle.version()
@@ -213,7 +213,7 @@ async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_
 
 
 @ensureDeferred
-async def test_one_sentinel_that_answers_is_enough(tmp_path: Path) -> None:
+async def test_one_working_sentinel_is_enough(tmp_path: Path) -> None:
     with ExitStack() as stack:
         primary = stack.enter_context(RedisServer(tmp_path / "redis"))
         sentinel = stack.enter_context(Sentinel(tmp_path / "sentinel", primary.port))
@@ -248,7 +248,7 @@ def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store:
         await store.add_post("before")
         for replica in group.replicas:
@@ -272,7 +272,7 @@ async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_where_replicas_are_a_must_nothing_is_acknowledged_without_them(tmp_path: Path) -> None:
+async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: Path) -> None:
     """The server counts them once a second, and lets writes pass for a while that no replica has."""
     async with group_of(tmp_path, replicas=1) as group:
         for setting, value in (("min-replicas-to-write", 1), ("min-replicas-max-lag", 2)):

@@ -36,5 +36,5 @@ class RedisStoreTests(LastingStoreContract, LastingLoginStoreContract):
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
+    async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)

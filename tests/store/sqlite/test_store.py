@@ -59,7 +59,7 @@ class SqliteStoreTests(LastingStoreContract, LastingLoginStoreContract):
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
+    async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
 
@@ -70,11 +70,11 @@ class MemoryStoreTests(PostStoreContract, LoginStoreContract):
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
+    async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
     @ensureDeferred
-    async def test_nothing_is_left_behind(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def test_memory_store_leaves_no_file_behind(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         store = await open_store(lambda: MemoryStore(reactor=reactor))
         assert await store.add_post("x") == 1
@@ -83,7 +83,7 @@ class MemoryStoreTests(PostStoreContract, LoginStoreContract):
         await store.stop()
 
 
-def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+def test_new_file_has_mode_0600(path: Path) -> None:
     old = os.umask(0)
     try:
         SqliteStore(str(path), reactor=reactor).prepare()
@@ -92,7 +92,7 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_empty_file_becomes_a_store(path: Path) -> None:
+def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     SqliteStore(str(path), reactor=reactor).prepare()
     assert run_sql(path, "SELECT count(*) FROM post") == [(0,)]
@@ -172,7 +172,7 @@ def _pipe(path: Path) -> None:
         (_pipe, "not a file"),
     ],
 )
-def test_an_unfit_file_is_refused_in_one_line(path: Path, spoil: Callable[[Path], None], why: str) -> None:
+def test_unusable_file_is_refused_in_one_line(path: Path, spoil: Callable[[Path], None], why: str) -> None:
     spoil(path)
     with pytest.raises(StoreRefusedError) as caught:
         SqliteStore(str(path), reactor=reactor).prepare()
@@ -181,7 +181,7 @@ def test_an_unfit_file_is_refused_in_one_line(path: Path, spoil: Callable[[Path]
     assert "\n" not in caught.value.why
 
 
-def test_what_else_is_in_the_file_is_nobodys_business(path: Path) -> None:
+def test_foreign_views_in_the_file_are_accepted(path: Path) -> None:
     make_store_file(path)
     run_sql(path, "CREATE VIEW shout AS SELECT upper(post) FROM post")
     SqliteStore(str(path), reactor=reactor).prepare()
@@ -198,13 +198,13 @@ def test_what_else_is_in_the_file_is_nobodys_business(path: Path) -> None:
         "INSERT OR REPLACE INTO post (id, post) VALUES (1, 'y')",
     ],
 )
-def test_what_no_post_can_be_is_kept_out_of_the_file(path: Path, statement: str) -> None:
+def test_table_refuses_invalid_posts(path: Path, statement: str) -> None:
     make_store_file(path, posts=1)
     with pytest.raises(sqlite3.IntegrityError):
         run_sql(path, statement)
 
 
-def test_a_refused_file_is_left_as_it_was(path: Path) -> None:
+def test_refused_file_is_not_changed(path: Path) -> None:
     _foreign(path)
     before = path.read_bytes()
     with pytest.raises(StoreRefusedError):
@@ -212,7 +212,7 @@ def test_a_refused_file_is_left_as_it_was(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_schema_step_is_rolled_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [*schema_steps(), "CREATE TABLE next (id);\nCREATE TABLE post (id);\n"]
     make_store_file(path)
     monkeypatch.setattr("postd.store.sqlite.database_file.schema_steps", lambda: broken)
@@ -223,13 +223,13 @@ def test_a_step_that_fails_leaves_nothing_half_done(path: Path, monkeypatch: pyt
 
 
 @ensureDeferred
-async def test_a_written_post_is_in_the_file_when_it_is_acknowledged(store: Store, path: Path) -> None:
+async def test_acknowledged_post_is_in_the_file(store: Store, path: Path) -> None:
     await store.add_post("one")
     assert run_sql(path, "SELECT post FROM post") == [("one",)]
 
 
 @ensureDeferred
-async def test_a_commit_waits_for_the_disk(store: SqliteStore) -> None:
+async def test_commit_waits_for_the_disk(store: SqliteStore) -> None:
     """Kill -9 cannot tell: only a power cut could, or this."""
     writer = store.database.writer
     assert writer is not None
@@ -238,7 +238,7 @@ async def test_a_commit_waits_for_the_disk(store: SqliteStore) -> None:
 
 
 @ensureDeferred
-async def test_a_list_and_its_version_are_of_one_moment(store: SqliteStore, path: Path) -> None:
+async def test_page_and_its_version_are_of_one_moment(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
     reader = store.database.reader
     assert reader is not None
@@ -257,7 +257,7 @@ async def test_a_list_and_its_version_are_of_one_moment(store: SqliteStore, path
 
 
 @ensureDeferred
-async def test_the_end_of_the_ids_hurts_nobody_else(store: SqliteStore, path: Path) -> None:
+async def test_exhausted_ids_do_not_affect_other_writes(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
     run_sql(path, "INSERT INTO post (id, post) VALUES (9007199254740991, 'the last')")
     adding, updating = started(store.add_post("one too many")), started(store.replace_post(1, "uno"))
@@ -267,7 +267,7 @@ async def test_the_end_of_the_ids_hurts_nobody_else(store: SqliteStore, path: Pa
 
 
 @ensureDeferred
-async def test_of_posts_added_together_those_are_there_that_there_are_ids_for(store: SqliteStore, path: Path) -> None:
+async def test_batch_beyond_the_largest_id_stores_the_posts_that_have_ids(store: SqliteStore, path: Path) -> None:
     run_sql(path, f"INSERT INTO post (id, post) VALUES ({POST_ID_MAX - 4}, 'before')")
     adding = [started(store.add_post(f"post {n}")) for n in range(6)]
     outcomes = [outcome for _, outcome in await DeferredList(adding, consumeErrors=True)]
@@ -280,7 +280,7 @@ async def test_of_posts_added_together_those_are_there_that_there_are_ids_for(st
 
 
 @ensureDeferred
-async def test_what_is_behind_a_hole_in_the_log_is_not_told(store: SqliteStore, path: Path) -> None:
+async def test_changes_after_a_gap_in_the_log_are_left_out(store: SqliteStore, path: Path) -> None:
     for n in range(5):
         await store.add_post(f"post {n}")
     run_sql(path, "DELETE FROM change WHERE revision = 4")
@@ -290,7 +290,7 @@ async def test_what_is_behind_a_hole_in_the_log_is_not_told(store: SqliteStore, 
 
 
 @ensureDeferred
-async def test_an_emptied_log_says_that_it_does_not_reach(store: SqliteStore, path: Path) -> None:
+async def test_emptied_log_refuses_older_revisions(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
     run_sql(path, "DELETE FROM change")
     assert isinstance(await error_of(store.list_changes(after=0, limit=1)), ChangesGoneError)
@@ -298,7 +298,7 @@ async def test_an_emptied_log_says_that_it_does_not_reach(store: SqliteStore, pa
 
 
 @ensureDeferred
-async def test_a_change_made_by_another_program_counts(store: Store, path: Path) -> None:
+async def test_change_by_another_program_is_versioned_and_logged(store: Store, path: Path) -> None:
     version = await store.version()
     run_sql(path, "INSERT INTO post (post) VALUES ('by hand')")
     assert (await store.version()).revision == version.revision + 1
@@ -306,7 +306,7 @@ async def test_a_change_made_by_another_program_counts(store: Store, path: Path)
 
 
 @ensureDeferred
-async def test_a_store_locked_at_start_is_there_once_the_lock_is_gone(make_store: MakeStore, path: Path) -> None:
+async def test_store_locked_at_start_opens_after_the_lock(make_store: MakeStore, path: Path) -> None:
     make_store_file(path)
     store = make_store()
     with locked(path, "EXCLUSIVE"):
@@ -322,7 +322,7 @@ async def test_a_store_locked_at_start_is_there_once_the_lock_is_gone(make_store
 
 
 @ensureDeferred
-async def test_a_store_can_be_stopped_while_it_waits_for_a_lock(make_store: MakeStore, path: Path) -> None:
+async def test_store_can_be_stopped_while_waiting_for_a_lock(make_store: MakeStore, path: Path) -> None:
     make_store_file(path)
     store = make_store()
     with locked(path, "EXCLUSIVE"):
@@ -333,7 +333,7 @@ async def test_a_store_can_be_stopped_while_it_waits_for_a_lock(make_store: Make
 
 
 @ensureDeferred
-async def test_a_locked_write_waits_and_reads_go_on(store: Store, path: Path) -> None:
+async def test_locked_write_waits_and_reads_do_not(store: Store, path: Path) -> None:
     with locked(path, "IMMEDIATE"):
         writing = started(store.add_post("waits"))
         assert (await store.list_posts(limit=1)).posts == []
@@ -350,7 +350,7 @@ def busy() -> sqlite3.OperationalError:
 
 
 @ensureDeferred
-async def test_a_locked_read_is_tried_again(store: SqliteStore) -> None:
+async def test_locked_read_is_retried(store: SqliteStore) -> None:
     errors = [busy(), busy()]
 
     def query(_: sqlite3.Connection) -> str:
@@ -362,7 +362,7 @@ async def test_a_locked_read_is_tried_again(store: SqliteStore) -> None:
 
 
 @ensureDeferred
-async def test_a_read_that_stays_locked_is_given_up(store: SqliteStore) -> None:
+async def test_read_that_stays_locked_fails(store: SqliteStore) -> None:
     def query(_: sqlite3.Connection) -> str:
         raise busy()
 
@@ -370,7 +370,7 @@ async def test_a_read_that_stays_locked_is_given_up(store: SqliteStore) -> None:
 
 
 @ensureDeferred
-async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, path: Path) -> None:
+async def test_full_disk_refuses_writes_until_there_is_space(store: SqliteStore, path: Path) -> None:
     await store.add_post("kept")
     writer = store.database.writer  # the limit that stands in for the disk's is the connection's
     assert writer is not None
@@ -390,7 +390,7 @@ async def test_a_full_disk_refuses_writes_and_is_got_over(store: SqliteStore, pa
 
 
 @ensureDeferred
-async def test_trouble_is_told_once_and_so_is_its_end(store: Store, path: Path) -> None:
+async def test_failure_and_recovery_are_logged_once(store: Store, path: Path) -> None:
     moved = path.with_suffix(".moved")
     with capturedLogs() as events:
         path.rename(moved)
@@ -405,7 +405,7 @@ async def test_trouble_is_told_once_and_so_is_its_end(store: Store, path: Path) 
 
 
 @ensureDeferred
-async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore) -> None:
+async def test_unexpected_error_leaves_no_transaction_open(store: SqliteStore) -> None:
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO post (post) VALUES ('half done')")
         raise ArithmeticError
@@ -416,7 +416,7 @@ async def test_an_unforeseen_error_leaves_no_transaction_open(store: SqliteStore
 
 
 @ensureDeferred
-async def test_a_file_put_in_the_place_of_ours_is_opened(make_store: MakeStore, path: Path) -> None:
+async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> None:
     """As when a backup is restored while the server runs."""
     store = await open_store(make_store)
     backup = path.with_suffix(".backup")
@@ -435,9 +435,7 @@ async def test_a_file_put_in_the_place_of_ours_is_opened(make_store: MakeStore, 
 
 
 @ensureDeferred
-async def test_a_stop_leaves_nothing_to_be_mistaken_for_the_log_of_a_new_file(
-    make_store: MakeStore, path: Path
-) -> None:
+async def test_stop_removes_the_log_of_a_replaced_file(make_store: MakeStore, path: Path) -> None:
     store = await open_store(make_store)
     await gatherResults([started(store.add_post("only in the old one")) for _ in range(50)])
     moved = path.with_suffix(".moved")
@@ -452,7 +450,9 @@ async def test_a_stop_leaves_nothing_to_be_mistaken_for_the_log_of_a_new_file(
 
 @ensureDeferred
 @pytest.mark.parametrize("holds", ["SELECT * FROM post", "PRAGMA user_version"], ids=["reading", "idle"])
-async def test_another_program_on_the_old_file_spoils_nothing(make_store: MakeStore, path: Path, holds: str) -> None:
+async def test_replaced_file_that_another_program_has_open_is_not_corrupted(
+    make_store: MakeStore, path: Path, holds: str
+) -> None:
     store = await open_store(make_store)
     await gatherResults([started(store.add_post("only in the old one")) for _ in range(300)])
     backup = path.with_suffix(".backup")
@@ -475,7 +475,7 @@ async def test_another_program_on_the_old_file_spoils_nothing(make_store: MakeSt
 
 
 @ensureDeferred
-async def test_a_file_that_was_taken_away_is_not_made_anew(store: Store, path: Path) -> None:
+async def test_removed_file_is_not_created_again(store: Store, path: Path) -> None:
     await store.add_post("one")
     moved = path.with_suffix(".moved")
     path.rename(moved)
@@ -509,7 +509,7 @@ def statements_of(connection: sqlite3.Connection) -> Iterator[list[str]]:
 
 
 @ensureDeferred
-async def test_counts_of_nonces_need_not_outlive_a_power_cut_and_all_else_must(store: SqliteStore) -> None:
+async def test_only_nonce_counts_are_committed_without_a_sync(store: SqliteStore) -> None:
     def synchronous() -> int:
         return int(writer_of(store).execute("PRAGMA synchronous").fetchone()[0])
 
@@ -539,7 +539,7 @@ async def test_counts_of_nonces_need_not_outlive_a_power_cut_and_all_else_must(s
 
 
 @ensureDeferred
-async def test_where_there_is_nothing_to_purge_no_transaction_is_begun(store: SqliteStore, path: Path) -> None:
+async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteStore, path: Path) -> None:
     await store.add_session(id_hash_of(1), make_session())
     await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
     await store.use_nonce(b"nonce", 1, expires=NOW)
@@ -555,7 +555,7 @@ async def test_where_there_is_nothing_to_purge_no_transaction_is_begun(store: Sq
 
 
 @ensureDeferred
-async def test_purging_looks_at_no_more_than_it_must(store: SqliteStore) -> None:
+async def test_purge_uses_indexes(store: SqliteStore) -> None:
     with statements_of(reader_of(store)) as asked:
         await store.purge_expired(now=NOW)
     assert len(asked) == 4  # sessions, failures, idempotency keys, counts of nonces
@@ -565,7 +565,7 @@ async def test_purging_looks_at_no_more_than_it_must(store: SqliteStore) -> None
 
 
 @ensureDeferred
-async def test_what_is_asked_again_is_recalled_until_something_is_committed(store: SqliteStore, path: Path) -> None:
+async def test_query_results_are_cached_until_a_commit(store: SqliteStore, path: Path) -> None:
     await store.add_session(id_hash_of(1), make_session())
     with statements_of(reader_of(store)) as asked:
         for _ in range(5):
@@ -580,7 +580,7 @@ async def test_what_is_asked_again_is_recalled_until_something_is_committed(stor
 
 
 @ensureDeferred
-async def test_what_another_program_commits_is_seen_at_once(store: SqliteStore, path: Path) -> None:
+async def test_commit_of_another_program_is_visible_at_once(store: SqliteStore, path: Path) -> None:
     """Whatever is recalled, the next question is answered from what is in the file now."""
     await store.add_session(id_hash_of(1), make_session())
     failure = f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})"
@@ -600,7 +600,7 @@ async def test_what_another_program_commits_is_seen_at_once(store: SqliteStore, 
 
 
 @ensureDeferred
-async def test_so_is_what_comes_after_a_checkpoint(store: SqliteStore, path: Path) -> None:
+async def test_commit_after_a_checkpoint_is_visible_at_once(store: SqliteStore, path: Path) -> None:
     """The log begins anew then, and so do the numbers in its header."""
     await store.add_session(id_hash_of(1), make_session())
     for n in range(1, 6):
@@ -615,7 +615,7 @@ async def test_so_is_what_comes_after_a_checkpoint(store: SqliteStore, path: Pat
 
 
 @ensureDeferred
-async def test_what_was_not_committed_is_not_seen(store: SqliteStore, path: Path) -> None:
+async def test_uncommitted_write_is_not_visible(store: SqliteStore, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         other.execute(f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})")
@@ -639,7 +639,7 @@ async def test_cache_of_query_results_is_bounded(store: SqliteStore) -> None:
 
 
 @ensureDeferred
-async def test_what_is_recalled_ends_with_the_file(make_store: MakeStore, path: Path) -> None:
+async def test_cache_is_emptied_when_the_file_is_replaced(make_store: MakeStore, path: Path) -> None:
     store = await open_store(make_store)
     await store.add_session(id_hash_of(1), make_session())
     key = await store.key("one")
@@ -655,7 +655,7 @@ async def test_what_is_recalled_ends_with_the_file(make_store: MakeStore, path: 
 
 
 @ensureDeferred
-async def test_a_slow_answer_is_not_recalled_for_a_newer_state(store: SqliteStore, path: Path) -> None:
+async def test_result_of_a_retried_read_is_not_cached_for_a_newer_state(store: SqliteStore, path: Path) -> None:
     """A read that waits for a lock, while others are quicker and something is committed."""
     await store.add_session(id_hash_of(1), make_session())
     errors = [busy()]
@@ -674,7 +674,7 @@ async def test_a_slow_answer_is_not_recalled_for_a_newer_state(store: SqliteStor
 
 @pytest.mark.parametrize("header", [b"", b"\0" * 136, b"\x01\0\0\0" * 34, b"\xff" * 32768], ids=["no", "0", "1", "ff"])
 @ensureDeferred
-async def test_a_memory_of_another_format_is_not_relied_on(
+async def test_shared_memory_of_another_format_disables_the_cache(
     make_store: MakeStore, path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes
 ) -> None:
     other = path.with_suffix(".other")
@@ -692,7 +692,7 @@ async def test_a_memory_of_another_format_is_not_relied_on(
 
 
 @ensureDeferred
-async def test_the_mark_changes_with_each_commit_and_only_then(store: SqliteStore, path: Path) -> None:
+async def test_commit_detector_changes_with_each_commit_only(store: SqliteStore, path: Path) -> None:
     mark = CommitDetector(str(path))
     seen = {mark.read()}
     for n in range(50):
@@ -711,7 +711,7 @@ def make_store(path: Path) -> MakeStore:
 
 
 @ensureDeferred
-async def test_the_lock_that_tells_others_that_we_are_here_is_kept(store: Store, path: Path) -> None:
+async def test_lock_of_sqlite_on_the_shared_memory_is_kept(store: Store, path: Path) -> None:
     """SQLite's on the shared memory, byte 128: who does not find it truncates the memory, and we are killed."""
     await store.version()
     inode = Path(f"{path}-shm").stat().st_ino

@@ -49,7 +49,7 @@ def begin(path: Path, where: str = "nowhere") -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("schema", OLDER)
 @ensureDeferred
-async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, schema: int) -> None:
+async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> None:
     before = make_older(path, schema)
     with capturedLogs() as events:
         store = await open_store(lambda: make_store(path))
@@ -78,7 +78,7 @@ async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, 
 
 
 @pytest.mark.parametrize("schema", OLDER)
-def test_with_the_copy_the_older_postd_goes_on(path: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_postd_can_use_the_copy(path: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_older(path, schema)
     make_store(path).prepare()
     with older_postd(monkeypatch, schema):
@@ -89,7 +89,7 @@ def test_with_the_copy_the_older_postd_goes_on(path: Path, schema: int, monkeypa
     assert (schema_of(path), tables_of(path)) == (schema, before)
 
 
-def test_no_copy_takes_the_place_of_another(path: Path) -> None:
+def test_copy_does_not_replace_another(path: Path) -> None:
     make_older(path, 3)
     make_store(path).prepare()
     copy, second = (path.with_name(f"posts.db.schema-3{suffix}") for suffix in ("", ".2"))
@@ -107,13 +107,13 @@ def test_no_copy_takes_the_place_of_another(path: Path) -> None:
     assert names_in(path.parent) == {"posts.db", copy.name, second.name}
 
 
-def test_a_file_of_today_is_not_copied(path: Path) -> None:
+def test_file_with_the_current_schema_is_not_copied(path: Path) -> None:
     for _ in range(2):
         make_store(path).prepare()
     assert names_in(path.parent) == {"posts.db"}
 
 
-def test_the_copy_is_beside_the_file_itself_and_not_beside_a_link_to_it(path: Path) -> None:
+def test_copy_is_beside_the_target_of_a_symlink(path: Path) -> None:
     (path.parent / "elsewhere").mkdir()
     make_older(path.parent / "elsewhere" / "real.db", 1)
     path.symlink_to(path.parent / "elsewhere" / "real.db")
@@ -122,7 +122,7 @@ def test_the_copy_is_beside_the_file_itself_and_not_beside_a_link_to_it(path: Pa
 
 
 @pytest.mark.parametrize("where", [where for where in KINDS if where != "nowhere"])
-def test_a_process_that_is_killed_on_the_way_leaves_the_one_or_the_other(path: Path, where: str) -> None:
+def test_killed_upgrade_leaves_the_old_or_the_new_schema(path: Path, where: str) -> None:
     before = make_older(path, 1)
     with begin(path, where) as killed:
         killed.communicate("go\n", timeout=END_MAX_S)
@@ -137,7 +137,7 @@ def test_a_process_that_is_killed_on_the_way_leaves_the_one_or_the_other(path: P
     assert tables_of(path.with_name("posts.db.schema-1")) == before
 
 
-def test_of_several_processes_one_does_it(path: Path) -> None:
+def test_one_of_several_processes_upgrades(path: Path) -> None:
     before = make_older(path, 2)
     processes = [begin(path) for _ in range(3)]
     for process in processes:
@@ -167,7 +167,7 @@ def files_at_most(max_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
+def test_upgrade_without_space_for_the_copy_changes_nothing(path: Path) -> None:
     before = make_older(path, 3, posts=2000)
     assert tables_of(path) == before  # which empties the log, so that there is nothing that the end would write
     content = path.read_bytes()
@@ -183,7 +183,7 @@ def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
     assert schema_of(path) == NEWEST
 
 
-def test_a_file_that_is_not_what_it_should_be_is_neither_copied_nor_changed(path: Path) -> None:
+def test_damaged_older_file_is_neither_copied_nor_changed(path: Path) -> None:
     make_older(path, 3)
     run_sql(path, "DROP TRIGGER post_added")
     content = path.read_bytes()
@@ -194,7 +194,7 @@ def test_a_file_that_is_not_what_it_should_be_is_neither_copied_nor_changed(path
 
 
 @ensureDeferred
-async def test_a_server_waits_for_an_older_one_that_is_still_at_work(
+async def test_upgrade_waits_for_an_older_server_that_has_the_file_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_older(path, 3)
@@ -215,7 +215,7 @@ async def test_a_server_waits_for_an_older_one_that_is_still_at_work(
 
 
 @ensureDeferred
-async def test_an_older_backup_is_taken_up_by_a_server_that_runs(path: Path) -> None:
+async def test_running_server_upgrades_a_restored_older_backup(path: Path) -> None:
     backup = path.with_name("backup.db")
     before = make_older(backup, 2)
     assert tables_of(backup) == before  # its log is in it now

@@ -107,7 +107,7 @@ def at_most(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
-def test_processes_that_write_all_the_time_share_the_file_evenly(path: Path) -> None:
+def test_busy_processes_share_the_file_evenly(path: Path) -> None:
     with processes(path, 4, "32") as writers:
         begin = time.time() + 0.3
         for writer in writers:
@@ -121,7 +121,7 @@ def test_processes_that_write_all_the_time_share_the_file_evenly(path: Path) -> 
 
 
 @ensureDeferred
-async def test_a_store_opens_at_once_while_others_write_all_the_time(path: Path) -> None:
+async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
     with processes(path, 2, "32") as writers:
         begin = time.time()
         for writer in writers:
@@ -138,7 +138,7 @@ async def test_a_store_opens_at_once_while_others_write_all_the_time(path: Path)
 
 
 @ensureDeferred
-async def test_a_stopped_process_holds_no_writer_up_for_longer_than_a_lock_may(
+async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     with processes(path, 1, "hold") as (holder,):
@@ -154,7 +154,7 @@ async def test_a_stopped_process_holds_no_writer_up_for_longer_than_a_lock_may(
 
 
 @ensureDeferred
-async def test_another_programs_lock_is_waited_for_no_longer_by_those_in_line_nor_by_a_stop(
+async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_timeout(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     with locked(path, "IMMEDIATE"), at_most(WAIT_MAX_S):
@@ -167,7 +167,7 @@ async def test_another_programs_lock_is_waited_for_no_longer_by_those_in_line_no
 
 
 @ensureDeferred
-async def test_a_process_stuck_in_line_holds_nobody_up_for_long(path: Path, stores: list[SqliteStore]) -> None:
+async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[SqliteStore]) -> None:
     turnstile = WriteTurn(str(path))
     with turnstile.turn():
         with at_most(TURN_MAX_S + 1.5):
@@ -190,9 +190,7 @@ async def test_a_process_stuck_in_line_holds_nobody_up_for_long(path: Path, stor
 
 
 @ensureDeferred
-async def test_what_is_waited_at_the_turnstile_is_taken_off_what_sqlite_may_wait(
-    path: Path, stores: list[SqliteStore]
-) -> None:
+async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, stores: list[SqliteStore]) -> None:
     store, _ = stores
     turnstile = WriteTurn(str(path))
 
@@ -233,7 +231,7 @@ async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
 
 
 @ensureDeferred
-async def test_nothing_is_left_beside_the_file_and_no_descriptor_of_it_open(path: Path) -> None:
+async def test_stop_leaves_no_file_and_no_descriptor(path: Path) -> None:
     def descriptors() -> int:
         return sum(os.path.realpath(link).startswith(str(path)) for link in Path("/proc/self/fd").iterdir())
 
@@ -261,7 +259,7 @@ def texts_in(path: Path) -> set[str]:
     return {text for (text,) in run_sql(path, "SELECT post FROM post")}
 
 
-def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
+def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     """As when backups are moved into its place while all run and write; `ln` shows what became of the old files."""
     make_backup(path, "first").rename(path)
     files = [path]
@@ -293,7 +291,7 @@ def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
 
 
 @ensureDeferred
-async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Path, stores: list[SqliteStore]) -> None:
+async def test_late_process_does_not_remove_the_log_of_the_new_file(path: Path, stores: list[SqliteStore]) -> None:
     early, late = stores
     await early.add_post("only in the old one")
     late.database.file_check.stop()  # it checks again when the test says so
@@ -312,7 +310,7 @@ async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Pa
 
 
 @ensureDeferred
-async def test_processes_that_stop_when_their_file_is_replaced_lose_no_post(
+async def test_stop_of_several_processes_after_a_replacement_loses_no_post(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     texts = {f"{name} {n}" for name in "ab" for n in range(50)}
@@ -327,7 +325,7 @@ async def test_processes_that_stop_when_their_file_is_replaced_lose_no_post(
 
 
 @ensureDeferred
-async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
+async def test_new_process_waits_while_others_have_the_replaced_file_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     for store in stores:
@@ -349,7 +347,7 @@ async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
 
 
 @ensureDeferred
-async def test_a_link_that_leads_elsewhere_leaves_the_old_file_to_others(tmp_path: Path) -> None:
+async def test_redirected_symlink_leaves_the_old_file_to_others(tmp_path: Path) -> None:
     target, other, link = (make_backup(tmp_path / "x", name) for name in ("target", "other", "link"))
     link.unlink()
     link.symlink_to(target)
