@@ -1,7 +1,7 @@
-"""What every store does, proved the same way for each.
+"""The tests that every store must pass.
 
-A store's test module derives a class from `PostStoreContract` and gives a fixture `make_store`: a function that makes a
-store not yet started. Called again, it makes another one on the same place, if there is a place that lasts.
+The test module of a store derives a class from `PostStoreContract` and has a fixture `make_store`: a function that
+returns a store that is not started. Called again, it returns another one on the same place, if the place is persistent.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +45,7 @@ from postd.store.interface import (
 MakeStore = Callable[[], Store]
 
 TRIMMED_BEYOND = 500
-"""The log holds `CHANGES_KEPT` changes, and fewer than so many more."""
+"""The log holds at least `CHANGES_KEPT` changes, and fewer than this number more."""
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=140)
 
@@ -64,7 +64,7 @@ async def store(make_store: MakeStore) -> AsyncIterator[Store]:
     await opened.stop()
 
 
-async def until_it_answers(store: Store) -> None:
+async def until_available(store: Store) -> None:
     for _ in range(100):
         try:
             await store.version()
@@ -83,14 +83,14 @@ async def error_of(call: Any) -> PostdError:
 
 
 def started(call: Any) -> Deferred[Any]:
-    """Begin a call without waiting for it."""
+    """Start a call without waiting for its result."""
     return Deferred.fromCoroutine(call)
 
 
 def with_any_text(test: Callable[..., Any]) -> Callable[..., Any]:
     """Run a test with texts of all kinds.
 
-    Each class has a test of its own to hang this on: pytest-twisted wraps a shared one once more for each class.
+    Each class needs a test of its own for this: pytest-twisted would wrap a shared one again for each class.
     """
     for text in (
         "é" * 140,
@@ -113,7 +113,7 @@ async def posts_of(store: Store) -> list[tuple[int, str]]:
 
 
 async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: Any) -> int:
-    """Bring posts in with their ids; return how many were stored."""
+    """Import posts with their ids; return how many were stored."""
     taken = await store.begin_import()
     try:
         for start in range(0, len(posts), 1000):
@@ -123,8 +123,8 @@ async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: An
         await taken.discard()
 
 
-class MovingContract:
-    """Posts read from end to end, and posts that come with their ids."""
+class ImportContract:
+    """Reading all posts, and importing posts with their ids."""
 
     @ensureDeferred
     async def test_posts_are_read_in_order_and_batches(self, store: Store) -> None:
@@ -384,7 +384,7 @@ class MovingContract:
             assert isinstance(await error_of(call), StoreUnavailableError)
 
 
-class PostStoreContract(MovingContract):
+class PostStoreContract(ImportContract):
     """Posts, their version, and the log of their changes."""
 
     @ensureDeferred
@@ -474,7 +474,7 @@ class PostStoreContract(MovingContract):
         assert await add_with_key(store, "one") == 1
         await store.purge_expired(now=NOW + 99.5)
         assert await add_with_key(store, "one", now=NOW + 99.5) == 1
-        # Whether it was purged or not, and with another request.
+        # Expired, although not purged, and with another request.
         assert await add_with_key(store, "two", request=b"other", now=NOW + 100) == 2
         await store.purge_expired(now=NOW + 100)
         assert await add_with_key(store, "two", request=b"other", now=NOW + 101) == 2
@@ -563,7 +563,7 @@ class PostStoreContract(MovingContract):
         await store.add_post("x")  # a server that does not know the script yet would be sent all twice
         waiting = [started(store.add_post("x")) for _ in range(QUEUE_MAX)]
         assert isinstance(await error_of(store.add_post("one too many")), StoreBusyError)
-        # On a machine that is busy some may be given up in time.
+        # On a busy machine some may miss their deadline.
         outcomes = [outcome for _, outcome in await DeferredList(waiting, consumeErrors=True)]
         refused = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         assert all(outcome.check(StoreUnavailableError) for outcome in refused)
@@ -590,7 +590,7 @@ class PostStoreContract(MovingContract):
 
 
 class LastingStoreContract(PostStoreContract):
-    """Further: what was acknowledged outlives the store that took it."""
+    """In addition: acknowledged writes survive the process, and stores on one place share them."""
 
     @ensureDeferred
     async def test_idempotency_keys_are_shared_by_stores_on_one_place(self, make_store: MakeStore) -> None:
@@ -686,7 +686,7 @@ async def add_with_key(store: Store, text: str, **key: Any) -> int:
 
 
 class LoginStoreContract:
-    """Sessions, nonce counts, failed logins and keys."""
+    """Sessions, nonce counts, failed logins and service keys."""
 
     @ensureDeferred
     async def test_service_key_is_random_and_stays_the_same(self, store: Store) -> None:
@@ -739,7 +739,7 @@ class LoginStoreContract:
 
     @ensureDeferred
     async def test_expired_nonce_is_kept_for_a_while(self, store: Store) -> None:
-        """Another node, whose clock is behind, would still take it."""
+        """A node whose clock is behind still accepts it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)
         await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1)
         assert not await store.use_nonce(b"nonce", 1, expires=NOW)
@@ -955,7 +955,7 @@ class LoginStoreContract:
 
     @ensureDeferred
     async def test_each_write_is_visible_at_once(self, store: Store) -> None:
-        """Looked up again and again, as sessions are, and never yesterday's answer."""
+        """No cached result is returned after a write."""
         for n in range(20):
             assert await store.get_session(id_hash_of(1)) is None
             await store.add_session(id_hash_of(1), make_session(created=NOW + n))
@@ -1023,7 +1023,7 @@ class LoginStoreContract:
 
 
 class LastingLoginStoreContract(LoginStoreContract):
-    """Further: it outlives the store that took it, and is the same for all on one place."""
+    """In addition: the state survives the process, and stores on one place share it."""
 
     @ensureDeferred
     async def test_login_state_survives_a_restart(self, make_store: MakeStore) -> None:

@@ -1,4 +1,4 @@
-"""What tests of a Redis store in trouble share."""
+"""Helpers for tests of a store that fails and recovers."""
 
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -19,33 +19,33 @@ from tests.store.contract import started
 reactor = cast(IReactor, global_reactor)
 
 ENDS_WITHIN_S = 2.0
-"""How long a call may take that fails (contract 5)."""
+"""How long a failing call may take (reference: Workers and nodes)."""
 
 AT_ONCE_S = 1.5
-"""How long a call may take that has nothing to wait for; the machine may be busy."""
+"""How long a call may take that fails without waiting, on a busy machine."""
 
 BACK_WITHIN_S = 5.0
-"""When a store has to serve again that can be had again: some 0.5 s where the machine has nothing else to do."""
+"""How long a recovery may take, on a busy machine; some 0.5 s on an idle one."""
 
 
 class Log:
-    """What the log was told."""
+    """The events of the log."""
 
     def __init__(self) -> None:
         self.events: Sequence[LogEvent] = []
 
     def lines(self, words: str) -> list[str]:
-        """Return the lines that have some words in them."""
+        """Return the lines that contain a text."""
         return [line for event in self.events if words in (line := formatEvent(event) or "")]
 
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    """The log, which no failure is to come to that nobody has looked at."""
+    """Capture the log, which must have no unexpected failure at the end."""
     log = Log()
     with capturedLogs() as log.events:
         yield log
-        gc.collect()  # a Deferred tells of an error that nobody handled when it goes
+        gc.collect()  # a Deferred logs an unhandled error when it is collected
     assert [event for event in log.events if "log_failure" in event] == []
 
 
@@ -66,7 +66,7 @@ async def connected(url: str) -> AsyncIterator[Store]:
 
 
 async def fails(*calls: Awaitable[Any], within_s: float = ENDS_WITHIN_S) -> list[PostdError]:
-    """Begin calls together, and return the errors that they all end in, soon."""
+    """Start calls together, all of which must fail in time, and return the errors."""
     begun = [started(call).addTimeout(within_s, reactor) for call in calls]
     errors = []
     for one in begun:
@@ -81,7 +81,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def wait_until(condition: Callable[[], bool], within_s: float = BACK_WITHIN_S) -> None:
-    """Wait until something holds, which it has to soon."""
+    """Wait until a condition holds, within a time."""
     deadline = reactor.seconds() + within_s
     while not condition():
         assert reactor.seconds() < deadline
@@ -89,7 +89,7 @@ async def wait_until(condition: Callable[[], bool], within_s: float = BACK_WITHI
 
 
 async def serves_again(store: Store, within_s: float = BACK_WITHIN_S) -> float:
-    """Wait until a store can be read, which it has to soon; return how long it took."""
+    """Wait until a store can be read, within a time; return how long it took."""
     began = reactor.seconds()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A Redis server that dies, stands still, is full, is another one, lies or says nothing: what becomes of the store."""
+"""The Redis store when its server or the network fails."""
 
 import gc
 import re
@@ -50,20 +50,20 @@ pytestmark = pytest.mark.usefixtures("log")
 
 @pytest.fixture
 def lasting(shared_server: RedisServer) -> RedisServer:
-    """A server without data, for tests that leave it as it was."""
+    """An empty server, for tests that restore its settings."""
     shared_server.ask("FLUSHALL")
     return shared_server
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server for what a test likes to do to it."""
+    """A server of the test's own."""
     with RedisServer(tmp_path / "redis") as server:
         yield server
 
 
 def resident_kib() -> int:
-    """Return how much memory this process has."""
+    """Return the resident memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -73,7 +73,7 @@ def count_deferreds() -> int:
     return sum(isinstance(one, Deferred) for one in gc.get_objects())
 
 
-# It dies, or stands still
+# Outages
 
 
 @ensureDeferred
@@ -91,7 +91,7 @@ async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later
         await sleep(0.2)
         assert [text for _, text in await posts_of(store)] == ["post 0", "post 1", "post 2"]
         assert await store.add_post("on it goes") > 3
-        assert len(log.lines("trying again")) <= 2  # the connection was lost; and nobody listens
+        assert len(log.lines("trying again")) <= 2  # the connection was lost; connection refused
         assert len(log.lines("connected to")) == 1
 
 
@@ -109,12 +109,12 @@ async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log
         assert await posts_of(store) == [(1, "before")]
         assert len(log.lines("does not answer; trying again")) == 1
         assert len(log.lines("connected to")) == 1
-        server.freeze()  # and while it has nothing to do
+        server.freeze()  # also when idle
         await wait_until(lambda: len(log.lines("does not answer; trying again")) == 2)
         await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
         server.thaw()
         await serves_again(store)
-        assert await store.add_post("after") == 2  # no other history, so no step
+        assert await store.add_post("after") == 2  # the same data, so no step
 
 
 @ensureDeferred
@@ -130,7 +130,7 @@ async def test_short_suspension_keeps_the_connection(server: RedisServer, log: L
 
 @ensureDeferred
 async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer, log: Log) -> None:
-    """A turn of the reactor that takes longer than an answer may, on a busy machine."""
+    """An iteration of the reactor that takes longer than the timeout of a reply, on a busy machine."""
     async with connected(server.url) as store:
         server.freeze()
         asking = started(store.list_posts(limit=9))
@@ -142,7 +142,7 @@ async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer
 
 @ensureDeferred
 async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> None:
-    """A network may hold bytes back and bring them long after their sender has gone."""
+    """A network may deliver bytes long after their sender has closed the connection."""
     with Proxy(server.port) as proxy:
         async with connected(proxy.url) as store, connected(server.url) as other:
             await store.add_post("before")
@@ -247,7 +247,7 @@ async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None
             call.cancel()
         await gatherResults(calls)
         del calls
-        await fails(store.version(), within_s=10)  # the turn that all this takes is no silence of Redis
+        await fails(store.version(), within_s=10)  # this process was busy, not Redis
         server.thaw()
         await serves_again(store)
         await sleep(0.2)
@@ -255,7 +255,7 @@ async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None
         assert await posts_of(store) == []
 
 
-# It has lost something, or is another one
+# Lost or foreign data
 
 
 async def check_no_number_comes_again(store: Store, *, last_id: int, revision: int) -> None:
@@ -277,7 +277,7 @@ async def test_ids_of_lost_writes_are_not_assigned_again(tmp_path: Path, log: Lo
             await gatherResults([started(serves_again(store)), started(serves_again(other))])
             last_id = await store.last_id()
             assert last_id == await other.last_id()
-            assert 5 < last_id <= 5 + STEP  # one step, not one for each
+            assert 5 < last_id <= 5 + STEP  # one step, not one for each store
             assert await other.version() == await store.version()
             await check_no_number_comes_again(store, last_id=5, revision=revision)
             await check_no_number_comes_again(other, last_id=last_id + 1, revision=revision)
@@ -297,7 +297,7 @@ async def test_server_restored_from_an_old_file_is_noticed_by_the_first_store(se
     shutil.rmtree(server.folder)
     copy.rename(server.folder)
     server.start()
-    async with connected(server.url) as store:  # a process that has seen nothing of what is lost
+    async with connected(server.url) as store:  # it does not know the lost writes
         assert len(log.lines("it may lack the last writes")) == 1
         assert await posts_of(store) == [(1, "in the copy")]
         assert await store.last_id() == 1 + STEP
@@ -364,7 +364,7 @@ async def test_newer_schema_is_refused(lasting: RedisServer) -> None:
         lasting.ask("SET", KEYS["SCHEMA"], "2")
         with pytest.raises(StoreRefusedError, match=r"written by a newer postd \(schema 2; this one is 1\)"):
             make_store(lasting.url).prepare()
-        lasting.ask("CLIENT", "KILL", "TYPE", "normal")  # once it has served, it is asked again and again
+        lasting.ask("CLIENT", "KILL", "TYPE", "normal")  # a store that has started keeps trying
         await wait_for_error(store, "a newer postd")
         lasting.ask("SET", KEYS["SCHEMA"], "1")
         await serves_again(store)
@@ -373,7 +373,7 @@ async def test_newer_schema_is_refused(lasting: RedisServer) -> None:
 
 @ensureDeferred
 async def test_ids_of_lost_writes_of_other_nodes_are_not_assigned_again(lasting: RedisServer) -> None:
-    """By one that only reads, and even that not, when all is gone and nobody else is left to remember."""
+    """An idle store notes the ids of other nodes in its checks, and remembers them when the data is lost."""
     async with connected(lasting.url) as idle:
         async with connected(lasting.url) as store:
             ids = [await store.add_post(f"post {n}") for n in range(5)]
@@ -386,7 +386,7 @@ async def test_ids_of_lost_writes_of_other_nodes_are_not_assigned_again(lasting:
 
 
 async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
-    """Wait until a store fails for a reason, which it has to soon."""
+    """Wait until a store fails for a reason, within a time."""
     deadline = reactor.seconds() + BACK_WITHIN_S
     while True:
         try:
@@ -401,7 +401,7 @@ async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
 @ensureDeferred
 async def test_key_of_another_type_is_an_error_until_it_is_removed(lasting: RedisServer, log: Log) -> None:
     async with connected(lasting.url) as store:
-        lasting.ask("SET", KEYS["POSTS"], "somebody else's")
+        lasting.ask("SET", KEYS["POSTS"], "foreign")
         for _ in range(2):
             await fails(store.list_posts(limit=9), store.get_post(1))
         (error,) = await fails(store.delete_post(1))
@@ -412,19 +412,19 @@ async def test_key_of_another_type_is_an_error_until_it_is_removed(lasting: Redi
         assert (await store.list_posts(limit=9)).posts == []
         assert len(log.lines("reading works again")) == 1
     lasting.ask("DEL", KEYS["VERSION"])
-    lasting.ask("SET", KEYS["VERSION"], "somebody else's")
+    lasting.ask("SET", KEYS["VERSION"], "foreign")
     with pytest.raises(StoreRefusedError, match="has a key postd:version that is not postd's"):
         make_store(lasting.url).prepare()
 
 
 def test_foreign_key_is_refused_and_not_changed(lasting: RedisServer) -> None:
-    lasting.ask("SET", KEYS["POSTS"], "somebody else's")
+    lasting.ask("SET", KEYS["POSTS"], "foreign")
     with pytest.raises(StoreRefusedError, match="has a key postd:posts that is not postd's; choose another database"):
         make_store(lasting.url).prepare()
     assert lasting.ask("KEYS", "*") == [KEYS["POSTS"]]
 
 
-# It refuses
+# Errors of the server
 
 
 @ensureDeferred
@@ -549,7 +549,7 @@ async def test_risky_settings_of_a_server_are_logged_once(tmp_path: Path, log: L
     assert len(log.lines("maxmemory-policy allkeys-lru")) == 1
 
 
-# It does not know us
+# Authentication and permissions
 
 
 @pytest.fixture
@@ -592,7 +592,7 @@ async def test_server_with_too_many_clients_is_unavailable(guarded: RedisServer)
                 await sleep(0.02)
             with pytest.raises(StoreUnavailableError, match="max number of clients reached"):
                 make_store(url).prepare()
-        assert await store.add_post("who is in stays in") == 1
+        assert await store.add_post("an open connection stays") == 1
 
 
 def test_user_may_have_no_password(lasting: RedisServer) -> None:
@@ -670,7 +670,7 @@ SAMPLE = Path(__file__).parents[3] / "etc" / "redis.conf.example"
 
 @pytest.fixture
 def limited_url(lasting: RedisServer) -> Iterator[str]:
-    """The URL of a server without data, for a user that has the rules of the sample settings."""
+    """The URL of an empty server, for a user with the rules of the sample settings."""
     lasting.ask("ACL", "SETUSER", "postd", "reset", "on", ">s3cret", *SAMPLE_RULES.split())
     yield f"redis://postd:s3cret@127.0.0.1:{lasting.port}"
     lasting.ask("ACL", "DELUSER", "postd")
@@ -774,22 +774,18 @@ async def test_user_of_the_sample_settings_has_all_permissions(lasting: RedisSer
         make_store(limited_url).prepare()
 
 
-# What stands between
+# The network
 
 
 def cut_off(data: bytes) -> bytes:
     return b""
 
 
-def say_nothing(data: bytes) -> bytes:
-    return b""
-
-
-def speak_http(data: bytes) -> bytes:
+def reply_http(data: bytes) -> bytes:
     return b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 
-def speak_numbers(data: bytes) -> bytes:
+def reply_numbers(data: bytes) -> bytes:
     return b":1\r\n"
 
 
@@ -797,7 +793,7 @@ def cut_a_script_off(data: bytes) -> bytes:
     return b"" if b"EVAL" in data else data
 
 
-def _trouble(proxy: Proxy, kind: str) -> None:
+def _break(proxy: Proxy, kind: str) -> None:
     if kind == "refuses":
         proxy.is_refusing = True
     elif kind == "says nothing":
@@ -807,10 +803,10 @@ def _trouble(proxy: Proxy, kind: str) -> None:
     elif kind == "cuts off the first script":
         proxy.to_server = cut_a_script_off
     else:
-        proxy.to_client = {"speaks HTTP": speak_http, "speaks nonsense": speak_numbers}[kind]
+        proxy.to_client = {"speaks HTTP": reply_http, "speaks nonsense": reply_numbers}[kind]
 
 
-def _no_trouble(proxy: Proxy) -> None:
+def _repair(proxy: Proxy) -> None:
     proxy.is_refusing = False
     proxy.to_server = proxy.to_client = lambda data: data
     proxy.unbind()
@@ -829,7 +825,7 @@ async def test_connection_recovers_from_each_network_fault(guarded: RedisServer,
         url = f"redis://:right@127.0.0.1:{proxy.port}/1"
         async with connected(url) as store:
             await store.add_post("before")
-            _trouble(proxy, kind)
+            _break(proxy, kind)
             guarded.ask("CLIENT", "KILL", "TYPE", "normal")
             accepted = proxy.accepted
             await wait_until(lambda: proxy.accepted > accepted + 2, within_s=20)
@@ -838,7 +834,7 @@ async def test_connection_recovers_from_each_network_fault(guarded: RedisServer,
             with pytest.raises(StoreUnavailableError):
                 make_store(url).prepare()
             assert reactor.seconds() < began + 3
-            _no_trouble(proxy)
+            _repair(proxy)
             await serves_again(store)
             assert await posts_of(store) == [(1, "before")]
             assert len(log.lines("trying again")) <= 4
@@ -855,9 +851,9 @@ async def test_connection_recovers_from_each_network_fault(guarded: RedisServer,
 )
 def test_server_that_is_too_old_is_refused(lasting: RedisServer, name: bytes, version: bytes, why: str | None) -> None:
     def pretend(data: bytes) -> bytes:
-        """Put another name and version, of the same length, into the answer to INFO."""
-        told = name + b"_version:" + version
-        return re.sub(rb"(?:redis|valkey)_version:[0-9.]+", lambda found: told.ljust(len(found[0]), b"0"), data)
+        """Replace the name and version in the reply to INFO, with the same length."""
+        field = name + b"_version:" + version
+        return re.sub(rb"(?:redis|valkey)_version:[0-9.]+", lambda found: field.ljust(len(found[0]), b"0"), data)
 
     with Proxy(lasting.port) as proxy:
         proxy.to_client = pretend
@@ -885,14 +881,14 @@ def test_redis_cluster_is_refused(lasting: RedisServer) -> None:
     ],
 )
 def test_error_in_a_script_is_the_same_text_for_all_scripts(answer: str) -> None:
-    """The log is told when the trouble becomes another one."""
+    """Else the log would repeat the problem for each script."""
     why = "OOM command not allowed when used memory > 'maxmemory'"
     error = RedisReplyError(answer.format(why=why, sha="01fa4b0a51" * 4))
     assert (error.code, error.text) == ("OOM", why)
 
 
 def provoke_misconf(server: RedisServer) -> None:
-    """Let snapshots fail: something else has their name."""
+    """Make snapshots fail: a folder has their name."""
     (server.folder / "dump.rdb" / "x").mkdir(parents=True)
     server.ask("CONFIG", "SET", "save", "3600 1000000")
     server.ask("BGSAVE")
@@ -1000,7 +996,7 @@ async def test_store_stopped_while_connecting_stays_stopped(server: RedisServer)
 
 
 async def test_failure_is_added_before_later_reservations(lasting: RedisServer) -> None:
-    """Also by a server that has just forgotten the scripts: a throttle in one process relies on that order."""
+    """Also by a server with flushed scripts: the throttle of a process relies on the order."""
     async with connected(lasting.url) as store:
         reservation = Reservation("one", FAILURE_KEYS, NOW + 1)
         await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW)

@@ -1,4 +1,4 @@
-"""Redis under sentinels: the primary dies or stands still, replicas do, sentinels do."""
+"""Redis with sentinels: failure of the primary, of replicas, of sentinels."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ from tests.store.failing import log as log  # noqa: PLC0414 - a fixture
 pytestmark = pytest.mark.usefixtures("log")
 
 OUTAGE_MAX_S = 8.0
-"""How long a failover may keep writers waiting: a primary counts as dead after 1 s, and some 2.5 s are usual."""
+"""How long writes may fail in a failover: a primary counts as dead after 1 s, and some 2.5 s are usual."""
 
 PASSWORD = "s3cret"
 
@@ -49,7 +49,7 @@ class Group(Struct):
         return f"redis+sentinel://{f':{self.password}@' if self.password else ''}{places}/main"
 
     def primary_port(self) -> int:
-        """Return what the last sentinel says; the servers themselves may not know better."""
+        """Return the port of the primary, by the last sentinel; the servers may not know it yet."""
         return int(self.sentinels[-1].ask("SENTINEL", "get-master-addr-by-name", "main")[1])
 
 
@@ -67,7 +67,7 @@ def is_replicating(server: RedisServer, primary_port: int) -> bool:
 
 
 def start_group(stack: ExitStack, folder: Path, *, replicas: int, password: str | None = None) -> Group:
-    """Start all, and wait until they know of each other."""
+    """Start a group, and wait until its members know each other."""
     options = ["repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
     watching = []
     if password:
@@ -96,7 +96,7 @@ async def until_all_know_each_other(group: Group) -> None:
         await wait_until(lambda: is_replicating(replica, group.primary.port), within_s=15)  # noqa: B023
     for sentinel in group.sentinels:
         await wait_until(lambda: known(sentinel), within_s=15)  # noqa: B023
-    # Each replica has told how far it is; sentinels promote none that nobody has heard of.
+    # Sentinels promote only replicas that have reported their offset.
     await wait_until(
         lambda: all(
             group.primary.ask("INFO", "replication")[f"slave{n}"]["state"] == "online"
@@ -115,7 +115,7 @@ async def group_of(folder: Path, *, replicas: int, password: str | None = None) 
 
 
 class Writers:
-    """Eight that add posts, one after the other, and know what was acknowledged."""
+    """Eight concurrent writers, and the posts that were acknowledged."""
 
     def __init__(self, store: Store) -> None:
         self.acknowledged: dict[int, str] = {}
@@ -273,7 +273,7 @@ async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> No
 
 @ensureDeferred
 async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: Path) -> None:
-    """The server counts them once a second, and lets writes pass for a while that no replica has."""
+    """The server counts its replicas once a second, and accepts writes without any until then."""
     async with group_of(tmp_path, replicas=1) as group:
         for setting, value in (("min-replicas-to-write", 1), ("min-replicas-max-lag", 2)):
             group.primary.ask("CONFIG", "SET", setting, value)
@@ -288,7 +288,7 @@ async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: P
 
 
 async def until_written(store: Store) -> None:
-    """Wait until a write is acknowledged, which is to be soon."""
+    """Wait until a write is acknowledged."""
     began = reactor.seconds()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""URLs of Redis stores: what they say, and what is told of one that cannot be used."""
+"""URLs of Redis stores."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Imports into an SQLite file, and reading it from end to end: what only a file can do."""
+"""Imports into an SQLite file, and reading all of it."""
 
 from pathlib import Path
 from typing import cast
@@ -30,7 +30,7 @@ def make_store(path: Path) -> MakeStore:
 
 
 def make_store_again(path: Path) -> Store:
-    """Try the file as the start of a server does: it must have all tables and triggers."""
+    """Check the file as the start of a server does: it must have all tables and triggers."""
     store = SqliteStore(str(path), reactor=reactor)
     store.prepare(create=False)
     return store
@@ -80,7 +80,7 @@ async def test_triggers_are_restored_after_each_outcome_of_an_import(store: Stor
 
 @ensureDeferred
 async def test_import_that_the_table_refuses_does_not_affect_concurrent_writes(store: Store) -> None:
-    """The texts are the caller's business; the table has a fence of its own."""
+    """The caller validates texts; the table refuses invalid ones too."""
     taken = await store.begin_import()
     await taken.add([(5, "good"), (7, "x" * 141)])
     outcomes = await gatherResults(

@@ -1,4 +1,4 @@
-"""The SQLite store: the contract, and what only a file can do wrong."""
+"""The SQLite stores: the contract, and failures of a file."""
 
 import os
 import sqlite3
@@ -39,7 +39,7 @@ from tests.store.contract import (
     make_session,
     open_store,
     started,
-    until_it_answers,
+    until_available,
     with_any_text,
 )
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
@@ -79,7 +79,7 @@ class MemoryStoreTests(PostStoreContract, LoginStoreContract):
         store = await open_store(lambda: MemoryStore(reactor=reactor))
         assert await store.add_post("x") == 1
         assert (await store.get_post(1)).post == "x"
-        assert list(tmp_path.iterdir()) == []  # not even while it runs: kill -9 leaves nothing either
+        assert list(tmp_path.iterdir()) == []  # not even while it runs, so that kill -9 leaves nothing either
         await store.stop()
 
 
@@ -230,7 +230,7 @@ async def test_acknowledged_post_is_in_the_file(store: Store, path: Path) -> Non
 
 @ensureDeferred
 async def test_commit_waits_for_the_disk(store: SqliteStore) -> None:
-    """Kill -9 cannot tell: only a power cut could, or this."""
+    """Only a power failure would show the difference otherwise."""
     writer = store.database.writer
     assert writer is not None
     assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
@@ -246,7 +246,7 @@ async def test_page_and_its_version_are_of_one_moment(store: SqliteStore, path: 
 
     def trace(statement: str) -> None:
         asked.append(statement)
-        if "FROM version" in statement:  # another program writes between the two questions
+        if "FROM version" in statement:  # another program writes between the two queries
             run_sql(path, "INSERT INTO post (post) VALUES ('two')")
 
     reader.set_trace_callback(trace)
@@ -343,7 +343,7 @@ async def test_locked_write_waits_and_reads_do_not(store: Store, path: Path) -> 
 
 
 def busy() -> sqlite3.OperationalError:
-    """SQLite's answer to a reader, rare in write-ahead mode: while another process recovers the log after a crash."""
+    """Return a rare error of reads in WAL mode: another process is recovering the log after a crash."""
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorname = "SQLITE_BUSY_RECOVERY"
     return error
@@ -372,7 +372,7 @@ async def test_read_that_stays_locked_fails(store: SqliteStore) -> None:
 @ensureDeferred
 async def test_full_disk_refuses_writes_until_there_is_space(store: SqliteStore, path: Path) -> None:
     await store.add_post("kept")
-    writer = store.database.writer  # the limit that stands in for the disk's is the connection's
+    writer = store.database.writer  # a limit of the connection simulates a full disk
     assert writer is not None
     pages = writer.execute("PRAGMA page_count").fetchone()[0]
     writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -399,9 +399,9 @@ async def test_failure_and_recovery_are_logged_once(store: Store, path: Path) ->
         moved.rename(path)
         await store.add_post("x")
         await store.add_post("x")
-    told = [formatEvent(event) or "" for event in events]
-    assert ["writing fails" in line for line in told] == [True, False]
-    assert told[1] == "store: writing works again"
+    lines = [formatEvent(event) or "" for event in events]
+    assert ["writing fails" in line for line in lines] == [True, False]
+    assert lines[1] == "store: writing works again"
 
 
 @ensureDeferred
@@ -411,13 +411,13 @@ async def test_unexpected_error_leaves_no_transaction_open(store: SqliteStore) -
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        await store.database.write(broken)  # no public write fails so
+        await store.database.write(broken)
     assert await store.add_post("next") == 1
 
 
 @ensureDeferred
 async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> None:
-    """As when a backup is restored while the server runs."""
+    """A backup is restored while the server runs."""
     store = await open_store(make_store)
     backup = path.with_suffix(".backup")
     make_store_file(backup, posts=3)
@@ -426,8 +426,8 @@ async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> N
     error = await error_of(store.add_post("would be lost"))
     assert isinstance(error, StoreUnavailableError)
     assert "moved, removed or replaced" in error.why
-    await deferLater(reactor, 1.1)  # by now it was noticed
-    await until_it_answers(store)
+    await deferLater(reactor, 1.1)  # time for the next check of the file
+    await until_available(store)
     assert await store.add_post("new") == 4
     assert len((await store.list_posts(limit=99)).posts) == 4
     await store.stop()
@@ -444,7 +444,7 @@ async def test_stop_removes_the_log_of_a_replaced_file(make_store: MakeStore, pa
     path.with_suffix(".backup").rename(path)
     await store.stop()
     assert run_sql(path, "PRAGMA integrity_check", "SELECT count(*) FROM post") == [(3,)]
-    # And what was acknowledged is in the file that was moved, wherever that is now.
+    # The acknowledged posts are in the file that was moved.
     assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
 
 
@@ -462,10 +462,10 @@ async def test_replaced_file_that_another_program_has_open_is_not_corrupted(
         other.execute(holds).fetchone()
         backup.rename(path)
         await deferLater(reactor, 2)
-        if holds.startswith("SELECT"):  # its part of the log must stay where it is
+        if holds.startswith("SELECT"):  # it needs the log of the old file
             assert isinstance(await error_of(store.version()), StoreUnavailableError)
         other.execute("ROLLBACK")
-        await until_it_answers(store)
+        await until_available(store)
         other.execute("INSERT INTO post (post) VALUES ('into the old file')")
         assert await store.add_post("into the new file") == 101
     assert len((await store.list_posts(limit=999)).posts) == 101
@@ -483,7 +483,7 @@ async def test_removed_file_is_not_created_again(store: Store, path: Path) -> No
     assert not path.exists()
     assert isinstance(await error_of(store.version()), StoreUnavailableError)
     moved.rename(path)
-    await until_it_answers(store)
+    await until_available(store)
     assert (await store.get_post(1)).post == "one"
 
 
@@ -501,7 +501,7 @@ def reader_of(store: SqliteStore) -> sqlite3.Connection:
 
 @contextmanager
 def statements_of(connection: sqlite3.Connection) -> Iterator[list[str]]:
-    """Note what is done on a connection."""
+    """Record the statements of a connection."""
     done: list[str] = []
     connection.set_trace_callback(done.append)
     yield done
@@ -546,7 +546,7 @@ async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteSto
     with statements_of(writer_of(store)) as done:
         await store.purge_expired(now=NOW)
     assert done == []
-    with locked(path, "IMMEDIATE"):  # and so it waits for nobody
+    with locked(path, "IMMEDIATE"):  # nor a lock needed
         await store.purge_expired(now=NOW + 59)
     with statements_of(writer_of(store)) as done:
         await store.purge_expired(now=NOW + 60)
@@ -581,7 +581,7 @@ async def test_query_results_are_cached_until_a_commit(store: SqliteStore, path:
 
 @ensureDeferred
 async def test_commit_of_another_program_is_visible_at_once(store: SqliteStore, path: Path) -> None:
-    """Whatever is recalled, the next question is answered from what is in the file now."""
+    """Cached results are never older than the last commit."""
     await store.add_session(id_hash_of(1), make_session())
     failure = f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})"
     for n in range(1, 200):
@@ -601,7 +601,7 @@ async def test_commit_of_another_program_is_visible_at_once(store: SqliteStore, 
 
 @ensureDeferred
 async def test_commit_after_a_checkpoint_is_visible_at_once(store: SqliteStore, path: Path) -> None:
-    """The log begins anew then, and so do the numbers in its header."""
+    """A checkpoint resets the log and the numbers in its header."""
     await store.add_session(id_hash_of(1), make_session())
     for n in range(1, 6):
         for checkpoint in ("PASSIVE", "FULL", "RESTART", "TRUNCATE"):
@@ -647,8 +647,8 @@ async def test_cache_is_emptied_when_the_file_is_replaced(make_store: MakeStore,
     backup = path.with_suffix(".backup")
     make_store_file(backup)
     backup.rename(path)
-    await deferLater(reactor, 1.1)  # by now it was noticed
-    await until_it_answers(store)
+    await deferLater(reactor, 1.1)  # time for the next check of the file
+    await until_available(store)
     assert await store.get_session(id_hash_of(1)) is None
     assert await store.key("one") != key
     await store.stop()
@@ -656,7 +656,7 @@ async def test_cache_is_emptied_when_the_file_is_replaced(make_store: MakeStore,
 
 @ensureDeferred
 async def test_result_of_a_retried_read_is_not_cached_for_a_newer_state(store: SqliteStore, path: Path) -> None:
-    """A read that waits for a lock, while others are quicker and something is committed."""
+    """A read waits for a lock, while others do not and there is a commit."""
     await store.add_session(id_hash_of(1), make_session())
     errors = [busy()]
 
@@ -693,16 +693,16 @@ async def test_shared_memory_of_another_format_disables_the_cache(
 
 @ensureDeferred
 async def test_commit_detector_changes_with_each_commit_only(store: SqliteStore, path: Path) -> None:
-    mark = CommitDetector(str(path))
-    seen = {mark.read()}
+    detector = CommitDetector(str(path))
+    seen = {detector.read()}
     for n in range(50):
         run_sql(path, "INSERT INTO post (post) VALUES ('x')")
-        assert mark.read() not in seen
-        seen.add(mark.read())
+        assert detector.read() not in seen
+        seen.add(detector.read())
         run_sql(path, "SELECT * FROM post", "BEGIN IMMEDIATE", "DELETE FROM post", "ROLLBACK")
-        assert mark.read() in seen
+        assert detector.read() in seen
         assert len(seen) == n + 2
-    mark.close()
+    detector.close()
 
 
 @pytest.fixture
@@ -712,7 +712,7 @@ def make_store(path: Path) -> MakeStore:
 
 @ensureDeferred
 async def test_lock_of_sqlite_on_the_shared_memory_is_kept(store: Store, path: Path) -> None:
-    """SQLite's on the shared memory, byte 128: who does not find it truncates the memory, and we are killed."""
+    """Byte 128: a process that does not find the lock truncates the shared memory, which kills this one."""
     await store.version()
     inode = Path(f"{path}-shm").stat().st_ino
     held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]

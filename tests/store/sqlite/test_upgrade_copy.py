@@ -1,4 +1,4 @@
-"""A file of an older schema: it is brought up to date whole or not at all, and a copy of it as it was is kept."""
+"""Upgrades of a file with an older schema: atomic, and with a copy of the old file."""
 
 import resource
 import shutil
@@ -22,7 +22,7 @@ from postd.model import Change, ChangeKind
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_it_answers
+from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_available
 from tests.store.failing import wait_until
 from tests.store.sqlite.older import NEWEST, OLDER, POSTS, make_older, names_in, older_postd, schema_of, tables_of
 from tests.store.sqlite.upgrading import KINDS
@@ -42,7 +42,7 @@ def make_store(path: Path) -> SqliteStore:
 
 
 def begin(path: Path, where: str = "nowhere") -> subprocess.Popen[str]:
-    """Begin a process that brings a file up to date once it is told to (`tests.store.sqlite.upgrading`)."""
+    """Start a process that upgrades a file when it reads a line (`tests.store.sqlite.upgrading`)."""
     command = [sys.executable, "-m", "tests.store.sqlite.upgrading", str(path), where]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -64,7 +64,7 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert await store.list_changes(after=POSTS + 2, limit=9) == [
         Change(POSTS + 3, ChangeKind.DELETED, POSTS + 1, None),
     ]
-    assert await store.add_post("next") == POSTS + 2  # the id of the one that was deleted stays its own
+    assert await store.add_post("next") == POSTS + 2  # not the id of the deleted post
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
@@ -96,7 +96,7 @@ def test_copy_does_not_replace_another(path: Path) -> None:
     first_copy = copy.read_bytes()
     shutil.copyfile(copy, path)
     make_store(path).prepare()
-    assert names_in(path.parent) == {"posts.db", copy.name}  # it would have been the same again
+    assert names_in(path.parent) == {"posts.db", copy.name}  # a second copy would be equal
     shutil.copyfile(copy, path)
     run_sql(path, "INSERT INTO post (post) VALUES ('of the older postd')")
     make_store(path).prepare()
@@ -132,7 +132,7 @@ def test_killed_upgrade_leaves_the_old_or_the_new_schema(path: Path, where: str)
     assert {name: rows for name, rows in tables_of(path).items() if name in before} == before
     make_store(path).prepare()
     assert schema_of(path) == NEWEST
-    # What was left unfinished has gone, and what was finished is not there twice.
+    # The unfinished copy was removed, and a finished one is not repeated.
     assert names_in(path.parent) == {"posts.db", "posts.db.schema-1"}
     assert tables_of(path.with_name("posts.db.schema-1")) == before
 
@@ -148,7 +148,7 @@ def test_one_of_several_processes_upgrades(path: Path) -> None:
             assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
-        time.sleep(0.2)  # all of them have found an older file by now, and wait for the lock
+        time.sleep(0.2)  # all wait for the lock with an older file
     told = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert sorted(line.count("was upgraded from schema 2") for line in told) == [0, 0, 1]
@@ -169,7 +169,7 @@ def files_at_most(max_bytes: int) -> Iterator[None]:
 
 def test_upgrade_without_space_for_the_copy_changes_nothing(path: Path) -> None:
     before = make_older(path, 3, posts=2000)
-    assert tables_of(path) == before  # which empties the log, so that there is nothing that the end would write
+    assert tables_of(path) == before  # which empties the log
     content = path.read_bytes()
     with files_at_most(len(content) - 4096), pytest.raises(StoreRefusedError) as caught:
         make_store(path).prepare()
@@ -218,12 +218,12 @@ async def test_upgrade_waits_for_an_older_server_that_has_the_file_open(
 async def test_running_server_upgrades_a_restored_older_backup(path: Path) -> None:
     backup = path.with_name("backup.db")
     before = make_older(backup, 2)
-    assert tables_of(backup) == before  # its log is in it now
+    assert tables_of(backup) == before  # which checkpoints its log
     store = await open_store(lambda: make_store(path))
     await store.add_post("gone with the file")
     backup.rename(path)
     await wait_until(path.with_name("posts.db.schema-2").exists)
-    await until_it_answers(store)
+    await until_available(store)
     assert (await store.get_post(2)).post == "changed"
     assert await store.add_post("next") == POSTS + 2
     await store.stop()

@@ -1,4 +1,4 @@
-"""One SQLite file and several processes: turns at writing, bounded waits, and a file that is replaced under them."""
+"""One SQLite file and several processes: fair writes, bounded waits, replacement of the file."""
 
 import json
 import os
@@ -26,12 +26,12 @@ from postd.store.sqlite.file_locks import SharedFile
 from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.write_turn import TURN_MAX_S, WriteTurn
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.store.contract import error_of, started, until_it_answers
+from tests.store.contract import error_of, started, until_available
 
 reactor = cast(IReactor, global_reactor)
 
 WAIT_MAX_S = BUSY_TIMEOUT_MS / 1000 + 2.5
-"""What a write may wait, and some for a machine that is busy otherwise."""
+"""How long a write may wait, on a busy machine."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest_twisted.async_yield_fixture
 async def stores(path: Path) -> AsyncIterator[list[SqliteStore]]:
-    """Two stores on the file; their locks are in each other's way as those of two processes are."""
+    """Two stores on the file; their locks conflict like those of two processes."""
     opened = [SqliteStore(str(path), reactor=reactor) for _ in range(2)]
     for store in opened:
         store.prepare()
@@ -148,7 +148,7 @@ async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
             with at_most(WAIT_MAX_S):
                 errors = await gatherResults([started(error_of(store.add_post("x"))) for store in stores])
             assert [type(error) for error in errors] == [StoreUnavailableError] * 2
-        holder.kill()  # as by kill -9: nothing of it stays
+        holder.kill()  # its locks end with it
         with at_most(2):
             assert {await store.add_post("works again") for store in stores} == {1, 2}
 
@@ -168,16 +168,16 @@ async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_
 
 @ensureDeferred
 async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[SqliteStore]) -> None:
-    turnstile = WriteTurn(str(path))
-    with turnstile.turn():
+    write_turn = WriteTurn(str(path))
+    with write_turn.turn():
         with at_most(TURN_MAX_S + 1.5):
             await gatherResults([started(store.add_post("past it")) for store in stores])
         with at_most(2):
             for _ in range(3):
                 await gatherResults([started(store.add_post("past it")) for store in stores])
-    turnstile.close()
+    write_turn.close()
     assert run_sql(path, "SELECT count(*) FROM post") == [(8,)]
-    # And then they take turns again.
+    # Afterwards they queue again.
     await gatherResults([started(store.add_post("in turn")) for store in stores])
     other = WriteTurn(str(path))
     for store in stores:
@@ -192,13 +192,13 @@ async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[Sql
 @ensureDeferred
 async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, stores: list[SqliteStore]) -> None:
     store, _ = stores
-    turnstile = WriteTurn(str(path))
+    write_turn = WriteTurn(str(path))
 
     async def timeout_after(held_s: float) -> int:
         def query(writer: sqlite3.Connection) -> int:
             return int(writer.execute("PRAGMA busy_timeout").fetchone()[0])
 
-        with turnstile.turn():
+        with write_turn.turn():
             writing = started(store.database.write(query))
             await deferLater(reactor, held_s)
         return cast(int, await writing)
@@ -206,11 +206,11 @@ async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, sto
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
     assert BUSY_TIMEOUT_MS - 1500 < await timeout_after(0.5) <= BUSY_TIMEOUT_MS - 400
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
-    turnstile.close()
+    write_turn.close()
 
 
 def sqlites_locks(path: Path) -> list[str]:
-    """The bytes of a file that SQLite has locked in this process."""
+    """Return the bytes of a file that SQLite has locked in this process."""
     held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{path.stat().st_ino} " in line]
     return [lock[6] for lock in held if lock[1] == "POSIX" and lock[4] == str(os.getpid())]
 
@@ -219,7 +219,7 @@ def sqlites_locks(path: Path) -> list[str]:
 async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
-    """Who does not find them takes itself for the only one, and removes the log."""
+    """A process that does not find them removes the log."""
     files = [path, Path(f"{path}-shm")]
     held = [sqlites_locks(file) for file in files]
     assert all(held)
@@ -260,14 +260,14 @@ def texts_in(path: Path) -> set[str]:
 
 
 def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
-    """As when backups are moved into its place while all run and write; `ln` shows what became of the old files."""
+    """Backups are moved into its place while all processes write; hard links keep the old files."""
     make_backup(path, "first").rename(path)
     files = [path]
     with processes(path, 3, "8") as writers:
         end = time.time() + 9
         for number, writer in enumerate(writers):
             writer.write(time.time(), end)
-            time.sleep(0.3 * (number % 2))  # they look after their file at different times
+            time.sleep(0.3 * (number % 2))  # they check their file at different times
         for name in ("second", "third"):
             time.sleep(1)
             files.append(path.with_name(f"old-{name}"))
@@ -281,7 +281,7 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     for result in results:
         acknowledged = dict(result["acknowledged"])
         assert acknowledged.keys() <= set().union(*found)
-        # What was acknowledged once they were on the new file is there, and they were there before long.
+        # Posts acknowledged after the last replacement are in the new file, and there are some soon.
         later = {text for text, at in acknowledged.items() if at > replaced + 0.1}
         assert later
         assert later <= found[0]
@@ -297,12 +297,12 @@ async def test_late_process_does_not_remove_the_log_of_the_new_file(path: Path, 
     late.database.file_check.stop()  # it checks again when the test says so
     make_backup(path, "new").rename(path)
     await deferLater(reactor, 1.1)
-    await until_it_answers(early)
+    await until_available(early)
     assert await early.add_post("one") == 2
     beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
     late.database.check_file()
     late.database.file_check.start(1, now=False)
-    await until_it_answers(late)
+    await until_available(late)
     assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
     assert await late.add_post("two") == 3
     assert await early.add_post("three") == 4
@@ -340,7 +340,7 @@ async def test_new_process_waits_while_others_have_the_replaced_file_open(
     assert path.read_bytes() == before
     await starting
     for store in stores:
-        await until_it_answers(store)
+        await until_available(store)
     assert await newcomer.add_post("x") == 2
     assert {await store.add_post("x") for store in stores} == {3, 4}
     await newcomer.stop()
@@ -359,7 +359,7 @@ async def test_redirected_symlink_leaves_the_old_file_to_others(tmp_path: Path) 
     link.unlink()
     link.symlink_to(other)
     await deferLater(reactor, 1.1)
-    await until_it_answers(store)
+    await until_available(store)
     await stays.add_post("still")
     assert texts_in(target) == {"target", "old", "still"}
     await store.add_post("new")
