@@ -10,11 +10,11 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.task import deferLater
 from twisted.logger import LogEvent, capturedLogs, formatEvent
 
-from postd.errors import PostdError, StoreUnavailableError
+from postd.errors import ChangesGoneError, PostdError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.opening import open_store
-from tests.store.contract import started
+from tests.store.contract import error_of, started
 
 reactor = cast(IReactor, global_reactor)
 
@@ -99,3 +99,22 @@ async def serves_again(store: Store, within_s: float = BACK_WITHIN_S) -> float:
             await sleep(0.02)
         else:
             return reactor.seconds() - began
+
+
+async def check_no_number_comes_again(store: Store, *, last_id: int, revision: int) -> None:
+    assert (await store.version()).revision > revision
+    assert isinstance(await error_of(store.list_changes(after=revision, limit=10)), ChangesGoneError)
+    assert await store.add_post("on it goes") > last_id
+
+
+async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
+    """Wait until a store fails for a reason, within a time."""
+    deadline = reactor.seconds() + BACK_WITHIN_S
+    while True:
+        try:
+            await store.version()
+        except StoreUnavailableError as error:
+            if words in error.why:
+                return error
+        assert reactor.seconds() < deadline
+        await sleep(0.02)

@@ -81,7 +81,11 @@ def test_the_wheel_has_the_package_the_plugin_and_the_examples(unpacked: Path, w
         f"{about}.data/data/share/postd/{name.removeprefix('etc/')}" for name in sources if name.startswith("etc/")
     }
     assert {name for name in files if ".dist-info/" not in name} == wanted
-    assert {"postd/store/schema/0001_posts.sql", "postd/store/lua/begin.lua", "postd/web/pages/login.html"} <= files
+    assert {
+        "postd/store/sqlite/schema/0001_posts.sql",
+        "postd/store/redis/lua/begin.lua",
+        "postd/web/pages/login.html",
+    } <= files
 
 
 def test_wheel_has_the_same_bytes_each_time(unpacked: Path, wheel: Path, tmp_path: Path) -> None:

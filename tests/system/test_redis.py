@@ -142,7 +142,7 @@ def test_the_settings_are_in_force(server: ExampleServer) -> None:
 
 def test_postd_may_do_what_it_does_and_no_more(server: ExampleServer) -> None:
     """That it is enough is proved by all the other tests here."""
-    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store") / "lua").iterdir()]
+    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store.redis") / "lua").iterdir()]
     used = {command.lower() for script in scripts for command in re.findall(r"redis\.call\('([A-Z]+)'", script)}
     (line,) = re.findall(r"^user postd on .*", (ETC / "redis.conf.example").read_text(), re.MULTILINE)
     assert set(re.findall(r" \+(\S+)", line)) == used | {"auth", "ping", "info", "role", "wait", "eval", "evalsha"}

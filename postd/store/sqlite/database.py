@@ -195,7 +195,7 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise self._unavailable(error) from None
 
-    async def write(self, write: Callable[[sqlite3.Connection], object], *, synced: bool = True) -> Any:
+    async def write(self, write: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Return the result of a write when it is committed.
 
         Args:
@@ -210,7 +210,7 @@ class SqliteDatabase:
         began = time.perf_counter()
         failed = False
         try:
-            result = await self.write_queue.submit((write, synced))
+            result: T = await self.write_queue.submit((write, synced))
         except StoreUnavailableError as error:
             failed = True
             if not isinstance(error, StoreBusyError):  # one line per request would add to the overload

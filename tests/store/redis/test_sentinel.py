@@ -25,7 +25,6 @@ from tests.store.failing import (
     sleep,
     wait_until,
 )
-from tests.store.failing import log as log  # noqa: PLC0414 - a fixture
 
 pytestmark = pytest.mark.usefixtures("log")
 

@@ -17,7 +17,6 @@ from tests.store.contract import (
     check_text_comes_back,
     with_any_text,
 )
-from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 reactor = cast(IReactor, global_reactor)
 

@@ -14,19 +14,8 @@ from postd.store.interface import Store
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked, run_sql
 from tests.store.contract import MakeStore, error_of, import_posts, open_store, posts_of, started
-from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 reactor = cast(IReactor, global_reactor)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
-
-
-@pytest.fixture
-def make_store(path: Path) -> MakeStore:
-    return lambda: SqliteStore(str(path), reactor=reactor)
 
 
 def make_store_again(path: Path) -> Store:

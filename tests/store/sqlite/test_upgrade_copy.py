@@ -32,11 +32,6 @@ reactor = cast(IReactor, global_reactor)
 END_MAX_S = PATIENCE_S
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
-
-
 def make_store(path: Path) -> SqliteStore:
     return SqliteStore(str(path), reactor=reactor)
 

@@ -34,11 +34,6 @@ WAIT_MAX_S = BUSY_TIMEOUT_MS / 1000 + 2.5
 """How long a write may wait, on a busy machine."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
-
-
 @pytest_twisted.async_yield_fixture
 async def stores(path: Path) -> AsyncIterator[list[SqliteStore]]:
     """Two stores on the file; their locks conflict like those of two processes."""
