@@ -716,17 +716,17 @@ class LoginStoreContract:
     @ensureDeferred
     async def test_concurrent_uses_of_nonces_have_their_own_results(self, store: Store) -> None:
         uses = [(b"nonce", 1), (b"nonce", 2), (b"other", 2), (b"nonce", 3), (b"nonce", 4)]
-        told = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
-        assert told == [True] * 5
+        results = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
+        assert results == [True] * 5
         uses = [(b"nonce", 5), (b"nonce", 3), (b"other", 3), (b"other", 2), (b"nonce", 6), (b"third", 1)]
-        told = await gatherResults(
+        results = await gatherResults(
             [
                 started(call)
                 for nonce, n in uses
                 for call in (store.use_nonce(nonce, n, expires=NOW), store.add_post("beside it"))
             ]
         )
-        assert told[::2] == [True, False, True, False, True, True]
+        assert results[::2] == [True, False, True, False, True, True]
         assert not any(await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses]))
         assert len((await store.list_posts(limit=10)).posts) == len(uses)
 
@@ -734,8 +734,8 @@ class LoginStoreContract:
     async def test_hundreds_of_concurrent_uses_of_a_nonce_have_their_own_results(self, store: Store) -> None:
         assert await store.use_nonce(b"nonce", 300, expires=NOW)
         uses = [store.use_nonce(b"nonce", n, expires=NOW) for n in (*range(1, 500), 450)]
-        told = await gatherResults([started(use) for use in uses])
-        assert told == [n != 300 for n in range(1, 500)] + [False]
+        results = await gatherResults([started(use) for use in uses])
+        assert results == [n != 300 for n in range(1, 500)] + [False]
 
     @ensureDeferred
     async def test_expired_nonce_is_kept_for_a_while(self, store: Store) -> None:
@@ -862,8 +862,8 @@ class LoginStoreContract:
 
     @ensureDeferred
     async def test_concurrent_failures_return_different_counts(self, store: Store) -> None:
-        told = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
-        assert sorted(counted[b"pair"].count for counted in told) == list(range(1, 51))
+        results = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
+        assert sorted(counted[b"pair"].count for counted in results) == list(range(1, 51))
 
     @ensureDeferred
     async def test_reservation_counts_until_released(self, store: Store) -> None:
@@ -1081,7 +1081,7 @@ class LastingLoginStoreContract(LoginStoreContract):
             for n in range(100)
         ]
         assert (await gatherResults(reserving)).count(None) == 10
-        await here.stop()  # a reservation outlives whoever made it
+        await here.stop()  # a reservation outlives the store that made it
         again = await open_store(make_store)
         assert await again.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 10))
         await again.stop()

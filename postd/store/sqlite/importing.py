@@ -108,7 +108,7 @@ class SqliteImport:
 
     def _check_open(self, connection: sqlite3.Connection) -> None:
         if self._cancelled:
-            raise StoreUnavailableError("the import was given up")
+            raise StoreUnavailableError("the import was cancelled")
         if connection is not self._connection:
             raise StoreUnavailableError("the file of the store was replaced during the import")
 

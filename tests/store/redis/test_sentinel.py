@@ -170,7 +170,7 @@ async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) ->
         (replica,) = [one for one in group.replicas if one.port != promoted]
         replica.kill()
         await writers.more(300)  # with no replica that could confirm anything
-        # The first comes back, and says of itself that it is the primary, until sentinels tell it otherwise.
+        # The old primary restarts as a primary, until the sentinels demote it.
         group.primary.start()
         left_over = count_posts(group.primary)
         await writers.more(300)
@@ -204,7 +204,7 @@ async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) 
             writers.acknowledged[post_id] = f"idle {n}"
             await sleep(0.01)
         await writers.end()
-        assert role_of(group.primary) == "master"  # it has not been told yet
+        assert role_of(group.primary) == "master"  # not demoted yet
         group.sentinels[0].thaw()
         await writers.check_nothing_is_lost(store)
         await writers.check_nothing_is_lost(idle)

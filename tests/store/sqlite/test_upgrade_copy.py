@@ -144,9 +144,9 @@ def test_one_of_several_processes_upgrades(path: Path) -> None:
             process.stdin.write("go\n")
             process.stdin.flush()
         time.sleep(0.2)  # all wait for the lock with an older file
-    told = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
+    logs = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sorted(line.count("was upgraded from schema 2") for line in told) == [0, 0, 1]
+    assert sorted(line.count("was upgraded from schema 2") for line in logs) == [0, 0, 1]
     assert names_in(path.parent) == {"posts.db", "posts.db.schema-2"}
     assert tables_of(path.with_name("posts.db.schema-2")) == before
     assert schema_of(path) == NEWEST
