@@ -1,30 +1,16 @@
 """Assemble a store from its parts."""
 
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from postd.store.interface import LoginStore, OperationObserver, PostStore
+from postd.store.interface import Lifecycle, LoginStore, OperationObserver, PostStore
 
-
-class Database(Protocol):
-    """The part of a store that opens and closes it; the members are those of `postd.store.interface.Store`."""
-
-    observer: OperationObserver
-    description: str
-
-    def prepare(self, *, create: bool = True) -> None: ...
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
-DatabaseT = TypeVar("DatabaseT", bound=Database)
+DatabaseT = TypeVar("DatabaseT", bound=Lifecycle)
 
 
 class AssembledStore(Generic[DatabaseT]):
     """A `postd.store.interface.Store` made of parts that share a database.
 
-    The methods of the parts become its attributes: no call is added to them.
+    The methods of the parts are its attributes: a call is not delegated.
     """
 
     def __init__(self, database: DatabaseT, posts: PostStore, logins: LoginStore) -> None:
@@ -63,7 +49,6 @@ class AssembledStore(Generic[DatabaseT]):
 
     @property
     def observer(self) -> OperationObserver:
-        """See `postd.store.interface.Store.observer`."""
         return self.database.observer
 
     @observer.setter

@@ -268,8 +268,12 @@ def ignore_operation(_operation: str, _duration_s: float, /, *, failed: bool) ->
     """Note nothing."""
 
 
-class Store(PostStore, LoginStore, Protocol):
-    """All persistent state of the service."""
+class Lifecycle(Protocol):
+    """Opening and closing a store.
+
+    Attributes:
+        observer: is called with each read and write.
+    """
 
     observer: OperationObserver
 
@@ -299,3 +303,7 @@ class Store(PostStore, LoginStore, Protocol):
 
     async def stop(self) -> None:
         """Refuse new writes, finish pending ones, close."""
+
+
+class Store(PostStore, LoginStore, Lifecycle, Protocol):
+    """All persistent state of the service."""

@@ -3,6 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.redis_server import RedisServer
+from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
+from tests.store.failing import log as log  # noqa: PLC0414 - a fixture
 
 
 @pytest.fixture(scope="session")

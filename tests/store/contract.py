@@ -1,7 +1,7 @@
-"""What every store does, proved the same way for each.
+"""The tests that every store must pass.
 
-A store's test module derives a class from `PostStoreContract` and gives a fixture `make_store`: a function that makes a
-store not yet started. Called again, it makes another one on the same place, if there is a place that lasts.
+The test module of a store derives a class from `PostStoreContract` and has a fixture `make_store`: a function that
+returns a store that is not started. Called again, it returns another one on the same place, if the place is persistent.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +45,7 @@ from postd.store.interface import (
 MakeStore = Callable[[], Store]
 
 TRIMMED_BEYOND = 500
-"""The log holds `CHANGES_KEPT` changes, and fewer than so many more."""
+"""The log holds at least `CHANGES_KEPT` changes, and fewer than this number more."""
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=140)
 
@@ -64,7 +64,7 @@ async def store(make_store: MakeStore) -> AsyncIterator[Store]:
     await opened.stop()
 
 
-async def until_it_answers(store: Store) -> None:
+async def until_available(store: Store) -> None:
     for _ in range(100):
         try:
             await store.version()
@@ -83,14 +83,14 @@ async def error_of(call: Any) -> PostdError:
 
 
 def started(call: Any) -> Deferred[Any]:
-    """Begin a call without waiting for it."""
+    """Start a call without waiting for its result."""
     return Deferred.fromCoroutine(call)
 
 
 def with_any_text(test: Callable[..., Any]) -> Callable[..., Any]:
     """Run a test with texts of all kinds.
 
-    Each class has a test of its own to hang this on: pytest-twisted wraps a shared one once more for each class.
+    Each class needs a test of its own for this: pytest-twisted would wrap a shared one again for each class.
     """
     for text in (
         "é" * 140,
@@ -113,7 +113,7 @@ async def posts_of(store: Store) -> list[tuple[int, str]]:
 
 
 async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: Any) -> int:
-    """Bring posts in with their ids; return how many were stored."""
+    """Import posts with their ids; return how many were stored."""
     taken = await store.begin_import()
     try:
         for start in range(0, len(posts), 1000):
@@ -123,11 +123,11 @@ async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: An
         await taken.discard()
 
 
-class MovingContract:
-    """Posts read from end to end, and posts that come with their ids."""
+class ImportContract:
+    """Reading all posts, and importing posts with their ids."""
 
     @ensureDeferred
-    async def test_all_posts_are_read_in_order_a_portion_at_a_time(self, store: Store) -> None:
+    async def test_posts_are_read_in_order_and_batches(self, store: Store) -> None:
         assert [portion async for portion in store.read_posts(batch_size=4)] == []
         await gatherResults([started(store.add_post(f"post {n}")) for n in range(1, 31)])
         for post_id in (1, 7, 30):
@@ -139,7 +139,7 @@ class MovingContract:
             assert read == [(n, f"post {n}") for n in range(1, 31) if n not in {1, 7, 30}]
 
     @ensureDeferred
-    async def test_writes_go_on_while_posts_are_read(self, store: Store) -> None:
+    async def test_reading_does_not_block_writes(self, store: Store) -> None:
         await import_posts(store, [(n, f"post {n}") for n in range(1, 21)])
         read: list[tuple[int, str]] = []
         async for portion in store.read_posts(batch_size=5):
@@ -150,7 +150,7 @@ class MovingContract:
         assert [post_id for post_id, _ in read] == sorted({post_id for post_id, _ in read})
 
     @ensureDeferred
-    async def test_reading_can_be_given_up(self, store: Store) -> None:
+    async def test_reading_can_stop_early(self, store: Store) -> None:
         await import_posts(store, [(n, "x") for n in range(1, 21)])
         async for portion in store.read_posts(batch_size=5):
             assert len(portion) == 5
@@ -158,7 +158,7 @@ class MovingContract:
         assert await store.add_post("y") == 21
 
     @ensureDeferred
-    async def test_the_last_id_is_the_largest_ever_given(self, store: Store) -> None:
+    async def test_last_id_is_the_largest_id_ever_assigned(self, store: Store) -> None:
         assert await store.last_id() == 0
         for _ in range(3):
             await store.add_post("x")
@@ -168,7 +168,7 @@ class MovingContract:
         assert await store.last_id() == 10
 
     @ensureDeferred
-    async def test_imported_posts_keep_their_ids_and_others_get_larger_ones(self, store: Store) -> None:
+    async def test_imported_posts_keep_their_ids_and_later_ids_are_larger(self, store: Store) -> None:
         assert await store.add_post("one") == 1
         assert await import_posts(store, [(70, "seventy"), (3, "three")]) == 2
         assert await posts_of(store) == [(1, "one"), (3, "three"), (70, "seventy")]
@@ -178,21 +178,21 @@ class MovingContract:
         assert await store.add_post("next") == 72
 
     @ensureDeferred
-    async def test_an_id_of_a_post_that_was_deleted_can_come_back(self, store: Store) -> None:
+    async def test_import_may_use_the_id_of_a_deleted_post(self, store: Store) -> None:
         await store.add_post("one")
         await store.delete_post(1)
         assert await import_posts(store, [(1, "uno")]) == 1
         assert await posts_of(store) == [(1, "uno")]
 
     @ensureDeferred
-    async def test_the_largest_id_there_is_can_be_imported(self, store: Store) -> None:
+    async def test_import_may_use_the_largest_id(self, store: Store) -> None:
         assert await import_posts(store, [(POST_ID_MAX, "last"), (POST_ID_MAX - 1, "last but one")]) == 2
         assert await posts_of(store) == [(POST_ID_MAX - 1, "last but one"), (POST_ID_MAX, "last")]
         assert (await store.get_post(POST_ID_MAX)).post == "last"
         assert await store.last_id() == POST_ID_MAX
 
     @ensureDeferred
-    async def test_nothing_is_there_before_it_is_committed(self, store: Store) -> None:
+    async def test_import_is_invisible_before_its_commit(self, store: Store) -> None:
         version = await store.version()
         taken = await store.begin_import()
         await taken.add([(1, "one"), (2, "two")])
@@ -204,7 +204,7 @@ class MovingContract:
         assert await posts_of(store) == [(1, "one"), (2, "two")]
 
     @ensureDeferred
-    async def test_what_is_discarded_never_was(self, store: Store) -> None:
+    async def test_discarded_import_leaves_no_trace(self, store: Store) -> None:
         version = await store.version()
         taken = await store.begin_import()
         await taken.add([(5, "five")])
@@ -216,7 +216,7 @@ class MovingContract:
         assert await posts_of(store) == [(5, "another")]
 
     @ensureDeferred
-    async def test_an_id_that_is_taken_refuses_all(self, store: Store) -> None:
+    async def test_import_with_an_existing_id_is_refused_whole(self, store: Store) -> None:
         for text in ("one", "two", "three"):
             await store.add_post(text)
         version = await store.version()
@@ -228,7 +228,7 @@ class MovingContract:
         assert len(await store.list_changes(after=0, limit=10)) == 3
 
     @ensureDeferred
-    async def test_ids_that_are_taken_can_be_left_out(self, store: Store) -> None:
+    async def test_import_may_skip_existing_ids(self, store: Store) -> None:
         for text in ("one", "two"):
             await store.add_post(text)
         assert await import_posts(store, [(2, "zwei"), (3, "drei"), (1, "eins")], skip_existing=True) == 1
@@ -238,7 +238,7 @@ class MovingContract:
         assert await store.version() == version
 
     @ensureDeferred
-    async def test_an_import_can_ask_for_an_empty_store(self, store: Store) -> None:
+    async def test_import_into_empty_store_is_refused_if_there_are_posts(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         how: dict[str, Any] = {"into_empty": True, "last_id": 50, "revision": 50}
@@ -251,7 +251,7 @@ class MovingContract:
         assert await store.add_post("next") == 51
 
     @ensureDeferred
-    async def test_an_id_that_is_given_twice_is_refused(self, store: Store) -> None:
+    async def test_import_with_a_duplicate_id_is_refused(self, store: Store) -> None:
         for portions in ([[(1, "a"), (2, "b"), (1, "a")]], [[(1, "a"), (2, "b")], [(3, "c"), (1, "b")]]):
             taken = await store.begin_import()
             for portion in portions[:-1]:
@@ -263,7 +263,7 @@ class MovingContract:
         assert await posts_of(store) == []
 
     @ensureDeferred
-    async def test_an_import_can_raise_the_next_id_and_the_next_revision(self, store: Store) -> None:
+    async def test_import_may_raise_the_next_id_and_revision(self, store: Store) -> None:
         tags = {(await store.version()).tag}
         assert await import_posts(store, [(3, "three")], last_id=40, revision=100) == 1
         assert (await store.version()).revision == 101
@@ -283,7 +283,7 @@ class MovingContract:
         assert len(tags) == 4
 
     @ensureDeferred
-    async def test_each_imported_post_is_a_change_of_its_own(self, store: Store) -> None:
+    async def test_each_imported_post_is_a_change(self, store: Store) -> None:
         await store.add_post("one")
         before = await store.version()
         await import_posts(store, [(9, "nine"), (4, "four"), (7, "seven")])
@@ -301,14 +301,14 @@ class MovingContract:
         assert await store.list_changes(after=4, limit=10) == [Change(5, ChangeKind.DELETED, 4, None)]
 
     @ensureDeferred
-    async def test_an_import_of_nothing_is_no_change(self, store: Store) -> None:
+    async def test_empty_import_is_no_change(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         assert await import_posts(store, []) == 0
         assert (await store.version(), await store.last_id()) == (version, 1)
 
     @ensureDeferred
-    async def test_of_many_imported_posts_the_log_has_the_last_changes(self, store: Store) -> None:
+    async def test_log_keeps_the_last_changes_of_a_large_import(self, store: Store) -> None:
         await store.add_post("one")
         many = CHANGES_KEPT + TRIMMED_BEYOND
         assert await import_posts(store, [(n, f"post {n}") for n in range(many + 1, 1, -1)]) == many
@@ -321,7 +321,7 @@ class MovingContract:
         assert [post_id for post_id, _ in await posts_of(store)] == list(range(1, many + 2))
 
     @ensureDeferred
-    async def test_writes_go_on_while_an_import_gathers(self, store: Store) -> None:
+    async def test_staging_an_import_does_not_block_writes(self, store: Store) -> None:
         taken = await store.begin_import()
         await taken.add([(100, "a hundred")])
         ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(20)])
@@ -333,7 +333,7 @@ class MovingContract:
         assert [post_id for post_id, _ in await posts_of(store)] == [*range(2, 21), 50, 100]
 
     @ensureDeferred
-    async def test_an_id_that_was_given_out_while_an_import_gathers_is_taken(self, store: Store) -> None:
+    async def test_import_is_refused_if_an_id_was_assigned_meanwhile(self, store: Store) -> None:
         taken = await store.begin_import()
         await taken.add([(1, "imported")])
         assert await store.add_post("added") == 1
@@ -342,7 +342,7 @@ class MovingContract:
         assert await posts_of(store) == [(1, "added")]
 
     @ensureDeferred
-    async def test_two_imports_at_once_do_not_meet(self, store: Store) -> None:
+    async def test_concurrent_imports_are_independent(self, store: Store) -> None:
         one, other = await store.begin_import(), await store.begin_import()
         await one.add([(1, "one"), (2, "two")])
         await other.add([(1, "another one")])
@@ -352,7 +352,7 @@ class MovingContract:
         assert await posts_of(store) == [(1, "one"), (2, "two")]
 
     @ensureDeferred
-    async def test_texts_of_all_kinds_come_through_an_import(self, store: Store) -> None:
+    async def test_import_preserves_texts_of_all_kinds(self, store: Store) -> None:
         kinds = [
             "é" * 140,
             "\U0001f9d1\u200d\U0001f680" * 46,
@@ -369,13 +369,13 @@ class MovingContract:
         assert [change.post for change in await store.list_changes(after=0, limit=100)] == kinds
 
     @ensureDeferred
-    async def test_one_not_started_moves_nothing(self, make_store: MakeStore) -> None:
+    async def test_store_not_started_refuses_to_read_and_import(self, make_store: MakeStore) -> None:
         store = make_store()
         for call in (store.last_id(), store.begin_import(), posts_of(store)):
             assert isinstance(await error_of(call), StoreUnavailableError)
 
     @ensureDeferred
-    async def test_nor_does_one_that_was_stopped(self, make_store: MakeStore) -> None:
+    async def test_stopped_store_refuses_to_read_and_import(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         taken = await store.begin_import()
         await taken.add([(1, "one")])
@@ -384,37 +384,37 @@ class MovingContract:
             assert isinstance(await error_of(call), StoreUnavailableError)
 
 
-class PostStoreContract(MovingContract):
+class PostStoreContract(ImportContract):
     """Posts, their version, and the log of their changes."""
 
     @ensureDeferred
-    async def test_a_new_store_is_empty(self, store: Store) -> None:
+    async def test_new_store_is_empty(self, store: Store) -> None:
         page = await store.list_posts(limit=10)
         assert (list(page.posts), page.more, page.version.revision) == ([], False, 0)
         assert await store.list_changes(after=0, limit=10) == []
 
     @ensureDeferred
-    async def test_what_was_added_is_there(self, store: Store) -> None:
+    async def test_added_post_is_stored(self, store: Store) -> None:
         assert [await store.add_post("one"), await store.add_post("two")] == [1, 2]
         assert (await store.list_posts(limit=10)).posts == [(1, "one"), (2, "two")]
         assert await store.get_post(2) == Post(2, "two")
 
     @ensureDeferred
-    async def test_replacing_changes_the_text_in_place(self, store: Store) -> None:
+    async def test_replaced_post_keeps_its_place(self, store: Store) -> None:
         for text in ("one", "two"):
             await store.add_post(text)
         await store.replace_post(1, "uno")
         assert (await store.list_posts(limit=10)).posts == [(1, "uno"), (2, "two")]
 
     @ensureDeferred
-    async def test_what_was_deleted_is_gone(self, store: Store) -> None:
+    async def test_deleted_post_is_gone(self, store: Store) -> None:
         await store.add_post("one")
         await store.delete_post(1)
         assert not (await store.list_posts(limit=10)).posts
 
     @pytest.mark.parametrize("missing", [1, 2, 2**53 - 1])
     @ensureDeferred
-    async def test_a_missing_post_is_named(self, store: Store, missing: int) -> None:
+    async def test_missing_post_is_named_in_the_error(self, store: Store, missing: int) -> None:
         await store.add_post("one")
         await store.delete_post(1)
         for call in (
@@ -428,7 +428,7 @@ class PostStoreContract(MovingContract):
             assert error.post_id == missing
 
     @ensureDeferred
-    async def test_a_write_that_expects_another_text_changes_nothing(self, store: Store) -> None:
+    async def test_write_with_another_expected_text_changes_nothing(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         assert isinstance(await error_of(store.replace_post(1, "new", expected="other")), PostChangedError)
@@ -438,7 +438,7 @@ class PostStoreContract(MovingContract):
         await store.delete_post(1, expected="two")
 
     @ensureDeferred
-    async def test_an_id_is_never_used_twice(self, store: Store) -> None:
+    async def test_id_is_never_assigned_twice(self, store: Store) -> None:
         for _ in range(3):
             await store.add_post("x")
         await store.delete_post(3)
@@ -448,7 +448,7 @@ class PostStoreContract(MovingContract):
         assert await store.add_post("z") == 5
 
     @ensureDeferred
-    async def test_a_request_with_a_key_stores_one_post(self, store: Store) -> None:
+    async def test_idempotency_key_stores_one_post(self, store: Store) -> None:
         assert await store.add_post("other") == 1
         assert await add_with_key(store, "one") == 2
         await store.replace_post(2, "changed since")
@@ -462,7 +462,7 @@ class PostStoreContract(MovingContract):
         assert await store.last_id() == 3
 
     @ensureDeferred
-    async def test_requests_with_a_key_that_come_together_store_one_post(self, store: Store) -> None:
+    async def test_concurrent_requests_with_an_idempotency_key_store_one_post(self, store: Store) -> None:
         adding = [started(store.add_post(text, idempotency_key=key)) for text in "abc" for key in (make_key(), None)]
         ids = await gatherResults(adding)
         assert len(set(ids[::2])) == 1
@@ -470,11 +470,11 @@ class PostStoreContract(MovingContract):
         assert len((await store.list_posts(limit=9)).posts) == 4
 
     @ensureDeferred
-    async def test_a_key_is_forgotten_when_it_has_expired(self, store: Store) -> None:
+    async def test_idempotency_key_expires(self, store: Store) -> None:
         assert await add_with_key(store, "one") == 1
         await store.purge_expired(now=NOW + 99.5)
         assert await add_with_key(store, "one", now=NOW + 99.5) == 1
-        # Whether it was purged or not, and with another request.
+        # Expired, although not purged, and with another request.
         assert await add_with_key(store, "two", request=b"other", now=NOW + 100) == 2
         await store.purge_expired(now=NOW + 100)
         assert await add_with_key(store, "two", request=b"other", now=NOW + 101) == 2
@@ -482,13 +482,13 @@ class PostStoreContract(MovingContract):
         assert await add_with_key(store, "one", now=NOW + 150) == 3
 
     @ensureDeferred
-    async def test_writes_asked_for_together_all_happen_in_order(self, store: Store) -> None:
+    async def test_concurrent_writes_are_done_in_order(self, store: Store) -> None:
         ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(700)])
         assert ids == list(range(1, 701))
         assert (await store.list_posts(limit=1000)).posts == [(n + 1, f"post {n}") for n in range(700)]
 
     @ensureDeferred
-    async def test_one_refused_write_does_not_touch_its_neighbours(self, store: Store) -> None:
+    async def test_refused_write_does_not_affect_concurrent_ones(self, store: Store) -> None:
         first, missing, second = (
             started(store.add_post("one")),
             started(store.delete_post(99)),
@@ -498,7 +498,7 @@ class PostStoreContract(MovingContract):
         assert isinstance(await error_of(missing), NoSuchPostError)
 
     @ensureDeferred
-    async def test_pages_follow_each_other(self, store: Store) -> None:
+    async def test_pages_are_consecutive(self, store: Store) -> None:
         for n in range(5):
             await store.add_post(f"post {n}")
         await store.delete_post(2)
@@ -509,12 +509,12 @@ class PostStoreContract(MovingContract):
         assert not (await store.list_posts(after=5, limit=2)).posts
 
     @ensureDeferred
-    async def test_a_page_carries_the_version_of_its_posts(self, store: Store) -> None:
+    async def test_page_has_the_version_of_its_posts(self, store: Store) -> None:
         await store.add_post("one")
         assert (await store.list_posts(limit=1)).version == await store.version()
 
     @ensureDeferred
-    async def test_every_change_gives_a_new_version(self, store: Store) -> None:
+    async def test_each_change_makes_a_new_version(self, store: Store) -> None:
         versions = [await store.version()]
         for write in (
             store.add_post("one"),
@@ -528,14 +528,14 @@ class PostStoreContract(MovingContract):
         assert len({version.tag for version in versions}) == len(versions)
 
     @ensureDeferred
-    async def test_the_same_text_again_is_no_change(self, store: Store) -> None:
+    async def test_same_text_is_no_change(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         await store.replace_post(1, "one")
         assert await store.version() == version
 
     @ensureDeferred
-    async def test_the_log_tells_each_change_as_it_was(self, store: Store) -> None:
+    async def test_log_has_each_change_with_its_text(self, store: Store) -> None:
         await store.add_post("one")
         await store.replace_post(1, "uno")
         await store.delete_post(1)
@@ -549,7 +549,7 @@ class PostStoreContract(MovingContract):
         assert await store.list_changes(after=3, limit=10) == []
 
     @ensureDeferred
-    async def test_the_log_is_bounded_and_says_when_it_does_not_reach(self, store: Store) -> None:
+    async def test_log_is_bounded_and_refuses_older_revisions(self, store: Store) -> None:
         beyond = TRIMMED_BEYOND
         for _ in range(0, CHANGES_KEPT + beyond, 100):
             await gatherResults([started(store.add_post("x")) for _ in range(100)])
@@ -559,11 +559,11 @@ class PostStoreContract(MovingContract):
             assert isinstance(await error_of(store.list_changes(after=out_of_reach, limit=1)), ChangesGoneError)
 
     @ensureDeferred
-    async def test_more_writes_than_it_takes_on_are_refused(self, store: Store) -> None:
+    async def test_writes_beyond_the_queue_are_refused(self, store: Store) -> None:
         await store.add_post("x")  # a server that does not know the script yet would be sent all twice
         waiting = [started(store.add_post("x")) for _ in range(QUEUE_MAX)]
         assert isinstance(await error_of(store.add_post("one too many")), StoreBusyError)
-        # On a machine that is busy some may be given up in time.
+        # On a busy machine some may miss their deadline.
         outcomes = [outcome for _, outcome in await DeferredList(waiting, consumeErrors=True)]
         refused = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         assert all(outcome.check(StoreUnavailableError) for outcome in refused)
@@ -572,7 +572,7 @@ class PostStoreContract(MovingContract):
         assert QUEUE_MAX - len(refused) <= len(stored) - 1 <= QUEUE_MAX
 
     @ensureDeferred
-    async def test_stopping_finishes_what_waits_and_refuses_the_rest(self, make_store: MakeStore) -> None:
+    async def test_stop_finishes_queued_writes_and_refuses_new_ones(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         await store.add_post("x")
         waiting = [started(store.add_post("x")) for _ in range(1000)]
@@ -583,17 +583,17 @@ class PostStoreContract(MovingContract):
         assert isinstance(await error_of(store.version()), StoreUnavailableError)
 
     @ensureDeferred
-    async def test_a_store_not_started_is_away(self, make_store: MakeStore) -> None:
+    async def test_store_not_started_is_unavailable(self, make_store: MakeStore) -> None:
         store = make_store()
         assert isinstance(await error_of(store.version()), StoreUnavailableError)
         assert isinstance(await error_of(store.list_posts(limit=1)), StoreUnavailableError)
 
 
 class LastingStoreContract(PostStoreContract):
-    """Further: what was acknowledged outlives the store that took it."""
+    """In addition: acknowledged writes survive the process, and stores on one place share them."""
 
     @ensureDeferred
-    async def test_keys_of_requests_are_one_for_all_on_one_place(self, make_store: MakeStore) -> None:
+    async def test_idempotency_keys_are_shared_by_stores_on_one_place(self, make_store: MakeStore) -> None:
         stores = [await open_store(make_store) for _ in range(2)]
         ids = await gatherResults([started(add_with_key(store, "one")) for store in stores * 5])
         assert set(ids) == {1}
@@ -605,7 +605,7 @@ class LastingStoreContract(PostStoreContract):
         await again.stop()
 
     @ensureDeferred
-    async def test_all_is_there_after_a_restart(self, make_store: MakeStore) -> None:
+    async def test_posts_survive_a_restart(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         await store.add_post("one")
         await store.add_post("two")
@@ -621,7 +621,7 @@ class LastingStoreContract(PostStoreContract):
         await again.stop()
 
     @ensureDeferred
-    async def test_two_stores_on_one_place_see_each_others_posts(self, make_store: MakeStore) -> None:
+    async def test_stores_on_one_place_share_posts(self, make_store: MakeStore) -> None:
         here, there = await open_store(make_store), await open_store(make_store)
         await here.add_post("one")
         assert (await there.list_posts(limit=10)).posts == [(1, "one")]
@@ -631,7 +631,7 @@ class LastingStoreContract(PostStoreContract):
         await there.stop()
 
     @ensureDeferred
-    async def test_what_was_imported_is_there_after_a_restart(self, make_store: MakeStore) -> None:
+    async def test_import_survives_a_restart(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         await import_posts(store, [(5, "five"), (2, "two")], last_id=9, revision=20)
         abandoned = await store.begin_import()
@@ -644,7 +644,7 @@ class LastingStoreContract(PostStoreContract):
         await again.stop()
 
     @ensureDeferred
-    async def test_another_store_on_the_place_sees_an_import_whole(self, make_store: MakeStore) -> None:
+    async def test_import_is_atomic_for_other_stores_on_the_place(self, make_store: MakeStore) -> None:
         here, there = await open_store(make_store), await open_store(make_store)
         taken = await here.begin_import()
         await taken.add([(n, "x") for n in range(1, 501)])
@@ -686,21 +686,21 @@ async def add_with_key(store: Store, text: str, **key: Any) -> int:
 
 
 class LoginStoreContract:
-    """Sessions, nonce counts, failed logins and keys."""
+    """Sessions, nonce counts, failed logins and service keys."""
 
     @ensureDeferred
-    async def test_a_key_is_random_and_stays_the_same(self, store: Store) -> None:
+    async def test_service_key_is_random_and_stays_the_same(self, store: Store) -> None:
         keys = [await store.key(name) for name in ("one", "two", "one", "", "ü")]
         assert keys[0] == keys[2]
         assert len(set(keys)) == 4
         assert {len(key) for key in keys} == {KEY_BYTES}
 
     @ensureDeferred
-    async def test_a_key_asked_for_by_many_at_once_is_one(self, store: Store) -> None:
+    async def test_concurrent_calls_get_the_same_new_service_key(self, store: Store) -> None:
         assert len(set(await gatherResults([started(store.key("new")) for _ in range(20)]))) == 1
 
     @ensureDeferred
-    async def test_a_count_of_a_nonce_is_used_once_in_any_order(self, store: Store) -> None:
+    async def test_nonce_count_is_accepted_once_in_any_order(self, store: Store) -> None:
         for count in (5, 3, 1, 2**32 - 1, 4):
             assert await store.use_nonce(b"nonce", count, expires=NOW)
         for count in (1, 3, 4, 5, 2**32 - 1):
@@ -709,37 +709,37 @@ class LoginStoreContract:
         assert await store.use_nonce(b"nonce", 2, expires=NOW)
 
     @ensureDeferred
-    async def test_of_many_uses_at_once_one_is_the_first(self, store: Store) -> None:
+    async def test_one_of_concurrent_uses_of_a_nonce_count_is_accepted(self, store: Store) -> None:
         firsts = await gatherResults([started(store.use_nonce(b"nonce", 1, expires=NOW)) for _ in range(50)])
         assert firsts.count(True) == 1
 
     @ensureDeferred
-    async def test_of_many_uses_at_once_each_is_told_for_itself(self, store: Store) -> None:
+    async def test_concurrent_uses_of_nonces_have_their_own_results(self, store: Store) -> None:
         uses = [(b"nonce", 1), (b"nonce", 2), (b"other", 2), (b"nonce", 3), (b"nonce", 4)]
-        told = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
-        assert told == [True] * 5
+        results = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
+        assert results == [True] * 5
         uses = [(b"nonce", 5), (b"nonce", 3), (b"other", 3), (b"other", 2), (b"nonce", 6), (b"third", 1)]
-        told = await gatherResults(
+        results = await gatherResults(
             [
                 started(call)
                 for nonce, n in uses
                 for call in (store.use_nonce(nonce, n, expires=NOW), store.add_post("beside it"))
             ]
         )
-        assert told[::2] == [True, False, True, False, True, True]
+        assert results[::2] == [True, False, True, False, True, True]
         assert not any(await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses]))
         assert len((await store.list_posts(limit=10)).posts) == len(uses)
 
     @ensureDeferred
-    async def test_of_hundreds_of_uses_at_once_too(self, store: Store) -> None:
+    async def test_hundreds_of_concurrent_uses_of_a_nonce_have_their_own_results(self, store: Store) -> None:
         assert await store.use_nonce(b"nonce", 300, expires=NOW)
         uses = [store.use_nonce(b"nonce", n, expires=NOW) for n in (*range(1, 500), 450)]
-        told = await gatherResults([started(use) for use in uses])
-        assert told == [n != 300 for n in range(1, 500)] + [False]
+        results = await gatherResults([started(use) for use in uses])
+        assert results == [n != 300 for n in range(1, 500)] + [False]
 
     @ensureDeferred
-    async def test_a_nonce_that_has_ended_is_remembered_for_a_while(self, store: Store) -> None:
-        """Another node, whose clock is behind, would still take it."""
+    async def test_expired_nonce_is_kept_for_a_while(self, store: Store) -> None:
+        """A node whose clock is behind still accepts it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)
         await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1)
         assert not await store.use_nonce(b"nonce", 1, expires=NOW)
@@ -747,7 +747,7 @@ class LoginStoreContract:
         assert await store.use_nonce(b"nonce", 1, expires=NOW)
 
     @ensureDeferred
-    async def test_a_session_comes_back_exactly(self, store: Store) -> None:
+    async def test_session_is_stored_exactly(self, store: Store) -> None:
         for number, session in enumerate(
             [
                 make_session(),
@@ -769,7 +769,7 @@ class LoginStoreContract:
         assert [session.username for session in await store.list_sessions()] == ["user1", "user2", "user3"]
 
     @ensureDeferred
-    async def test_a_new_session_takes_the_place_of_old_ones(self, store: Store) -> None:
+    async def test_new_session_replaces_old_ones(self, store: Store) -> None:
         for number in range(4):
             await store.add_session(id_hash_of(number), make_session())
         await store.add_session(id_hash_of(9), make_session("bob"), in_place_of=[id_hash_of(n) for n in (0, 2, 77)])
@@ -777,7 +777,7 @@ class LoginStoreContract:
         assert found == [False, True, False, True, True]
 
     @ensureDeferred
-    async def test_a_session_in_use_is_renewed(self, store: Store) -> None:
+    async def test_session_is_renewed(self, store: Store) -> None:
         for number in (1, 2):
             await store.add_session(id_hash_of(number), make_session())
         await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
@@ -787,7 +787,7 @@ class LoginStoreContract:
         assert await store.get_session(id_hash_of(2)) == make_session()
 
     @ensureDeferred
-    async def test_a_session_that_has_ended_stays_ended(self, store: Store) -> None:
+    async def test_ended_session_is_not_renewed(self, store: Store) -> None:
         await store.add_session(id_hash_of(1), make_session())
         await gatherResults(
             [
@@ -800,7 +800,7 @@ class LoginStoreContract:
         assert await store.list_sessions() == []
 
     @ensureDeferred
-    async def test_ending_tells_how_many_there_were(self, store: Store) -> None:
+    async def test_deletion_of_sessions_returns_their_number(self, store: Store) -> None:
         for number in range(5):
             await store.add_session(id_hash_of(number), make_session())
         assert await store.delete_sessions([]) == 0
@@ -812,7 +812,7 @@ class LoginStoreContract:
         assert await store.list_sessions() == []
 
     @ensureDeferred
-    async def test_sessions_of_a_user_end_but_for_those_of_a_fingerprint(self, store: Store) -> None:
+    async def test_sessions_of_a_user_with_another_fingerprint_end(self, store: Store) -> None:
         for number, (name, fingerprint) in enumerate(
             [("alice", b"old"), ("alice", b"new"), ("bob", b"old"), ("bob", b"new"), ("carol", b"old")]
         ):
@@ -840,7 +840,7 @@ class LoginStoreContract:
         assert await store.count_failures((b"x", b"y", b"account2"), now=NOW) == {b"account2": Failures(1, NOW + 301)}
 
     @ensureDeferred
-    async def test_a_failure_counts_until_it_expires_purged_or_not(self, store: Store) -> None:
+    async def test_failure_counts_until_it_expires_purged_or_not(self, store: Store) -> None:
         for n in range(3):
             await store.add_failure(KEYS, now=NOW + n, expires=NOW + 300 + n)
         for now, left in ((NOW + 299.9, 3), (NOW + 300, 2), (NOW + 301, 1), (NOW + 302, 0), (NOW + 300, 2)):
@@ -850,7 +850,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 302))
 
     @ensureDeferred
-    async def test_failures_can_be_forgotten_for_a_key(self, store: Store) -> None:
+    async def test_failures_of_a_key_can_be_removed(self, store: Store) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.add_failure((b"pair2", b"address", b"account"), now=NOW, expires=NOW + 300)
         await store.forget_failures(b"pair")
@@ -861,9 +861,9 @@ class LoginStoreContract:
         }
 
     @ensureDeferred
-    async def test_of_failures_at_once_each_is_told_another_count(self, store: Store) -> None:
-        told = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
-        assert sorted(counted[b"pair"].count for counted in told) == list(range(1, 51))
+    async def test_concurrent_failures_return_different_counts(self, store: Store) -> None:
+        results = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
+        assert sorted(counted[b"pair"].count for counted in results) == list(range(1, 51))
 
     @ensureDeferred
     async def test_reservation_counts_until_released(self, store: Store) -> None:
@@ -878,7 +878,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == {}
 
     @ensureDeferred
-    async def test_failure_takes_the_place_of_its_reservation(self, store: Store) -> None:
+    async def test_failure_replaces_its_reservation(self, store: Store) -> None:
         one, other = make_reservation("one"), make_reservation("other")
         for reservation in (one, other):
             await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW)
@@ -890,7 +890,7 @@ class LoginStoreContract:
 
     @pytest.mark.parametrize("full", range(3))
     @ensureDeferred
-    async def test_reservation_needs_room_for_each_key(self, store: Store, full: int) -> None:
+    async def test_reservation_is_refused_at_the_limit_of_any_key(self, store: Store, full: int) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
         counted = dict.fromkeys(KEYS, Failures(1, NOW + 300, 1))
@@ -920,14 +920,14 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 2))
 
     @ensureDeferred
-    async def test_reservations_stay_when_failures_are_forgotten(self, store: Store) -> None:
+    async def test_removal_of_failures_keeps_reservations(self, store: Store) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
         await store.forget_failures(KEYS[0])
         assert (await store.count_failures(KEYS, now=NOW))[KEYS[0]] == Failures(0, 0, 1)
 
     @ensureDeferred
-    async def test_of_reservations_at_once_no_more_are_made_than_there_is_room_for(self, store: Store) -> None:
+    async def test_concurrent_reservations_stay_within_the_limit(self, store: Store) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         reservations = [make_reservation(f"{n}") for n in range(200)]
         made = await gatherResults(
@@ -937,7 +937,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 300, 9))
 
     @ensureDeferred
-    async def test_what_has_expired_is_removed_and_nothing_else(self, store: Store) -> None:
+    async def test_purge_removes_only_expired_entries(self, store: Store) -> None:
         key = await store.key("kept")
         await store.add_post("kept")
         for number in range(3):
@@ -954,8 +954,8 @@ class LoginStoreContract:
         assert (await store.get_post(1)).post == "kept"
 
     @ensureDeferred
-    async def test_what_was_just_done_is_seen(self, store: Store) -> None:
-        """Looked up again and again, as sessions are, and never yesterday's answer."""
+    async def test_each_write_is_visible_at_once(self, store: Store) -> None:
+        """No cached result is returned after a write."""
         for n in range(20):
             assert await store.get_session(id_hash_of(1)) is None
             await store.add_session(id_hash_of(1), make_session(created=NOW + n))
@@ -971,7 +971,7 @@ class LoginStoreContract:
             assert counted == await store.count_failures(KEYS, now=NOW)
 
     @ensureDeferred
-    async def test_logins_are_no_change_of_the_posts(self, store: Store) -> None:
+    async def test_login_state_does_not_change_the_version_of_posts(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
         await store.key("new")
@@ -988,7 +988,7 @@ class LoginStoreContract:
         assert len(await store.list_changes(after=0, limit=9)) == 1
 
     @ensureDeferred
-    async def test_one_not_started_has_none_of_it(self, make_store: MakeStore) -> None:
+    async def test_login_state_of_a_store_not_started_is_unavailable(self, make_store: MakeStore) -> None:
         store = make_store()
         for call in (
             store.key("x"),
@@ -1000,7 +1000,7 @@ class LoginStoreContract:
             assert isinstance(await error_of(call), StoreUnavailableError)
 
     @ensureDeferred
-    async def test_nor_has_one_that_was_stopped(self, make_store: MakeStore) -> None:
+    async def test_login_state_of_a_stopped_store_is_unavailable(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         await store.add_session(id_hash_of(1), make_session())
         assert await store.get_session(id_hash_of(1)) is not None
@@ -1023,10 +1023,10 @@ class LoginStoreContract:
 
 
 class LastingLoginStoreContract(LoginStoreContract):
-    """Further: it outlives the store that took it, and is the same for all on one place."""
+    """In addition: the state survives the process, and stores on one place share it."""
 
     @ensureDeferred
-    async def test_logins_are_there_after_a_restart(self, make_store: MakeStore) -> None:
+    async def test_login_state_survives_a_restart(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         key = await store.key("one")
         assert await store.use_nonce(b"nonce", 7, expires=NOW)
@@ -1050,7 +1050,7 @@ class LastingLoginStoreContract(LoginStoreContract):
         await again.stop()
 
     @ensureDeferred
-    async def test_two_stores_on_one_place_agree_at_once(self, make_store: MakeStore) -> None:
+    async def test_stores_on_one_place_share_login_state_at_once(self, make_store: MakeStore) -> None:
         stores = here, there = await open_store(make_store), await open_store(make_store)
         made = await gatherResults([started(store.key(name)) for name in ("one", "two") for store in stores])
         assert made[0] == made[1] != made[2] == made[3]
@@ -1074,14 +1074,14 @@ class LastingLoginStoreContract(LoginStoreContract):
         await there.stop()
 
     @ensureDeferred
-    async def test_two_stores_on_one_place_reserve_together(self, make_store: MakeStore) -> None:
+    async def test_stores_on_one_place_share_reservations(self, make_store: MakeStore) -> None:
         stores = here, there = await open_store(make_store), await open_store(make_store)
         reserving = [
             started(stores[n % 2].reserve_attempt(make_reservation(f"{n}"), allowed=(10, 50, 100), now=NOW))
             for n in range(100)
         ]
         assert (await gatherResults(reserving)).count(None) == 10
-        await here.stop()  # a reservation outlives whoever made it
+        await here.stop()  # a reservation outlives the store that made it
         again = await open_store(make_store)
         assert await again.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 10))
         await again.stop()

@@ -1,4 +1,4 @@
-"""What tests of a Redis store in trouble share."""
+"""Helpers for tests of a store that fails and recovers."""
 
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -10,42 +10,42 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.task import deferLater
 from twisted.logger import LogEvent, capturedLogs, formatEvent
 
-from postd.errors import PostdError, StoreUnavailableError
+from postd.errors import ChangesGoneError, PostdError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.opening import open_store
-from tests.store.contract import started
+from tests.store.contract import error_of, started
 
 reactor = cast(IReactor, global_reactor)
 
 ENDS_WITHIN_S = 2.0
-"""How long a call may take that fails (contract 5)."""
+"""How long a failing call may take (reference: Workers and nodes)."""
 
 AT_ONCE_S = 1.5
-"""How long a call may take that has nothing to wait for; the machine may be busy."""
+"""How long a call may take that fails without waiting, on a busy machine."""
 
 BACK_WITHIN_S = 5.0
-"""When a store has to serve again that can be had again: some 0.5 s where the machine has nothing else to do."""
+"""How long a recovery may take, on a busy machine; some 0.5 s on an idle one."""
 
 
 class Log:
-    """What the log was told."""
+    """The events of the log."""
 
     def __init__(self) -> None:
         self.events: Sequence[LogEvent] = []
 
     def lines(self, words: str) -> list[str]:
-        """Return the lines that have some words in them."""
+        """Return the lines that contain a text."""
         return [line for event in self.events if words in (line := formatEvent(event) or "")]
 
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    """The log, which no failure is to come to that nobody has looked at."""
+    """Capture the log, which must have no unexpected failure at the end."""
     log = Log()
     with capturedLogs() as log.events:
         yield log
-        gc.collect()  # a Deferred tells of an error that nobody handled when it goes
+        gc.collect()  # a Deferred logs an unhandled error when it is collected
     assert [event for event in log.events if "log_failure" in event] == []
 
 
@@ -66,7 +66,7 @@ async def connected(url: str) -> AsyncIterator[Store]:
 
 
 async def fails(*calls: Awaitable[Any], within_s: float = ENDS_WITHIN_S) -> list[PostdError]:
-    """Begin calls together, and return the errors that they all end in, soon."""
+    """Start calls together, all of which must fail in time, and return the errors."""
     begun = [started(call).addTimeout(within_s, reactor) for call in calls]
     errors = []
     for one in begun:
@@ -81,7 +81,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def wait_until(condition: Callable[[], bool], within_s: float = BACK_WITHIN_S) -> None:
-    """Wait until something holds, which it has to soon."""
+    """Wait until a condition holds, within a time."""
     deadline = reactor.seconds() + within_s
     while not condition():
         assert reactor.seconds() < deadline
@@ -89,7 +89,7 @@ async def wait_until(condition: Callable[[], bool], within_s: float = BACK_WITHI
 
 
 async def serves_again(store: Store, within_s: float = BACK_WITHIN_S) -> float:
-    """Wait until a store can be read, which it has to soon; return how long it took."""
+    """Wait until a store can be read, within a time; return how long it took."""
     began = reactor.seconds()
     while True:
         try:
@@ -99,3 +99,22 @@ async def serves_again(store: Store, within_s: float = BACK_WITHIN_S) -> float:
             await sleep(0.02)
         else:
             return reactor.seconds() - began
+
+
+async def check_no_number_comes_again(store: Store, *, last_id: int, revision: int) -> None:
+    assert (await store.version()).revision > revision
+    assert isinstance(await error_of(store.list_changes(after=revision, limit=10)), ChangesGoneError)
+    assert await store.add_post("on it goes") > last_id
+
+
+async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
+    """Wait until a store fails for a reason, within a time."""
+    deadline = reactor.seconds() + BACK_WITHIN_S
+    while True:
+        try:
+            await store.version()
+        except StoreUnavailableError as error:
+            if words in error.why:
+                return error
+        assert reactor.seconds() < deadline
+        await sleep(0.02)

@@ -27,7 +27,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.done.append(Deferred())
         return self.done[-1]
 
-    def test_writes_of_one_turn_go_together(self) -> None:
+    def test_writes_of_one_iteration_make_one_batch(self) -> None:
         results = [self.writes.submit("a"), self.writes.submit("b")]
         assert self.batches == []
         self.clock.advance(0)
@@ -35,7 +35,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.done[0].callback([1, 2])
         assert [self.successResultOf(result) for result in results] == [1, 2]
 
-    def test_writes_that_come_during_a_batch_make_the_next(self) -> None:
+    def test_writes_during_a_batch_make_the_next(self) -> None:
         self.writes.submit("a")
         self.clock.advance(0)
         later = [self.writes.submit("b"), self.writes.submit("c")]
@@ -46,7 +46,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.done[1].callback([2, 3])
         assert [self.successResultOf(result) for result in later] == [2, 3]
 
-    def test_a_batch_is_bounded(self) -> None:
+    def test_batch_is_bounded(self) -> None:
         for n in range(BATCH_MAX + 1):
             self.writes.submit(str(n))
         self.clock.advance(0)
@@ -54,20 +54,20 @@ class GroupCommitTests(SynchronousTestCase):
         self.done[0].callback([None] * BATCH_MAX)
         assert self.batches[1] == [str(BATCH_MAX)]
 
-    def test_the_queue_is_bounded(self) -> None:
+    def test_queue_is_bounded(self) -> None:
         for n in range(QUEUE_MAX):
             self.writes.submit(str(n))
         with pytest.raises(StoreBusyError):
             self.writes.submit("one too many")
 
-    def test_an_outcome_that_is_an_error_is_its_own_writes_alone(self) -> None:
+    def test_error_outcome_fails_its_own_write_only(self) -> None:
         good, bad = self.writes.submit("a"), self.writes.submit("b")
         self.clock.advance(0)
         self.done[0].callback([1, NoSuchPostError(7)])
         assert self.successResultOf(good) == 1
         self.failureResultOf(bad, NoSuchPostError)
 
-    def test_a_failed_batch_fails_those_that_wait_behind_it(self) -> None:
+    def test_failed_batch_fails_queued_writes(self) -> None:
         """Else, behind a lock that is waited for, each would wait its whole time, one after the other."""
         first = self.writes.submit("a")
         self.clock.advance(0)
@@ -80,7 +80,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.done[1].callback([3])
         assert self.successResultOf(third) == 3
 
-    def test_a_cancelled_waiter_does_not_hurt_the_others(self) -> None:
+    def test_cancelled_write_does_not_affect_others(self) -> None:
         gone, waiting = self.writes.submit("a"), self.writes.submit("b")
         gone.addErrback(lambda _: None)
         gone.cancel()
@@ -88,7 +88,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.done[0].callback([1, 2])
         assert self.successResultOf(waiting) == 2
 
-    def test_closing_waits_for_what_was_taken_on(self) -> None:
+    def test_close_waits_for_queued_writes(self) -> None:
         result = self.writes.submit("a")
         closing = Deferred.fromCoroutine(self.writes.close())
         with pytest.raises(StoreUnavailableError):
@@ -99,5 +99,5 @@ class GroupCommitTests(SynchronousTestCase):
         assert self.successResultOf(result) == 1
         self.successResultOf(closing)
 
-    def test_closing_an_idle_queue_is_immediate(self) -> None:
+    def test_close_of_an_idle_queue_is_immediate(self) -> None:
         self.successResultOf(Deferred.fromCoroutine(self.writes.close()))

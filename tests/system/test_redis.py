@@ -120,7 +120,7 @@ def server(shared_server: ExampleServer) -> ExampleServer:
 class DebianRedisStoreTests(test_store.RedisStoreTests):
     @with_any_text
     @ensureDeferred
-    async def test_any_text_round_trips(self, store: Store, text: str) -> None:
+    async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
 
 
@@ -144,7 +144,7 @@ def test_example_settings_are_in_force(server: ExampleServer) -> None:
 
 def test_acl_allows_exactly_the_used_commands(server: ExampleServer) -> None:
     """The other tests of the module prove that the permissions suffice."""
-    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store") / "lua").iterdir()]
+    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store.redis") / "lua").iterdir()]
     used = {command.lower() for script in scripts for command in re.findall(r"redis\.call\('([A-Z]+)'", script)}
     (line,) = re.findall(r"^user postd on .*", (ETC / "redis.conf.example").read_text(), re.MULTILINE)
     assert set(re.findall(r" \+(\S+)", line)) == used | {"auth", "ping", "info", "role", "wait", "eval", "evalsha"}

@@ -1,7 +1,7 @@
 """One connection to a Redis server, with a deadline for each reply; what the errors of the server mean.
 
 Only the protocol of txredisapi is used. Its connection handlers queue commands while there is no connection, without a
-limit or a deadline, and execute them after a reconnect, long after the client was told of an error; a failed handshake
+limit or a deadline, and execute them after a reconnect, long after they were reported as failed; a failed handshake
 stops them for good; their TLS accepts any certificate. `connecting` and `reconnecting` replace them.
 """
 
@@ -54,7 +54,7 @@ _ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
     "NOREPLICAS": StoreUnavailableError,
     "MISCONF": StoreUnavailableError,
     "max number of clients reached": StoreUnavailableError,
-    # Raised by our own scripts.
+    # Raised by the scripts of postd.
     "LATE": StoreUnavailableError,
     "GONE": StoreUnavailableError,
 }

@@ -29,7 +29,7 @@ _RIGHTS = load_script("rights")
 
 
 class RedisDatabase:
-    """The database of a store, on the server that is the primary now.
+    """The database of a store, on the server that is the primary now (`postd.store.interface.Lifecycle`).
 
     Args:
         address: of the server, or of its sentinels.
@@ -56,7 +56,6 @@ class RedisDatabase:
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
 
     def prepare(self, *, create: bool = True) -> None:
-        """See `postd.store.interface.Store.prepare`."""
         self._create = create
         if self._address.password:
             self._log.warn(
@@ -66,11 +65,9 @@ class RedisDatabase:
         run_blocking(lambda reactor: self._make_connection(reactor).try_once())
 
     async def start(self) -> None:
-        """See `postd.store.interface.Store.start`."""
         await self._connection.start()
 
     async def stop(self) -> None:
-        """See `postd.store.interface.Store.stop`."""
         await self._connection.stop()
 
     async def read_command(self, *command: object) -> Any:

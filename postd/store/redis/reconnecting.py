@@ -1,7 +1,7 @@
 """A connection to the primary that is replaced whenever it is lost, without a queue of commands.
 
 1. Without a connection each command fails at once. Nothing is queued, so that memory stays flat, and no command is
-   executed after its client was told that it failed.
+   executed after it was reported as failed.
 2. A command has its reply within `DEADLINE_S`, or the connection is dropped with all pending commands.
 3. A write carries its deadline, in the server's time, and the server refuses one that is late: a server that was
    suspended does not continue with writes that have failed meanwhile.

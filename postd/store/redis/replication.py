@@ -34,7 +34,7 @@ class ReplicaConfirmation:
         protocol: a connection of its own.
 
     Attributes:
-        is_busy: whether a WAIT is under way.
+        is_busy: whether a WAIT is pending.
     """
 
     def __init__(self, protocol: RedisProtocol) -> None:

@@ -26,9 +26,9 @@ class InsertRow(Struct, frozen=True):
     values: tuple[object, ...]
     numbered: bool = False
 
-    def __call__(self, connection: sqlite3.Connection) -> object:
+    def __call__(self, connection: sqlite3.Connection) -> int:
         if self.numbered:
-            return _insert(connection, [self]).lastrowid
+            return _insert(connection, [self]).lastrowid or 0
         return _insert(connection, [self], "ON CONFLICT DO NOTHING").rowcount > 0
 
 

@@ -47,7 +47,7 @@ _Write = tuple[Callable[[sqlite3.Connection], object], bool]
 
 
 class SqliteDatabase:
-    """A connection that reads, a connection that writes, and their file.
+    """A connection that reads, a connection that writes, and their file (`postd.store.interface.Lifecycle`).
 
     Each second it checks that the file is still the one at its path; if a backup was restored there, it opens that.
 
@@ -96,11 +96,9 @@ class SqliteDatabase:
         self.write_queue: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
 
     def prepare(self, *, create: bool = True) -> None:
-        """See `postd.store.interface.Store.prepare`."""
         self._file.open_writer(create=create, check_whole=True).close()
 
     async def start(self) -> None:
-        """See `postd.store.interface.Store.start`."""
         self._thread.start()
         try:
             # Not in the writer thread: the reactor does not run yet, and the first request must find the store open.
@@ -112,7 +110,6 @@ class SqliteDatabase:
         self.file_check.start(_CHECK_FILE_EVERY_S, now=False)
 
     async def stop(self) -> None:
-        """See `postd.store.interface.Store.stop`."""
         if self.file_check.running:
             self.file_check.stop()
         if self._opening is not None:
@@ -183,7 +180,7 @@ class SqliteDatabase:
         """
         if self.reader is None:
             raise StoreUnavailableError(self._not_open)
-        # On a connection of its own: on the shared one, a query under way would hold all other reads at its snapshot.
+        # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
         with closing(self._file.open_reader()) as connection:
             if not self._file_is_in_place():
                 raise StoreUnavailableError(self._replaced)
@@ -195,7 +192,7 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise self._unavailable(error) from None
 
-    async def write(self, write: Callable[[sqlite3.Connection], object], *, synced: bool = True) -> Any:
+    async def write(self, write: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """Return the result of a write when it is committed.
 
         Args:
@@ -210,7 +207,7 @@ class SqliteDatabase:
         began = time.perf_counter()
         failed = False
         try:
-            result = await self.write_queue.submit((write, synced))
+            result: T = await self.write_queue.submit((write, synced))
         except StoreUnavailableError as error:
             failed = True
             if not isinstance(error, StoreBusyError):  # one line per request would add to the overload

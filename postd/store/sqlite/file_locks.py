@@ -1,4 +1,4 @@
-"""Our own descriptors of files that SQLite has open, and locks on bytes of them that SQLite does not use.
+"""Descriptors of files that SQLite has open too, and locks on bytes of them that SQLite does not use.
 
 Closing any descriptor of a file releases all POSIX record locks that the process has on it (fcntl(2)), and SQLite has
 some as long as a database is open. Without them another process believes it is the only one, and removes the

@@ -78,14 +78,13 @@ class SqliteImport:
             return stored
 
         try:
-            stored: int = await self._database.write(store)
+            return await self._database.write(store)
         except CancelledError:
             # Do not wait until a million posts are stored after all.
             self._cancelled = True
             with suppress(sqlite3.ProgrammingError):  # closed already
                 self._connection.interrupt()
             raise
-        return stored
 
     async def discard(self) -> None:
         def drop(connection: sqlite3.Connection) -> None:
@@ -109,7 +108,7 @@ class SqliteImport:
 
     def _check_open(self, connection: sqlite3.Connection) -> None:
         if self._cancelled:
-            raise StoreUnavailableError("the import was given up")
+            raise StoreUnavailableError("the import was cancelled")
         if connection is not self._connection:
             raise StoreUnavailableError("the file of the store was replaced during the import")
 

@@ -3,7 +3,7 @@
 import secrets
 import sqlite3
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -44,18 +44,20 @@ class SqliteLogins:
             row = connection.execute("SELECT value FROM service_key WHERE name = ?", (name,)).fetchone()
             return row[0] if row else None
 
-        def write(connection: sqlite3.Connection) -> bytes | None:
-            new = secrets.token_bytes(KEY_BYTES)
-            connection.execute("INSERT INTO service_key VALUES (?, ?) ON CONFLICT DO NOTHING", (name, new))
-            return query(connection)
+        def write(connection: sqlite3.Connection) -> bytes:
+            key = query(connection)  # of another process, perhaps
+            if key is None:
+                key = secrets.token_bytes(KEY_BYTES)
+                connection.execute("INSERT INTO service_key VALUES (?, ?)", (name, key))
+            return key
 
         key = await self._read(query)
-        return cast(bytes, await self._write(write)) if key is None else key
+        return await self._write(write) if key is None else key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
         # After a power failure, and only then, a nonce that has not expired may be used twice.
-        first: bool = await self._write(InsertRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False)
-        return first
+        insert = InsertRow("INSERT INTO nonce_count", (expires, nonce, count))
+        return bool(await self._write(insert, synced=False))
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -100,8 +102,7 @@ class SqliteLogins:
         def write(connection: sqlite3.Connection) -> int:
             return connection.executemany(delete, rows).rowcount
 
-        deleted: int = await self._write(write) if rows else 0
-        return deleted
+        return await self._write(write) if rows else 0
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
         return _count(keys, await self._read_cached(keys, lambda connection: _select_failures(connection, keys)), now)
@@ -120,8 +121,7 @@ class SqliteLogins:
             return None
 
         # Not synced: a power failure ends the attempt, too.
-        counted: Mapping[bytes, Failures] | None = await self._write(write, synced=False)
-        return counted
+        return await self._write(write, synced=False)
 
     async def release_attempt(self, reservation: Reservation) -> None:
         await self._write(lambda connection: _delete_reservation(connection, reservation), synced=False)
@@ -135,8 +135,7 @@ class SqliteLogins:
             _insert_failures(connection, keys, expires)
             return _count(keys, _select_failures(connection, keys), now)
 
-        counted: Mapping[bytes, Failures] = await self._write(write)
-        return counted
+        return await self._write(write)
 
     async def forget_failures(self, key: bytes) -> None:
         await self._write(lambda connection: connection.execute("DELETE FROM failure WHERE key = ?", (key,)))

@@ -29,7 +29,6 @@ class MemoryDatabase(SqliteDatabase):
         self.description = "memory:"
 
     def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - it is created when it is opened
-        """See `postd.store.interface.Store.prepare`."""
         try:
             Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
         except OSError as error:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -45,21 +45,22 @@ class SqlitePosts:
     async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
         insert = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
         if idempotency_key is None:
-            return cast(int, await self._write(insert))
+            return await self._write(insert)
         key, request, now, expires = msgspec.structs.astuple(idempotency_key)
 
-        def write(connection: sqlite3.Connection) -> object:
+        def write(connection: sqlite3.Connection) -> int:
             query = "SELECT request, post_id FROM idempotency_key WHERE key = ? AND expires > ?"
-            known_request, post_id = connection.execute(query, (key, now)).fetchone() or (request, None)
+            known_request, known_id = connection.execute(query, (key, now)).fetchone() or (request, None)
             if known_request != request:
                 raise KeyReusedError
-            if post_id is None:
-                post_id = insert(connection)
-                row = (key, request, post_id, expires)
-                connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
+            if known_id is not None:
+                return int(known_id)
+            post_id = insert(connection)
+            row = (key, request, post_id, expires)
+            connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
             return post_id
 
-        return cast(int, await self._write(write))
+        return await self._write(write)
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:

@@ -3,7 +3,7 @@
 A process that finds SQLite's lock taken sleeps, longer each time, up to a tenth of a second. Against a process that
 takes the lock again at once it never gets it: of four busy processes one did all writes. So a process first queues:
 the places of the queue are bytes of the file, each locked by one process at a time. A process takes the last place,
-moves up as the places before it become free, and writes when it has the first. Nobody is overtaken, and without other
+moves up as the places before it become free, and writes when it has the first. The order is kept, and without other
 processes the first place is free at once.
 
 The queue is for fairness only; SQLite's lock still protects the file. A process that does not move up for some seconds,

@@ -1,4 +1,4 @@
-"""Redis under sentinels: the primary dies or stands still, replicas do, sentinels do."""
+"""Redis with sentinels: failure of the primary, of replicas, of sentinels."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -25,12 +25,11 @@ from tests.store.failing import (
     sleep,
     wait_until,
 )
-from tests.store.failing import log as log  # noqa: PLC0414 - a fixture
 
 pytestmark = pytest.mark.usefixtures("log")
 
 OUTAGE_MAX_S = 8.0
-"""How long a failover may keep writers waiting: a primary counts as dead after 1 s, and some 2.5 s are usual."""
+"""How long writes may fail in a failover: a primary counts as dead after 1 s, and some 2.5 s are usual."""
 
 PASSWORD = "s3cret"
 
@@ -49,7 +48,7 @@ class Group(Struct):
         return f"redis+sentinel://{f':{self.password}@' if self.password else ''}{places}/main"
 
     def primary_port(self) -> int:
-        """Return what the last sentinel says; the servers themselves may not know better."""
+        """Return the port of the primary, by the last sentinel; the servers may not know it yet."""
         return int(self.sentinels[-1].ask("SENTINEL", "get-master-addr-by-name", "main")[1])
 
 
@@ -67,7 +66,7 @@ def is_replicating(server: RedisServer, primary_port: int) -> bool:
 
 
 def start_group(stack: ExitStack, folder: Path, *, replicas: int, password: str | None = None) -> Group:
-    """Start all, and wait until they know of each other."""
+    """Start a group, and wait until its members know each other."""
     options = ["repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
     watching = []
     if password:
@@ -96,7 +95,7 @@ async def until_all_know_each_other(group: Group) -> None:
         await wait_until(lambda: is_replicating(replica, group.primary.port), within_s=15)  # noqa: B023
     for sentinel in group.sentinels:
         await wait_until(lambda: known(sentinel), within_s=15)  # noqa: B023
-    # Each replica has told how far it is; sentinels promote none that nobody has heard of.
+    # Sentinels promote only replicas that have reported their offset.
     await wait_until(
         lambda: all(
             group.primary.ask("INFO", "replication")[f"slave{n}"]["state"] == "online"
@@ -115,7 +114,7 @@ async def group_of(folder: Path, *, replicas: int, password: str | None = None) 
 
 
 class Writers:
-    """Eight that add posts, one after the other, and know what was acknowledged."""
+    """Eight concurrent writers, and the posts that were acknowledged."""
 
     def __init__(self, store: Store) -> None:
         self.acknowledged: dict[int, str] = {}
@@ -155,7 +154,7 @@ class Writers:
 
 
 @ensureDeferred
-async def test_when_the_primary_dies_a_replica_takes_its_place(tmp_path: Path, log: Log) -> None:
+async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) -> None:
     async with group_of(tmp_path, replicas=2, password=PASSWORD) as group, connected(group.url) as store:
         writers = Writers(store)
         await writers.more(300)
@@ -171,7 +170,7 @@ async def test_when_the_primary_dies_a_replica_takes_its_place(tmp_path: Path, l
         (replica,) = [one for one in group.replicas if one.port != promoted]
         replica.kill()
         await writers.more(300)  # with no replica that could confirm anything
-        # The first comes back, and says of itself that it is the primary, until sentinels tell it otherwise.
+        # The old primary restarts as a primary, until the sentinels demote it.
         group.primary.start()
         left_over = count_posts(group.primary)
         await writers.more(300)
@@ -186,7 +185,7 @@ async def test_when_the_primary_dies_a_replica_takes_its_place(tmp_path: Path, l
 
 
 @ensureDeferred
-async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_path: Path) -> None:
+async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store, connected(group.url) as idle:
         await store.add_post("before")
         await idle.version()
@@ -205,7 +204,7 @@ async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_
             writers.acknowledged[post_id] = f"idle {n}"
             await sleep(0.01)
         await writers.end()
-        assert role_of(group.primary) == "master"  # it has not been told yet
+        assert role_of(group.primary) == "master"  # not demoted yet
         group.sentinels[0].thaw()
         await writers.check_nothing_is_lost(store)
         await writers.check_nothing_is_lost(idle)
@@ -213,7 +212,7 @@ async def test_a_primary_that_stood_still_is_not_written_to_when_it_goes_on(tmp_
 
 
 @ensureDeferred
-async def test_one_sentinel_that_answers_is_enough(tmp_path: Path) -> None:
+async def test_one_working_sentinel_is_enough(tmp_path: Path) -> None:
     with ExitStack() as stack:
         primary = stack.enter_context(RedisServer(tmp_path / "redis"))
         sentinel = stack.enter_context(Sentinel(tmp_path / "sentinel", primary.port))
@@ -248,7 +247,7 @@ def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
+async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store:
         await store.add_post("before")
         for replica in group.replicas:
@@ -272,8 +271,8 @@ async def test_what_no_replica_has_is_not_acknowledged(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_where_replicas_are_a_must_nothing_is_acknowledged_without_them(tmp_path: Path) -> None:
-    """The server counts them once a second, and lets writes pass for a while that no replica has."""
+async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: Path) -> None:
+    """The server counts its replicas once a second, and accepts writes without any until then."""
     async with group_of(tmp_path, replicas=1) as group:
         for setting, value in (("min-replicas-to-write", 1), ("min-replicas-max-lag", 2)):
             group.primary.ask("CONFIG", "SET", setting, value)
@@ -288,7 +287,7 @@ async def test_where_replicas_are_a_must_nothing_is_acknowledged_without_them(tm
 
 
 async def until_written(store: Store) -> None:
-    """Wait until a write is acknowledged, which is to be soon."""
+    """Wait until a write is acknowledged."""
     began = reactor.seconds()
     while True:
         try:

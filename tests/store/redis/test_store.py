@@ -17,7 +17,6 @@ from tests.store.contract import (
     check_text_comes_back,
     with_any_text,
 )
-from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 reactor = cast(IReactor, global_reactor)
 
@@ -36,5 +35,5 @@ class RedisStoreTests(LastingStoreContract, LastingLoginStoreContract):
 
     @with_any_text
     @ensureDeferred
-    async def test_a_text_comes_back_exactly(self, store: Store, text: str) -> None:
+    async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)

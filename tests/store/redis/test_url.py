@@ -1,4 +1,4 @@
-"""URLs of Redis stores: what they say, and what is told of one that cannot be used."""
+"""URLs of Redis stores."""
 
 import re
 from pathlib import Path
@@ -71,7 +71,7 @@ SECRET = "s3cret"
         ),
     ],
 )
-def test_what_a_url_says(url: str, address: dict[str, Any], description: str) -> None:
+def test_url_is_decoded_and_described(url: str, address: dict[str, Any], description: str) -> None:
     decoded = decode_redis_url(url)
     assert decoded == RedisAddress(**address)
     assert decoded.description == description
@@ -112,7 +112,7 @@ BAD_URLS = [
 
 
 @pytest.mark.parametrize(("url", "why"), BAD_URLS)
-def test_a_bad_url_is_refused_with_the_reason(url: str, why: str) -> None:
+def test_invalid_url_is_refused_with_the_reason(url: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(why)}"):
         decode_redis_url(url)
 
@@ -138,7 +138,7 @@ def test_a_bad_url_is_refused_with_the_reason(url: str, why: str) -> None:
         f"mysql:{SECRET}@host",
     ],
 )
-def test_no_message_has_a_password_in_it(url: str) -> None:
+def test_error_for_an_invalid_url_shows_no_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_store(url, where="postd.toml: store", reactor=cast(IReactor, reactor))
     assert SECRET not in str(caught.value)
@@ -172,7 +172,7 @@ def test_paths_are_relative_to_the_settings_file(socket_folder: Path, url: str, 
         assert not path or path.startswith((str(folder), "/run"))
 
 
-def test_a_path_on_the_command_line_is_relative_to_the_current_folder(tmp_path: Path) -> None:
+def test_path_on_the_command_line_is_relative_to_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "postd.toml").write_text("")
     loaded = load_settings("etc/postd.toml", {"store": "redis+unix://r.sock?password_file=p"}, tmp_path)

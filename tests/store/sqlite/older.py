@@ -1,4 +1,4 @@
-"""Files as an older postd leaves them, and what is in a file whatever its schema."""
+"""Create files with an older schema, and read files with any schema."""
 
 import shutil
 import sqlite3
@@ -29,11 +29,11 @@ _LOGINS = (
 _TABLES = ("post", "sqlite_sequence", "version", "change", "service_key", "nonce_count", "session", "failure")
 
 Tables = dict[str, list[Any]]
-"""The rows of each table that is there."""
+"""The rows of each table that exists."""
 
 
 def make_older(path: Path, schema: int, posts: int = POSTS) -> Tables:
-    """Make a file as a postd with an older schema leaves it that was killed: all but the first posts are in the log.
+    """Create a file as a killed postd with an older schema leaves it: all posts but the first are in the log.
 
     Of the posts the second has been changed, and the last one deleted: the next id is two more than that of the last.
     """
@@ -62,14 +62,14 @@ def make_older(path: Path, schema: int, posts: int = POSTS) -> Tables:
 
 
 def tables_of(path: Path) -> Tables:
-    """Return what is in a file; nothing may be wrong with it."""
+    """Return the tables of a file, after an integrity check."""
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return _tables_of(connection)
 
 
 def schema_of(path: Path) -> int:
-    """Return the schema of a file, whose tables must be those of it and no others."""
+    """Return the schema of a file; it must have exactly the tables of that schema."""
     with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(":memory:")) as model:
         schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
         for step in STEPS[:schema]:
@@ -85,7 +85,7 @@ def names_in(folder: Path) -> set[str]:
 
 @contextmanager
 def older_postd(monkeypatch: pytest.MonkeyPatch, schema: int) -> Iterator[None]:
-    """Know no later schema within."""
+    """Be a postd without later schemas within."""
     with monkeypatch.context() as patch:
         patch.setattr("postd.store.sqlite.database_file.schema_steps", lambda: STEPS[:schema])
         yield

@@ -1,4 +1,4 @@
-"""Imports into an SQLite file, and reading it from end to end: what only a file can do."""
+"""Imports into an SQLite file, and reading all of it."""
 
 from pathlib import Path
 from typing import cast
@@ -14,30 +14,19 @@ from postd.store.interface import Store
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked, run_sql
 from tests.store.contract import MakeStore, error_of, import_posts, open_store, posts_of, started
-from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
 reactor = cast(IReactor, global_reactor)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
-
-
-@pytest.fixture
-def make_store(path: Path) -> MakeStore:
-    return lambda: SqliteStore(str(path), reactor=reactor)
-
-
 def make_store_again(path: Path) -> Store:
-    """Try the file as the start of a server does: it must have all tables and triggers."""
+    """Check the file as the start of a server does: it must have all tables and triggers."""
     store = SqliteStore(str(path), reactor=reactor)
     store.prepare(create=False)
     return store
 
 
 @ensureDeferred
-async def test_all_posts_are_read_as_they_stood_at_one_moment(store: Store) -> None:
+async def test_posts_are_read_as_of_one_moment(store: Store) -> None:
     await import_posts(store, [(n, "old") for n in range(1, 1001)])
     read: list[tuple[int, str]] = []
     async for portion in store.read_posts(batch_size=100):
@@ -49,7 +38,7 @@ async def test_all_posts_are_read_as_they_stood_at_one_moment(store: Store) -> N
 
 
 @ensureDeferred
-async def test_nothing_is_locked_while_an_import_gathers(store: Store, path: Path) -> None:
+async def test_staging_an_import_locks_nothing(store: Store, path: Path) -> None:
     taken = await store.begin_import()
     with locked(path, "IMMEDIATE"):
         await taken.add([(1, "one")])
@@ -57,7 +46,7 @@ async def test_nothing_is_locked_while_an_import_gathers(store: Store, path: Pat
 
 
 @ensureDeferred
-async def test_a_file_locked_at_the_end_refuses_the_import_whole(store: Store, path: Path) -> None:
+async def test_locked_file_refuses_the_commit_of_an_import_whole(store: Store, path: Path) -> None:
     taken = await store.begin_import()
     await taken.add([(1, "one")])
     with locked(path, "IMMEDIATE"):
@@ -67,7 +56,7 @@ async def test_a_file_locked_at_the_end_refuses_the_import_whole(store: Store, p
 
 
 @ensureDeferred
-async def test_the_triggers_are_there_again_whatever_came_of_an_import(store: Store, path: Path) -> None:
+async def test_triggers_are_restored_after_each_outcome_of_an_import(store: Store, path: Path) -> None:
     await store.add_post("one")
     assert await import_posts(store, [(2, "two")]) == 1
     assert isinstance(await error_of(import_posts(store, [(2, "zwei")])), PostExistsError)
@@ -79,8 +68,8 @@ async def test_the_triggers_are_there_again_whatever_came_of_an_import(store: St
 
 
 @ensureDeferred
-async def test_what_the_table_refuses_is_undone_without_its_neighbours(store: Store) -> None:
-    """The texts are the caller's business; the table has a fence of its own."""
+async def test_import_that_the_table_refuses_does_not_affect_concurrent_writes(store: Store) -> None:
+    """The caller validates texts; the table refuses invalid ones too."""
     taken = await store.begin_import()
     await taken.add([(5, "good"), (7, "x" * 141)])
     outcomes = await gatherResults(
@@ -96,7 +85,7 @@ async def test_what_the_table_refuses_is_undone_without_its_neighbours(store: St
 
 
 @ensureDeferred
-async def test_triggers_of_somebody_else_go_on(store: Store, path: Path) -> None:
+async def test_foreign_triggers_fire_during_an_import(store: Store, path: Path) -> None:
     run_sql(
         path,
         "CREATE TABLE seen (id)",
@@ -107,7 +96,7 @@ async def test_triggers_of_somebody_else_go_on(store: Store, path: Path) -> None
 
 
 @ensureDeferred
-async def test_an_import_that_is_given_up_while_it_is_stored_stores_nothing(store: Store, path: Path) -> None:
+async def test_import_cancelled_during_its_commit_stores_nothing(store: Store, path: Path) -> None:
     taken = await store.begin_import()
     for start in range(1, 300_001, 10_000):
         await taken.add([(n, "x" * 100) for n in range(start, start + 10_000)])
@@ -123,7 +112,7 @@ async def test_an_import_that_is_given_up_while_it_is_stored_stores_nothing(stor
 
 
 @ensureDeferred
-async def test_an_import_does_not_follow_a_file_that_is_replaced(make_store: MakeStore, path: Path) -> None:
+async def test_import_fails_when_the_file_is_replaced(make_store: MakeStore, path: Path) -> None:
     store = await open_store(make_store)
     taken = await store.begin_import()
     await taken.add([(1, "one")])

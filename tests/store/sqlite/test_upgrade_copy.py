@@ -1,4 +1,4 @@
-"""A file of an older schema: it is brought up to date whole or not at all, and a copy of it as it was is kept."""
+"""Upgrades of a file with an older schema: atomic, and with a copy of the old file."""
 
 import resource
 import shutil
@@ -22,7 +22,7 @@ from postd.model import Change, ChangeKind
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_it_answers
+from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_available
 from tests.store.failing import wait_until
 from tests.store.sqlite.older import NEWEST, OLDER, POSTS, make_older, names_in, older_postd, schema_of, tables_of
 from tests.store.sqlite.upgrading import KINDS
@@ -32,24 +32,19 @@ reactor = cast(IReactor, global_reactor)
 END_MAX_S = PATIENCE_S
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
-
-
 def make_store(path: Path) -> SqliteStore:
     return SqliteStore(str(path), reactor=reactor)
 
 
 def begin(path: Path, where: str = "nowhere") -> subprocess.Popen[str]:
-    """Begin a process that brings a file up to date once it is told to (`tests.store.sqlite.upgrading`)."""
+    """Start a process that upgrades a file when it reads a line (`tests.store.sqlite.upgrading`)."""
     command = [sys.executable, "-m", "tests.store.sqlite.upgrading", str(path), where]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("schema", OLDER)
 @ensureDeferred
-async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, schema: int) -> None:
+async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> None:
     before = make_older(path, schema)
     with capturedLogs() as events:
         store = await open_store(lambda: make_store(path))
@@ -64,7 +59,7 @@ async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, 
     assert await store.list_changes(after=POSTS + 2, limit=9) == [
         Change(POSTS + 3, ChangeKind.DELETED, POSTS + 1, None),
     ]
-    assert await store.add_post("next") == POSTS + 2  # the id of the one that was deleted stays its own
+    assert await store.add_post("next") == POSTS + 2  # not the id of the deleted post
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
@@ -78,7 +73,7 @@ async def test_all_that_was_there_is_there_afterwards_and_in_a_copy(path: Path, 
 
 
 @pytest.mark.parametrize("schema", OLDER)
-def test_with_the_copy_the_older_postd_goes_on(path: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_postd_can_use_the_copy(path: Path, schema: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_older(path, schema)
     make_store(path).prepare()
     with older_postd(monkeypatch, schema):
@@ -89,14 +84,14 @@ def test_with_the_copy_the_older_postd_goes_on(path: Path, schema: int, monkeypa
     assert (schema_of(path), tables_of(path)) == (schema, before)
 
 
-def test_no_copy_takes_the_place_of_another(path: Path) -> None:
+def test_copy_does_not_replace_another(path: Path) -> None:
     make_older(path, 3)
     make_store(path).prepare()
     copy, second = (path.with_name(f"posts.db.schema-3{suffix}") for suffix in ("", ".2"))
     first_copy = copy.read_bytes()
     shutil.copyfile(copy, path)
     make_store(path).prepare()
-    assert names_in(path.parent) == {"posts.db", copy.name}  # it would have been the same again
+    assert names_in(path.parent) == {"posts.db", copy.name}  # a second copy would be equal
     shutil.copyfile(copy, path)
     run_sql(path, "INSERT INTO post (post) VALUES ('of the older postd')")
     make_store(path).prepare()
@@ -107,13 +102,13 @@ def test_no_copy_takes_the_place_of_another(path: Path) -> None:
     assert names_in(path.parent) == {"posts.db", copy.name, second.name}
 
 
-def test_a_file_of_today_is_not_copied(path: Path) -> None:
+def test_file_with_the_current_schema_is_not_copied(path: Path) -> None:
     for _ in range(2):
         make_store(path).prepare()
     assert names_in(path.parent) == {"posts.db"}
 
 
-def test_the_copy_is_beside_the_file_itself_and_not_beside_a_link_to_it(path: Path) -> None:
+def test_copy_is_beside_the_target_of_a_symlink(path: Path) -> None:
     (path.parent / "elsewhere").mkdir()
     make_older(path.parent / "elsewhere" / "real.db", 1)
     path.symlink_to(path.parent / "elsewhere" / "real.db")
@@ -122,7 +117,7 @@ def test_the_copy_is_beside_the_file_itself_and_not_beside_a_link_to_it(path: Pa
 
 
 @pytest.mark.parametrize("where", [where for where in KINDS if where != "nowhere"])
-def test_a_process_that_is_killed_on_the_way_leaves_the_one_or_the_other(path: Path, where: str) -> None:
+def test_killed_upgrade_leaves_the_old_or_the_new_schema(path: Path, where: str) -> None:
     before = make_older(path, 1)
     with begin(path, where) as killed:
         killed.communicate("go\n", timeout=END_MAX_S)
@@ -132,12 +127,12 @@ def test_a_process_that_is_killed_on_the_way_leaves_the_one_or_the_other(path: P
     assert {name: rows for name, rows in tables_of(path).items() if name in before} == before
     make_store(path).prepare()
     assert schema_of(path) == NEWEST
-    # What was left unfinished has gone, and what was finished is not there twice.
+    # The unfinished copy was removed, and a finished one is not repeated.
     assert names_in(path.parent) == {"posts.db", "posts.db.schema-1"}
     assert tables_of(path.with_name("posts.db.schema-1")) == before
 
 
-def test_of_several_processes_one_does_it(path: Path) -> None:
+def test_one_of_several_processes_upgrades(path: Path) -> None:
     before = make_older(path, 2)
     processes = [begin(path) for _ in range(3)]
     for process in processes:
@@ -148,10 +143,10 @@ def test_of_several_processes_one_does_it(path: Path) -> None:
             assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
-        time.sleep(0.2)  # all of them have found an older file by now, and wait for the lock
-    told = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
+        time.sleep(0.2)  # all wait for the lock with an older file
+    logs = [process.communicate(timeout=END_MAX_S)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert sorted(line.count("was upgraded from schema 2") for line in told) == [0, 0, 1]
+    assert sorted(line.count("was upgraded from schema 2") for line in logs) == [0, 0, 1]
     assert names_in(path.parent) == {"posts.db", "posts.db.schema-2"}
     assert tables_of(path.with_name("posts.db.schema-2")) == before
     assert schema_of(path) == NEWEST
@@ -167,9 +162,9 @@ def files_at_most(max_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
+def test_upgrade_without_space_for_the_copy_changes_nothing(path: Path) -> None:
     before = make_older(path, 3, posts=2000)
-    assert tables_of(path) == before  # which empties the log, so that there is nothing that the end would write
+    assert tables_of(path) == before  # which empties the log
     content = path.read_bytes()
     with files_at_most(len(content) - 4096), pytest.raises(StoreRefusedError) as caught:
         make_store(path).prepare()
@@ -183,7 +178,7 @@ def test_without_room_for_the_copy_nothing_is_changed(path: Path) -> None:
     assert schema_of(path) == NEWEST
 
 
-def test_a_file_that_is_not_what_it_should_be_is_neither_copied_nor_changed(path: Path) -> None:
+def test_damaged_older_file_is_neither_copied_nor_changed(path: Path) -> None:
     make_older(path, 3)
     run_sql(path, "DROP TRIGGER post_added")
     content = path.read_bytes()
@@ -194,7 +189,7 @@ def test_a_file_that_is_not_what_it_should_be_is_neither_copied_nor_changed(path
 
 
 @ensureDeferred
-async def test_a_server_waits_for_an_older_one_that_is_still_at_work(
+async def test_upgrade_waits_for_an_older_server_that_has_the_file_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_older(path, 3)
@@ -215,15 +210,15 @@ async def test_a_server_waits_for_an_older_one_that_is_still_at_work(
 
 
 @ensureDeferred
-async def test_an_older_backup_is_taken_up_by_a_server_that_runs(path: Path) -> None:
+async def test_running_server_upgrades_a_restored_older_backup(path: Path) -> None:
     backup = path.with_name("backup.db")
     before = make_older(backup, 2)
-    assert tables_of(backup) == before  # its log is in it now
+    assert tables_of(backup) == before  # which checkpoints its log
     store = await open_store(lambda: make_store(path))
     await store.add_post("gone with the file")
     backup.rename(path)
     await wait_until(path.with_name("posts.db.schema-2").exists)
-    await until_it_answers(store)
+    await until_available(store)
     assert (await store.get_post(2)).post == "changed"
     assert await store.add_post("next") == POSTS + 2
     await store.stop()

@@ -1,4 +1,4 @@
-"""One SQLite file and several processes: turns at writing, bounded waits, and a file that is replaced under them."""
+"""One SQLite file and several processes: fair writes, bounded waits, replacement of the file."""
 
 import json
 import os
@@ -26,22 +26,17 @@ from postd.store.sqlite.file_locks import SharedFile
 from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.write_turn import TURN_MAX_S, WriteTurn
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.store.contract import error_of, started, until_it_answers
+from tests.store.contract import error_of, started, until_available
 
 reactor = cast(IReactor, global_reactor)
 
 WAIT_MAX_S = BUSY_TIMEOUT_MS / 1000 + 2.5
-"""What a write may wait, and some for a machine that is busy otherwise."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "posts.db"
+"""How long a write may wait, on a busy machine."""
 
 
 @pytest_twisted.async_yield_fixture
 async def stores(path: Path) -> AsyncIterator[list[SqliteStore]]:
-    """Two stores on the file; their locks are in each other's way as those of two processes are."""
+    """Two stores on the file; their locks conflict like those of two processes."""
     opened = [SqliteStore(str(path), reactor=reactor) for _ in range(2)]
     for store in opened:
         store.prepare()
@@ -107,7 +102,7 @@ def at_most(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
-def test_processes_that_write_all_the_time_share_the_file_evenly(path: Path) -> None:
+def test_busy_processes_share_the_file_evenly(path: Path) -> None:
     with processes(path, 4, "32") as writers:
         begin = time.time() + 0.3
         for writer in writers:
@@ -121,7 +116,7 @@ def test_processes_that_write_all_the_time_share_the_file_evenly(path: Path) -> 
 
 
 @ensureDeferred
-async def test_a_store_opens_at_once_while_others_write_all_the_time(path: Path) -> None:
+async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
     with processes(path, 2, "32") as writers:
         begin = time.time()
         for writer in writers:
@@ -138,7 +133,7 @@ async def test_a_store_opens_at_once_while_others_write_all_the_time(path: Path)
 
 
 @ensureDeferred
-async def test_a_stopped_process_holds_no_writer_up_for_longer_than_a_lock_may(
+async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     with processes(path, 1, "hold") as (holder,):
@@ -148,13 +143,13 @@ async def test_a_stopped_process_holds_no_writer_up_for_longer_than_a_lock_may(
             with at_most(WAIT_MAX_S):
                 errors = await gatherResults([started(error_of(store.add_post("x"))) for store in stores])
             assert [type(error) for error in errors] == [StoreUnavailableError] * 2
-        holder.kill()  # as by kill -9: nothing of it stays
+        holder.kill()  # its locks end with it
         with at_most(2):
             assert {await store.add_post("works again") for store in stores} == {1, 2}
 
 
 @ensureDeferred
-async def test_another_programs_lock_is_waited_for_no_longer_by_those_in_line_nor_by_a_stop(
+async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_timeout(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     with locked(path, "IMMEDIATE"), at_most(WAIT_MAX_S):
@@ -167,17 +162,17 @@ async def test_another_programs_lock_is_waited_for_no_longer_by_those_in_line_no
 
 
 @ensureDeferred
-async def test_a_process_stuck_in_line_holds_nobody_up_for_long(path: Path, stores: list[SqliteStore]) -> None:
-    turnstile = WriteTurn(str(path))
-    with turnstile.turn():
+async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[SqliteStore]) -> None:
+    write_turn = WriteTurn(str(path))
+    with write_turn.turn():
         with at_most(TURN_MAX_S + 1.5):
             await gatherResults([started(store.add_post("past it")) for store in stores])
         with at_most(2):
             for _ in range(3):
                 await gatherResults([started(store.add_post("past it")) for store in stores])
-    turnstile.close()
+    write_turn.close()
     assert run_sql(path, "SELECT count(*) FROM post") == [(8,)]
-    # And then they take turns again.
+    # Afterwards they queue again.
     await gatherResults([started(store.add_post("in turn")) for store in stores])
     other = WriteTurn(str(path))
     for store in stores:
@@ -190,17 +185,15 @@ async def test_a_process_stuck_in_line_holds_nobody_up_for_long(path: Path, stor
 
 
 @ensureDeferred
-async def test_what_is_waited_at_the_turnstile_is_taken_off_what_sqlite_may_wait(
-    path: Path, stores: list[SqliteStore]
-) -> None:
+async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, stores: list[SqliteStore]) -> None:
     store, _ = stores
-    turnstile = WriteTurn(str(path))
+    write_turn = WriteTurn(str(path))
 
     async def timeout_after(held_s: float) -> int:
         def query(writer: sqlite3.Connection) -> int:
             return int(writer.execute("PRAGMA busy_timeout").fetchone()[0])
 
-        with turnstile.turn():
+        with write_turn.turn():
             writing = started(store.database.write(query))
             await deferLater(reactor, held_s)
         return cast(int, await writing)
@@ -208,11 +201,11 @@ async def test_what_is_waited_at_the_turnstile_is_taken_off_what_sqlite_may_wait
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
     assert BUSY_TIMEOUT_MS - 1500 < await timeout_after(0.5) <= BUSY_TIMEOUT_MS - 400
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
-    turnstile.close()
+    write_turn.close()
 
 
 def sqlites_locks(path: Path) -> list[str]:
-    """The bytes of a file that SQLite has locked in this process."""
+    """Return the bytes of a file that SQLite has locked in this process."""
     held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{path.stat().st_ino} " in line]
     return [lock[6] for lock in held if lock[1] == "POSIX" and lock[4] == str(os.getpid())]
 
@@ -221,7 +214,7 @@ def sqlites_locks(path: Path) -> list[str]:
 async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
-    """Who does not find them takes itself for the only one, and removes the log."""
+    """A process that does not find them removes the log."""
     files = [path, Path(f"{path}-shm")]
     held = [sqlites_locks(file) for file in files]
     assert all(held)
@@ -233,7 +226,7 @@ async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
 
 
 @ensureDeferred
-async def test_nothing_is_left_beside_the_file_and_no_descriptor_of_it_open(path: Path) -> None:
+async def test_stop_leaves_no_file_and_no_descriptor(path: Path) -> None:
     def descriptors() -> int:
         return sum(os.path.realpath(link).startswith(str(path)) for link in Path("/proc/self/fd").iterdir())
 
@@ -285,15 +278,15 @@ def texts_in(path: Path) -> set[str]:
     return {text for (text,) in run_sql(path, "SELECT post FROM post")}
 
 
-def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
-    """As when backups are moved into its place while all run and write; `ln` shows what became of the old files."""
+def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
+    """Backups are moved into its place while all processes write; hard links keep the old files."""
     make_backup(path, "first").rename(path)
     files = [path]
     with processes(path, 3, "8") as writers:
         end = time.time() + 9
         for number, writer in enumerate(writers):
             writer.write(time.time(), end)
-            time.sleep(0.3 * (number % 2))  # they look after their file at different times
+            time.sleep(0.3 * (number % 2))  # they check their file at different times
         for name in ("second", "third"):
             time.sleep(1)
             files.append(path.with_name(f"old-{name}"))
@@ -307,7 +300,7 @@ def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
     for result in results:
         acknowledged = dict(result["acknowledged"])
         assert acknowledged.keys() <= set().union(*found)
-        # What was acknowledged once they were on the new file is there, and they were there before long.
+        # Posts acknowledged after the last replacement are in the new file, and there are some soon.
         later = {text for text, at in acknowledged.items() if at > replaced + 0.1}
         assert later
         assert later <= found[0]
@@ -317,18 +310,18 @@ def test_processes_that_lose_their_file_lose_no_post(path: Path) -> None:
 
 
 @ensureDeferred
-async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Path, stores: list[SqliteStore]) -> None:
+async def test_late_process_does_not_remove_the_log_of_the_new_file(path: Path, stores: list[SqliteStore]) -> None:
     early, late = stores
     await early.add_post("only in the old one")
     late.database.file_check.stop()  # it checks again when the test says so
     make_backup(path, "new").rename(path)
     await deferLater(reactor, 1.1)
-    await until_it_answers(early)
+    await until_available(early)
     assert await early.add_post("one") == 2
     beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
     late.database.check_file()
     late.database.file_check.start(1, now=False)
-    await until_it_answers(late)
+    await until_available(late)
     assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
     assert await late.add_post("two") == 3
     assert await early.add_post("three") == 4
@@ -336,7 +329,7 @@ async def test_who_leaves_a_file_late_takes_nothing_of_the_new_one_away(path: Pa
 
 
 @ensureDeferred
-async def test_processes_that_stop_when_their_file_is_replaced_lose_no_post(
+async def test_stop_of_several_processes_after_a_replacement_loses_no_post(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     texts = {f"{name} {n}" for name in "ab" for n in range(50)}
@@ -351,7 +344,7 @@ async def test_processes_that_stop_when_their_file_is_replaced_lose_no_post(
 
 
 @ensureDeferred
-async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
+async def test_new_process_waits_while_others_have_the_replaced_file_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     for store in stores:
@@ -366,14 +359,14 @@ async def test_who_comes_while_others_have_the_old_file_open_waits_for_them(
     assert path.read_bytes() == before
     await starting
     for store in stores:
-        await until_it_answers(store)
+        await until_available(store)
     assert await newcomer.add_post("x") == 2
     assert {await store.add_post("x") for store in stores} == {3, 4}
     await newcomer.stop()
 
 
 @ensureDeferred
-async def test_a_link_that_leads_elsewhere_leaves_the_old_file_to_others(tmp_path: Path) -> None:
+async def test_redirected_symlink_leaves_the_old_file_to_others(tmp_path: Path) -> None:
     target, other, link = (make_backup(tmp_path / "x", name) for name in ("target", "other", "link"))
     link.unlink()
     link.symlink_to(target)
@@ -385,7 +378,7 @@ async def test_a_link_that_leads_elsewhere_leaves_the_old_file_to_others(tmp_pat
     link.unlink()
     link.symlink_to(other)
     await deferLater(reactor, 1.1)
-    await until_it_answers(store)
+    await until_available(store)
     await stays.add_post("still")
     assert texts_in(target) == {"target", "old", "still"}
     await store.add_post("new")

@@ -1,7 +1,7 @@
-"""A process of its own that brings a file up to date: `python -m tests.store.sqlite.upgrading PATH [WHERE]`.
+"""A process that upgrades a file: `python -m tests.store.sqlite.upgrading PATH [WHERE]`.
 
-It says `here`, reads a line, and opens the file, again and again as long as that is locked. It tells what it has
-logged. With one of `WHERE` it kills itself on the way.
+It prints `here`, reads a line, opens the file, and retries while that is locked. Then it prints its log. With one of
+`WHERE` it kills itself at that point.
 """
 
 import os
@@ -51,7 +51,7 @@ class DiesAfterTheCommit(DatabaseFile):
 
 class DiesWithTheCopyUnfinished(DatabaseFile):
     def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
-        sqlite_copy._move_into_place = lambda made, wanted: die()  # noqa: SLF001 - nothing public is between
+        sqlite_copy._move_into_place = lambda made, wanted: die()  # noqa: SLF001 - there is no public call between the two
         return super()._keep_copy(connection, schema, known)
 
 

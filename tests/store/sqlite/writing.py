@@ -1,7 +1,7 @@
-"""A process of its own that writes to a store as fast as it can: `python -m tests.store.sqlite.writing PATH NAME MANY`.
+"""A process that writes to a store as fast as it can: `python -m tests.store.sqlite.writing PATH NAME MANY`.
 
-It says `open`, reads from when to when to write (seconds since the epoch), and tells what came of it in JSON. `MANY`
-writes are under way at any time; `NAME` is in their texts. With `hold` in the place of `MANY` it says `holds` in the
+It prints `open`, reads the begin and the end of the writes (seconds since the epoch), and prints the results in JSON.
+`MANY` writes run at any time; `NAME` is in their texts. With `hold` in the place of `MANY` it prints `holds` in the
 middle of a write, and stays there.
 """
 
@@ -29,7 +29,7 @@ async def hold(store: SqliteStore) -> None:
         say("holds")
         time.sleep(600)
 
-    await store.database.write(write)  # no public write takes so long
+    await store.database.write(write)
 
 
 async def write_until(store: SqliteStore, name: str, many: int, end: float, reactor: IReactor) -> dict[str, Any]:

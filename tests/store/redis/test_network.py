@@ -1,0 +1,134 @@
+"""The Redis store and faults of the network."""
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pytest_twisted import ensureDeferred
+
+from postd.errors import (
+    StoreUnavailableError,
+)
+from postd.store.redis.connecting import connect
+from postd.store.redis.url import Host, RedisAddress
+from tests.redis_server import Proxy, RedisServer, free_port
+from tests.store.contract import posts_of
+from tests.store.failing import (
+    Log,
+    connected,
+    fails,
+    make_store,
+    reactor,
+    serves_again,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("log")
+
+
+def cut_off(data: bytes) -> bytes:
+    return b""
+
+
+def reply_http(data: bytes) -> bytes:
+    return b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+def reply_numbers(data: bytes) -> bytes:
+    return b":1\r\n"
+
+
+def cut_a_script_off(data: bytes) -> bytes:
+    return b"" if b"EVAL" in data else data
+
+
+def _break(proxy: Proxy, kind: str) -> None:
+    if kind == "refuses":
+        proxy.is_refusing = True
+    elif kind == "says nothing":
+        proxy.pause()
+    elif kind == "cuts off in the handshake":
+        proxy.to_server = cut_off
+    elif kind == "cuts off the first script":
+        proxy.to_server = cut_a_script_off
+    else:
+        proxy.to_client = {"speaks HTTP": reply_http, "speaks nonsense": reply_numbers}[kind]
+
+
+def _repair(proxy: Proxy) -> None:
+    proxy.is_refusing = False
+    proxy.to_server = proxy.to_client = lambda data: data
+    proxy.resume()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("refuses", "says nothing", "cuts off in the handshake", "cuts off the first script", "speaks HTTP"),
+        "speaks nonsense",
+    ],
+)
+@ensureDeferred
+async def test_connection_recovers_from_each_network_fault(guarded: RedisServer, kind: str, log: Log) -> None:
+    with Proxy(guarded.port) as proxy:
+        url = f"redis://:right@127.0.0.1:{proxy.port}/1"
+        async with connected(url) as store:
+            await store.add_post("before")
+            _break(proxy, kind)
+            guarded.ask("CLIENT", "KILL", "TYPE", "normal")
+            accepted = proxy.accepted
+            await wait_until(lambda: proxy.accepted > accepted + 2, within_s=20)
+            await fails(store.add_post("ghost"), store.version())
+            began = reactor.seconds()
+            with pytest.raises(StoreUnavailableError):
+                make_store(url).prepare()
+            assert reactor.seconds() < began + 3
+            _repair(proxy)
+            await serves_again(store)
+            assert await posts_of(store) == [(1, "before")]
+            assert len(log.lines("trying again")) <= 4
+
+
+def test_host_that_does_not_answer_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(full.getsockname())
+        with pytest.raises(StoreUnavailableError, match=r"^redis://127.0.0.1:\d+/0: does not answer$"):
+            make_store(f"redis://127.0.0.1:{full.getsockname()[1]}").prepare()
+
+
+def test_missing_server_is_unavailable(socket_folder: Path) -> None:
+    for url in (
+        f"redis://127.0.0.1:{free_port()}",
+        f"redis+unix://{socket_folder}/none",
+        "redis://no.such.host.invalid",
+    ):
+        began = reactor.seconds()
+        with pytest.raises(StoreUnavailableError):
+            make_store(url).prepare()
+        assert reactor.seconds() < began + 3
+
+
+@ensureDeferred
+async def test_unix_socket(socket_folder: Path) -> None:
+    with RedisServer(socket_folder / "redis", f"unixsocket {socket_folder}/r") as server:
+        async with connected(f"redis+unix://{socket_folder}/r?db=1") as store:
+            assert await store.add_post("x") == 1
+            server.kill()
+            await fails(store.add_post("ghost"))
+            server.start()
+            await serves_again(store)
+            assert await posts_of(store) == [(1, "x")]
+
+
+@ensureDeferred
+async def test_whendisconnected_fires_on_a_lost_connection(lasting: RedisServer) -> None:
+    address = RedisAddress(hosts=(Host("127.0.0.1", lasting.port),))
+    protocol = await connect(address, address.hosts[0], reactor=reactor)
+    gone = protocol.whenDisconnected()
+    protocol.close()
+    assert await gone is protocol
+    assert await protocol.whenDisconnected().addTimeout(1, reactor) is protocol

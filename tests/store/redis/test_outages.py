@@ -1,0 +1,253 @@
+"""The Redis store without a server, or with one that does not answer."""
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.task import LoopingCall
+
+from postd.errors import StoreUnavailableError
+from postd.store.interface import Store
+from postd.store.redis.connection import EXTENSION_MAX_S
+from postd.store.redis.reconnecting import DEADLINE_S
+from postd.store.redis.scripts import load_script
+from tests.redis_server import Proxy, RedisServer
+from tests.store.contract import NOW, error_of, posts_of, started
+from tests.store.failing import (
+    AT_ONCE_S,
+    Log,
+    connected,
+    fails,
+    make_store,
+    reactor,
+    serves_again,
+    sleep,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("log")
+
+
+def resident_kib() -> int:
+    """Return the resident memory of this process."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def count_deferreds() -> int:
+    gc.collect()
+    return sum(isinstance(one, Deferred) for one in gc.get_objects())
+
+
+@ensureDeferred
+async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later(server: RedisServer, log: Log) -> None:
+    async with connected(server.url) as store:
+        for n in range(3):
+            await store.add_post(f"post {n}")
+        server.kill()
+        await fails(*(store.add_post("ghost") for _ in range(200)), store.version(), within_s=AT_ONCE_S)
+        await sleep(1)
+        await fails(*(store.add_post("ghost") for _ in range(200)), store.list_posts(limit=9), within_s=AT_ONCE_S)
+        await fails(store.get_session(b"x"), store.key("x"), store.use_nonce(b"x", 1, expires=NOW), within_s=AT_ONCE_S)
+        server.start()
+        await serves_again(store)
+        await sleep(0.2)
+        assert [text for _, text in await posts_of(store)] == ["post 0", "post 1", "post 2"]
+        assert await store.add_post("on it goes") > 3
+        assert len(log.lines("trying again")) <= 2  # the connection was lost; connection refused
+        assert len(log.lines("connected to")) == 1
+
+
+@ensureDeferred
+async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log) -> None:
+    async with connected(server.url) as store:
+        await store.add_post("before")
+        server.freeze()
+        writes = (store.add_post("ghost") for _ in range(50))
+        await fails(*writes, store.version(), store.list_posts(limit=9), store.replace_post(1, "ghost"))
+        await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
+        server.thaw()
+        await serves_again(store)
+        await sleep(0.2)
+        assert await posts_of(store) == [(1, "before")]
+        assert len(log.lines("does not answer; trying again")) == 1
+        assert len(log.lines("connected to")) == 1
+        server.freeze()  # also when idle
+        await wait_until(lambda: len(log.lines("does not answer; trying again")) == 2)
+        await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
+        server.thaw()
+        await serves_again(store)
+        assert await store.add_post("after") == 2  # the same data, so no step
+
+
+@ensureDeferred
+async def test_short_suspension_keeps_the_connection(server: RedisServer, log: Log) -> None:
+    async with connected(server.url) as store:
+        server.freeze()
+        adding = started(store.add_post("patience"))
+        await sleep(0.3)
+        server.thaw()
+        assert await adding == 1
+        assert log.lines("trying again") == []
+
+
+@ensureDeferred
+async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer, log: Log) -> None:
+    """An iteration of the reactor that takes longer than the timeout of a reply, on a busy machine."""
+    async with connected(server.url) as store:
+        server.freeze()
+        asking = started(store.list_posts(limit=9))
+        time.sleep(2)  # noqa: ASYNC251 - the stall
+        reactor.callLater(0.5, server.thaw)
+        await asking
+        assert log.lines("trying again") == []
+
+
+@ensureDeferred
+async def test_silent_server_is_given_up_although_each_iteration_of_the_reactor_is_long(server: RedisServer) -> None:
+    async with connected(server.url) as store:
+        server.freeze()
+        busy = LoopingCall(time.sleep, 0.6)
+        running = busy.start(0.61)
+        began = time.monotonic()
+        try:
+            assert isinstance(await error_of(store.list_posts(limit=9)), StoreUnavailableError)
+            assert time.monotonic() - began < DEADLINE_S + EXTENSION_MAX_S + 2.5  # a few iterations
+        finally:
+            busy.stop()
+            await running
+            server.thaw()
+
+
+@ensureDeferred
+async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> None:
+    """A network may deliver bytes long after their sender has closed the connection."""
+    with Proxy(server.port) as proxy:
+        async with connected(proxy.url) as store, connected(server.url) as other:
+            await store.add_post("before")
+            proxy.pause()
+            await fails(store.add_post("ghost"), store.replace_post(1, "ghost"), store.delete_post(1))
+            proxy.resume()
+            await serves_again(store)
+            await sleep(0.2)
+            assert await posts_of(other) == [(1, "before")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("add_post", "replace_post", "delete_post", "make_key", "use_nonce", "add_session", "renew_session"),
+        *(
+            "delete_sessions",
+            "delete_sessions_of",
+            "add_failure",
+            "reserve_attempt",
+            "release_attempt",
+            "forget_failures",
+            "purge",
+            "stage_posts",
+        ),
+        "commit_import",
+    ],
+)
+def test_each_writing_script_checks_its_deadline(lasting: RedisServer, name: str) -> None:
+    make_store(lasting.url).prepare()
+    keys = sorted(lasting.ask("KEYS", "*"))
+    late = int(lasting.ask("TIME")[0]) * 1000 - 1
+    with pytest.raises(Exception, match="LATE the deadline has passed"):
+        lasting.ask("EVAL", load_script(name, writes=True).text, 0, late, *["1"] * 8)
+    assert sorted(lasting.ask("KEYS", "*")) == keys
+
+
+@ensureDeferred
+async def test_restart_under_load_loses_no_acknowledged_write(server: RedisServer) -> None:
+    acknowledged: dict[int, str] = {}
+    ends = False
+
+    async def write(store: Store, name: str) -> None:
+        count = 0
+        while not ends:
+            text = f"{name}-{count}"
+            try:
+                post_id = await store.add_post(text)
+            except StoreUnavailableError:
+                await sleep(0.02)
+            else:
+                assert post_id not in acknowledged
+                acknowledged[post_id] = text
+            count += 1
+
+    async with connected(server.url) as store, connected(server.url) as other:
+        writers = [started(write(one, f"{n}")) for n, one in enumerate([store, other] * 8)]
+        for _ in range(2):
+            before = len(acknowledged)
+            await wait_until(lambda: len(acknowledged) > before + 300)  # noqa: B023 - waited for here
+            server.kill()
+            await sleep(0.1)
+            server.start()
+        await serves_again(store)
+        await serves_again(other)
+        last = max(acknowledged)
+        await wait_until(lambda: max(acknowledged) > last)
+        ends = True
+        await gatherResults(writers)
+        stored = dict(await posts_of(store))
+        assert {post_id: stored.get(post_id) for post_id in acknowledged} == acknowledged
+
+
+@ensureDeferred
+async def test_memory_stays_flat_without_a_server(server: RedisServer) -> None:
+    async def ask(store: Store, times: int) -> None:
+        for n in range(times):
+            with pytest.raises(StoreUnavailableError):
+                await (store.add_post("x" * 140) if n % 2 else store.version())
+            if n % 100 == 0:
+                await sleep(0)
+
+    async with connected(server.url) as store:
+        server.kill()
+        await fails(store.version())
+        await ask(store, 2000)
+        before = resident_kib()
+        await ask(store, 20_000)
+        assert resident_kib() - before < 2048
+        server.start()
+        await serves_again(store)
+
+
+@ensureDeferred
+async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None:
+    async with connected(server.url) as store:
+        before = count_deferreds()
+        server.freeze()
+        calls = [started(store.add_post("ghost") if n % 2 else store.version()) for n in range(5000)]
+        for call in calls:
+            call.addErrback(lambda failure: failure.trap(CancelledError, StoreUnavailableError))
+            call.cancel()
+        await gatherResults(calls)
+        del calls
+        await fails(store.version(), within_s=10)  # this process was busy, not Redis
+        server.thaw()
+        await serves_again(store)
+        await sleep(0.2)
+        assert count_deferreds() < before + 100
+        assert await posts_of(store) == []
+
+
+@ensureDeferred
+async def test_store_stopped_while_connecting_stays_stopped(server: RedisServer) -> None:
+    server.freeze()
+    store: Any = make_store(server.url)
+    starting = started(store.start())
+    await sleep(0.2)
+    await store.stop()
+    with pytest.raises(CancelledError):
+        await starting
+    server.thaw()
+    await sleep(0.3)
+    await fails(store.version())
+    assert server.ask("CLIENT", "LIST", "TYPE", "normal").count(" addr=") == 1

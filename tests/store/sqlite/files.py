@@ -1,0 +1,49 @@
+"""Helpers for tests of an SQLite file and its connections."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from twisted.internet import reactor as global_reactor
+
+from postd.reactor import IReactor
+from postd.store.sqlite.store import SqliteStore
+from tests.helpers import run_sql
+from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
+
+reactor = cast(IReactor, global_reactor)
+
+
+def make_store_file(path: Path, posts: int = 0) -> None:
+    SqliteStore(str(path), reactor=reactor).prepare()
+    run_sql(path, "BEGIN", *["INSERT INTO post (post) VALUES ('" + "x" * 140 + "')"] * posts, "COMMIT")
+
+
+def busy() -> sqlite3.OperationalError:
+    """Return a rare error of reads in WAL mode: another process is recovering the log after a crash."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorname = "SQLITE_BUSY_RECOVERY"
+    return error
+
+
+def writer_of(store: SqliteStore) -> sqlite3.Connection:
+    writer = store.database.writer
+    assert writer is not None
+    return writer
+
+
+def reader_of(store: SqliteStore) -> sqlite3.Connection:
+    reader = store.database.reader
+    assert reader is not None
+    return reader
+
+
+@contextmanager
+def statements_of(connection: sqlite3.Connection) -> Iterator[list[str]]:
+    """Record the statements of a connection."""
+    done: list[str] = []
+    connection.set_trace_callback(done.append)
+    yield done
+    connection.set_trace_callback(None)

@@ -1,0 +1,359 @@
+"""The SQLite store: durability, locks, other programs, and a file that is replaced."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import DeferredList, gatherResults
+from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
+
+from postd.errors import ChangesGoneError, StoreFullError, StoreUnavailableError
+from postd.model import POST_ID_MAX
+from postd.reactor import IReactor
+from postd.store.interface import Store
+from postd.store.sqlite.store import SqliteStore
+from tests.helpers import locked, run_sql
+from tests.store.contract import (
+    KEYS,
+    NOW,
+    MakeStore,
+    error_of,
+    id_hash_of,
+    make_session,
+    open_store,
+    started,
+    until_available,
+)
+from tests.store.sqlite.files import busy, make_store_file, reader_of, statements_of, writer_of
+
+reactor = cast(IReactor, global_reactor)
+
+
+@ensureDeferred
+async def test_acknowledged_post_is_in_the_file(store: Store, path: Path) -> None:
+    await store.add_post("one")
+    assert run_sql(path, "SELECT post FROM post") == [("one",)]
+
+
+@ensureDeferred
+async def test_commit_waits_for_the_disk(store: SqliteStore) -> None:
+    """Only a power failure would show the difference otherwise."""
+    writer = store.database.writer
+    assert writer is not None
+    assert writer.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+@ensureDeferred
+async def test_page_and_its_version_are_of_one_moment(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    reader = store.database.reader
+    assert reader is not None
+    asked: list[str] = []
+
+    def trace(statement: str) -> None:
+        asked.append(statement)
+        if "FROM version" in statement:  # another program writes between the two queries
+            run_sql(path, "INSERT INTO post (post) VALUES ('two')")
+
+    reader.set_trace_callback(trace)
+    page = await store.list_posts(limit=10)
+    reader.set_trace_callback(None)
+    assert any("FROM version" in statement for statement in asked)
+    assert (page.version.revision, len(page.posts)) in {(1, 1), (2, 2)}
+
+
+@ensureDeferred
+async def test_exhausted_ids_do_not_affect_other_writes(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    run_sql(path, "INSERT INTO post (id, post) VALUES (9007199254740991, 'the last')")
+    adding, updating = started(store.add_post("one too many")), started(store.replace_post(1, "uno"))
+    await updating
+    assert isinstance(await error_of(adding), StoreFullError)
+    assert (await store.get_post(1)).post == "uno"
+
+
+@ensureDeferred
+async def test_batch_beyond_the_largest_id_stores_the_posts_that_have_ids(store: SqliteStore, path: Path) -> None:
+    run_sql(path, f"INSERT INTO post (id, post) VALUES ({POST_ID_MAX - 4}, 'before')")
+    adding = [started(store.add_post(f"post {n}")) for n in range(6)]
+    outcomes = [outcome for _, outcome in await DeferredList(adding, consumeErrors=True)]
+    ids = {outcome: n for n, outcome in enumerate(outcomes) if isinstance(outcome, int)}
+    assert sorted(ids) == list(range(POST_ID_MAX - 3, POST_ID_MAX + 1))
+    assert [type(one.value) for one in outcomes if isinstance(one, Failure)] == [StoreFullError] * 2
+    for post_id, n in ids.items():
+        assert (await store.get_post(post_id)).post == f"post {n}"
+    assert (await store.version()).revision == len(ids) + 1
+
+
+@ensureDeferred
+async def test_changes_after_a_gap_in_the_log_are_left_out(store: SqliteStore, path: Path) -> None:
+    for n in range(5):
+        await store.add_post(f"post {n}")
+    run_sql(path, "DELETE FROM change WHERE revision = 4")
+    assert [change.revision for change in await store.list_changes(after=1, limit=9)] == [2, 3]
+    assert isinstance(await error_of(store.list_changes(after=3, limit=9)), ChangesGoneError)
+    assert [change.revision for change in await store.list_changes(after=4, limit=9)] == [5]
+
+
+@ensureDeferred
+async def test_emptied_log_refuses_older_revisions(store: SqliteStore, path: Path) -> None:
+    await store.add_post("one")
+    run_sql(path, "DELETE FROM change")
+    assert isinstance(await error_of(store.list_changes(after=0, limit=1)), ChangesGoneError)
+    assert await store.list_changes(after=1, limit=1) == []
+
+
+@ensureDeferred
+async def test_change_by_another_program_is_versioned_and_logged(store: Store, path: Path) -> None:
+    version = await store.version()
+    run_sql(path, "INSERT INTO post (post) VALUES ('by hand')")
+    assert (await store.version()).revision == version.revision + 1
+    assert [change.post for change in await store.list_changes(after=0, limit=9)] == ["by hand"]
+
+
+@ensureDeferred
+async def test_store_locked_at_start_opens_after_the_lock(make_store: MakeStore, path: Path) -> None:
+    make_store_file(path)
+    store = make_store()
+    with locked(path, "EXCLUSIVE"):
+        with pytest.raises(StoreUnavailableError):
+            store.prepare()
+        starting = started(store.start())
+        assert isinstance(await error_of(store.version()), StoreUnavailableError)
+        assert isinstance(await error_of(store.add_post("x")), StoreUnavailableError)
+        assert not starting.called
+    await starting
+    assert await store.add_post("x") == 1
+    await store.stop()
+
+
+@ensureDeferred
+async def test_store_can_be_stopped_while_waiting_for_a_lock(make_store: MakeStore, path: Path) -> None:
+    make_store_file(path)
+    store = make_store()
+    with locked(path, "EXCLUSIVE"):
+        starting = started(store.start())
+        starting.addErrback(lambda _: None)
+        await store.stop()
+        await starting
+
+
+@ensureDeferred
+async def test_locked_write_waits_and_reads_do_not(store: Store, path: Path) -> None:
+    with locked(path, "IMMEDIATE"):
+        writing = started(store.add_post("waits"))
+        assert (await store.list_posts(limit=1)).posts == []
+        await deferLater(reactor, 0.1)
+        assert not writing.called
+    assert await writing == 1
+
+
+@ensureDeferred
+async def test_locked_read_is_retried(store: SqliteStore) -> None:
+    errors = [busy(), busy()]
+
+    def query(_: sqlite3.Connection) -> str:
+        if errors:
+            raise errors.pop()
+        return "read"
+
+    assert await store.database.read(query) == "read"
+
+
+@ensureDeferred
+async def test_read_that_stays_locked_fails(store: SqliteStore) -> None:
+    def query(_: sqlite3.Connection) -> str:
+        raise busy()
+
+    assert isinstance(await error_of(store.database.read(query)), StoreUnavailableError)
+
+
+@ensureDeferred
+async def test_full_disk_refuses_writes_until_there_is_space(store: SqliteStore, path: Path) -> None:
+    await store.add_post("kept")
+    writer = store.database.writer  # a limit of the connection simulates a full disk
+    assert writer is not None
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    full = False
+    while not full:
+        try:
+            await store.add_post("x" * 140)
+        except StoreFullError:
+            full = True
+    assert (await store.get_post(1)).post == "kept"
+    before = (await store.list_posts(limit=1000)).posts
+    writer.execute(f"PRAGMA max_page_count = {pages * 10}")
+    post_id = await store.add_post("room again")
+    assert (await store.list_posts(limit=1000)).posts == [*before, (post_id, "room again")]
+
+
+@ensureDeferred
+async def test_failure_and_recovery_are_logged_once(store: Store, path: Path) -> None:
+    moved = path.with_suffix(".moved")
+    with capturedLogs() as events:
+        path.rename(moved)
+        for _ in range(3):
+            await error_of(store.add_post("x"))
+        moved.rename(path)
+        await store.add_post("x")
+        await store.add_post("x")
+    lines = [formatEvent(event) or "" for event in events]
+    assert ["writing fails" in line for line in lines] == [True, False]
+    assert lines[1] == "store: writing works again"
+
+
+@ensureDeferred
+async def test_unexpected_error_leaves_no_transaction_open(store: SqliteStore) -> None:
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO post (post) VALUES ('half done')")
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        await store.database.write(broken)
+    assert await store.add_post("next") == 1
+
+
+@ensureDeferred
+async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> None:
+    """A backup is restored while the server runs."""
+    store = await open_store(make_store)
+    backup = path.with_suffix(".backup")
+    make_store_file(backup, posts=3)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(50)])
+    backup.rename(path)
+    error = await error_of(store.add_post("would be lost"))
+    assert isinstance(error, StoreUnavailableError)
+    assert "moved, removed or replaced" in error.why
+    await deferLater(reactor, 1.1)  # time for the next check of the file
+    await until_available(store)
+    assert await store.add_post("new") == 4
+    assert len((await store.list_posts(limit=99)).posts) == 4
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+@ensureDeferred
+async def test_stop_removes_the_log_of_a_replaced_file(make_store: MakeStore, path: Path) -> None:
+    store = await open_store(make_store)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(50)])
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    make_store_file(path.with_suffix(".backup"), posts=3)
+    path.with_suffix(".backup").rename(path)
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check", "SELECT count(*) FROM post") == [(3,)]
+    # The acknowledged posts are in the file that was moved.
+    assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
+
+
+@ensureDeferred
+@pytest.mark.parametrize("holds", ["SELECT * FROM post", "PRAGMA user_version"], ids=["reading", "idle"])
+async def test_replaced_file_that_another_program_has_open_is_not_corrupted(
+    make_store: MakeStore, path: Path, holds: str
+) -> None:
+    store = await open_store(make_store)
+    await gatherResults([started(store.add_post("only in the old one")) for _ in range(300)])
+    backup = path.with_suffix(".backup")
+    make_store_file(backup, posts=100)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute(holds).fetchone()
+        backup.rename(path)
+        await deferLater(reactor, 2)
+        if holds.startswith("SELECT"):  # it needs the log of the old file
+            assert isinstance(await error_of(store.version()), StoreUnavailableError)
+        other.execute("ROLLBACK")
+        await until_available(store)
+        other.execute("INSERT INTO post (post) VALUES ('into the old file')")
+        assert await store.add_post("into the new file") == 101
+    assert len((await store.list_posts(limit=999)).posts) == 101
+    await store.stop()
+    assert run_sql(path, "PRAGMA integrity_check") == [("ok",)]
+    assert run_sql(path, "SELECT count(*) FROM post") == [(101,)]
+
+
+@ensureDeferred
+async def test_removed_file_is_not_created_again(store: Store, path: Path) -> None:
+    await store.add_post("one")
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    await deferLater(reactor, 1.8)
+    assert not path.exists()
+    assert isinstance(await error_of(store.version()), StoreUnavailableError)
+    moved.rename(path)
+    await until_available(store)
+    assert (await store.get_post(1)).post == "one"
+
+
+@ensureDeferred
+async def test_only_nonce_counts_are_committed_without_a_sync(store: SqliteStore) -> None:
+    def synchronous() -> int:
+        return int(writer_of(store).execute("PRAGMA synchronous").fetchone()[0])
+
+    normal, full = 1, 2
+    await store.use_nonce(b"nonce", 1, expires=NOW)
+    assert synchronous() == normal
+    for write in (
+        lambda: store.add_post("one"),
+        lambda: store.replace_post(1, "two"),
+        lambda: store.delete_post(1),
+        lambda: store.key("new"),
+        lambda: store.add_session(id_hash_of(1), make_session()),
+        lambda: store.renew_session(id_hash_of(1), seen=NOW, expires=NOW + 9),
+        lambda: store.delete_sessions([id_hash_of(1)]),
+        lambda: store.add_failure(KEYS, now=NOW, expires=NOW + 9),
+        lambda: store.forget_failures(KEYS[0]),
+        lambda: store.purge_expired(now=NOW + 1000),
+    ):
+        await store.use_nonce(b"nonce", 2, expires=NOW)
+        assert synchronous() == normal
+        await write()
+        assert synchronous() == full
+    together = [started(store.use_nonce(b"nonce", n, expires=NOW)) for n in range(3, 9)]
+    together.insert(3, started(store.add_post("among them")))
+    await gatherResults(together)
+    assert synchronous() == full
+
+
+@ensureDeferred
+async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteStore, path: Path) -> None:
+    await store.add_session(id_hash_of(1), make_session())
+    await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
+    await store.use_nonce(b"nonce", 1, expires=NOW)
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW)
+    assert done == []
+    with locked(path, "IMMEDIATE"):  # nor a lock needed
+        await store.purge_expired(now=NOW + 59)
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW + 60)
+    assert any(statement.startswith("BEGIN") for statement in done)
+    assert run_sql(path, "SELECT count(*) FROM nonce_count") == [(0,)]
+
+
+@ensureDeferred
+async def test_purge_uses_indexes(store: SqliteStore) -> None:
+    with statements_of(reader_of(store)) as asked:
+        await store.purge_expired(now=NOW)
+    assert len(asked) == 4  # sessions, failures, idempotency keys, counts of nonces
+    for statement in asked:
+        plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+        assert all(row[3].startswith("SEARCH") for row in plan), plan
+
+
+@ensureDeferred
+async def test_lock_of_sqlite_on_the_shared_memory_is_kept(store: Store, path: Path) -> None:
+    """Byte 128: a process that does not find the lock truncates the shared memory, which kills this one."""
+    await store.version()
+    inode = Path(f"{path}-shm").stat().st_ino
+    held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    assert any(lock[3] == "READ" and lock[4] == str(os.getpid()) and lock[6] == "128" for lock in held)
