@@ -122,8 +122,11 @@ def find_workers(pid: int) -> dict[int, int]:
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        name = Path(f"/proc/{child}/comm").read_text().split()
         if "postd.worker" in command:
             found[int(command[-2])] = int(child)
+        elif name[0] == "postd.worker":  # one that `fork_server` has made
+            found[int(name[1])] = int(child)
     return found
 
 
