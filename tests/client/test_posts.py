@@ -242,7 +242,7 @@ async def test_what_an_earlier_try_has_deleted_is_deleted() -> None:
 @ensureDeferred
 @pytest.mark.parametrize("sent", [b"", ADDED[:-3], ADDED[:20]], ids=["nothing", "half a body", "half a head"])
 async def test_who_never_answers_is_given_up(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(module, "ANSWER_MAX_S", 1.0)  # the server has read it by then, on a busy machine, too
     monkeypatch.setattr(module, "TRIES_MAX", 2)
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert "no answer within" in str(await error_of(posts.add("x"), NoAnswerError))
