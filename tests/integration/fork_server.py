@@ -29,7 +29,7 @@ from twisted.internet.process import Process
 ENTRIES = {
     "twistd": "twisted.scripts.twistd:run",
     "postd": "postd.cli.main:main",
-    "postd.worker": "postd.worker:main",
+    "postd.worker": "postd.daemon.worker:main",
 }
 """What each script calls, and the module that workers run."""
 
@@ -46,7 +46,7 @@ postd.daemon.worker
 _MESSAGE_MAX_BYTES = 1 << 20
 _DESCRIPTORS_MAX = 200
 _PR_SET_CHILD_SUBREAPER = 36
-_WORKER = ("-P", "-m", "postd.worker")
+_WORKER = ("-P", "-m", "postd.daemon.worker")
 
 
 def main() -> None:
