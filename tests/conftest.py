@@ -9,11 +9,17 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import NOT_ROOT, PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
+from tests.helpers import IS_THOROUGH, NOT_ROOT, PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
 from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
-# Tests measure no time, nor do Hypothesis's examples (by default, 200 ms at most).
-settings.register_profile("postd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Tests measure no time, nor do Hypothesis's examples (by default, 200 ms at most). All examples of a test share its
+# fixtures: an API that has answered one must answer the next.
+settings.register_profile(
+    "postd",
+    deadline=None,
+    max_examples=500 if IS_THOROUGH else 30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("postd")
 
 

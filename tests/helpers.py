@@ -40,6 +40,9 @@ from postd.web.server.factory import PostdSite
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
 
+IS_THOROUGH = os.environ.get("POSTD_THOROUGH", "0") not in {"", "0"}
+"""Whether more is to be tried of what is endless, such as inputs of a parser; `.ci/run` does."""
+
 NOT_ROOT = "not run as root, and files of other users have to be made"
 """The reason of a skipped test."""
 

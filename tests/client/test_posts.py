@@ -258,7 +258,7 @@ async def test_404_after_a_lost_delete_is_success() -> None:
 @ensureDeferred
 @pytest.mark.parametrize("sent", [b"", ADDED[:-3], ADDED[:20]], ids=["nothing", "half a body", "half a head"])
 async def test_missing_response_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RESPONSE_MAX_S", 0.1)
+    monkeypatch.setattr(module, "RESPONSE_MAX_S", 1.0)  # time to read the request, on a busy machine too
     monkeypatch.setattr(module, "ATTEMPTS_MAX", 2)
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
         assert "no answer within" in str(await error_of(posts.add("x"), NoAnswerError))

@@ -122,8 +122,11 @@ def find_workers(pid: int) -> dict[int, int]:
     found = {}
     for child in _read_of_process(f"{pid}/task/{pid}/children").split():
         command = _read_of_process(f"{child}/cmdline").split("\0")
+        name = _read_of_process(f"{child}/comm").split()
         if "postd.daemon.worker" in command:
             found[int(command[-2])] = int(child)
+        elif name[:1] == ["postd.worker"]:  # one that `fork_server` has made
+            found[int(name[1])] = int(child)
     return found
 
 

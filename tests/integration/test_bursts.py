@@ -1,10 +1,12 @@
 """The throttle bounds wrong credentials that arrive at the same moment (reference: Throttle).
 
-A burst is a thousand connections, each with a request of which the last byte is missing; then all last bytes are sent.
-With `stalled`, the server stands still meanwhile, and finds all of them in one turn of its reactor.
+A burst is hundreds of connections, each with a request of which the last byte is missing; then all last bytes are sent.
+With `stalled`, the server stands still meanwhile, and finds all of them in one turn of its reactor. What is checked is
+the same with 250 as with the thousand of a thorough run.
 """
 
 import base64
+import itertools
 import os
 import resource
 import selectors
@@ -21,7 +23,7 @@ import bcrypt
 import httpx
 import pytest
 
-from tests.helpers import PATIENCE_S
+from tests.helpers import IS_THOROUGH, PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser, h_a1
 from tests.issuer import INTROSPECTION, Issuer, Key
@@ -29,7 +31,7 @@ from tests.redis_server import RedisServer
 from tests.store.redis.test_sentinel import start_group
 
 FAILURES = 10
-BURST = 1000
+BURST = 1000 if IS_THOROUGH else 250
 SIZES = (BURST, BURST // 4, BURST // 16)
 """The number of wrong passwords at once; a smaller burst follows one that overloads a busy machine (503)."""
 
@@ -162,6 +164,26 @@ def send_burst(
         return read_statuses(connections)
 
 
+def send_patiently(servers: Sequence[Daemon], request: Request, name: str, first: int, count: int = 1) -> Sequence[int]:
+    """Send the right password; again as long as an answer is 503, which it may be where the machine is busy.
+
+    Args:
+        servers: where to.
+        request: makes the requests.
+        name: the account.
+        first: the number of the first request.
+        count: how many at a time.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    for begin in itertools.count(first, count):
+        burst = [request(name, PASSWORD, number) for number in range(begin, begin + count)]
+        statuses = send_burst(servers, burst, stalled=False)
+        if 503 not in statuses:
+            break
+        assert time.monotonic() < deadline
+    return statuses
+
+
 def read_statuses(connections: Sequence[socket.socket]) -> list[int]:
     received = [b""] * len(connections)
     with selectors.DefaultSelector() as selector:
@@ -202,11 +224,9 @@ def test_burst_of_wrong_passwords_is_bounded_and_hides_the_right_one(servers: Se
     processes = processes_of(servers)
     request = SCHEMES[scheme](servers[0])
     # Each process remembers the password.
-    before = send_burst(servers, [request(name, PASSWORD, 2000 + n) for n in range(40)], stalled=False)
-    assert set(before) <= {200, 302}
+    assert set(send_patiently(servers, request, name, 2000, 40)) <= {200, 302}
     check_burst(servers, request, name, hidden=len(processes) == 1, stalled=True)
-    late = [request(name, PASSWORD, 3000 + number) for number in range(4 * len(processes))]
-    assert set(send_burst(servers, late, stalled=False)) == {429}
+    assert set(send_patiently(servers, request, name, 3000, 4 * len(processes))) == {429}
 
 
 @pytest.mark.parametrize("servers", ["SQLite", "Redis"], indirect=True)
@@ -248,7 +268,7 @@ def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon],
     request = SCHEMES[scheme](servers[0])
     statuses = send_burst(servers, [request(name, "wrong", number) for number in range(200)], stalled=True)
     check_bound(statuses, len(processes_of(servers)))
-    assert send_burst(servers, [request(name, PASSWORD, 3000)], stalled=False) == [429]
+    assert send_patiently(servers, request, name, 3000) == [429]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -257,9 +277,8 @@ def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme:
     name = next(NAMES)
     request = SCHEMES[scheme](servers[0])
     statuses = send_burst(servers, [request(name, PASSWORD, number) for number in range(60)], stalled=True)
-    assert set(statuses) <= {200, 302}
-    check = send_burst(servers, [request(name, PASSWORD, 3000)], stalled=False)
-    assert set(check) <= {200, 302}
+    assert set(statuses) <= {200, 302, 503}
+    assert set(send_patiently(servers, request, name, 3000)) <= {200, 302}
 
 
 def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
@@ -282,7 +301,7 @@ def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
             time.sleep(0.05)
         later = send_burst([server], burst, stalled=False)
         assert statuses.count(401) + later.count(401) <= FAILURES + 3
-        assert send_burst([server], [request("user1", PASSWORD, 0)], stalled=False) == [200]
+        assert send_patiently([server], request, "user1", 0) == [200]
 
 
 @pytest.mark.parametrize("scheme", ["basic", "digest"])
@@ -300,10 +319,13 @@ def test_bound_holds_while_redis_fails_over(tmp_path: Path, scheme: str) -> None
             while httpx.get(f"{server.url}/post").status_code != 200:
                 assert time.monotonic() < deadline, server.log
                 time.sleep(0.1)
-        later = send_burst(servers, [request("user0", f"late {n}", 1000 + n) for n in range(100)], stalled=False)
-        check_bound(statuses + later, len(servers))
+        while 429 not in statuses[BURST:]:  # on a busy machine most answers of the burst are 503, and count for nothing
+            assert time.monotonic() < deadline
+            late = [request("user0", f"late {number}", len(statuses) + number) for number in range(100)]
+            statuses += send_burst(servers, late, stalled=False)
+        check_bound(statuses, len(servers))
         for server in servers:
-            assert send_burst([server], [request("user0", PASSWORD, 3000)], stalled=False) == [429]
+            assert send_patiently([server], request, "user0", 100_000) == [429]
             assert "Traceback" not in server.log
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postd.protocol.digest import (
@@ -352,7 +352,6 @@ class AnythingTests:
             b", ".join
         )
     )
-    @settings(max_examples=500, deadline=None)
     @example(field())
     def test_any_input_is_decoded_or_refused(self, value: bytes) -> None:
         try:
@@ -363,7 +362,6 @@ class AnythingTests:
         assert int(sent.nc, 16) > 0
 
     @given(lists())
-    @settings(max_examples=300, deadline=None)
     def test_any_valid_list_is_decoded(self, made: tuple[bytes, DigestResponse]) -> None:
         value, sent = made
         assert decode_digest_response(value) == sent

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.discovery import (
@@ -162,7 +162,6 @@ class UrlTests:
             check_url("http://x\n\x1b[2J")
         assert str(caught.value).isprintable()
 
-    @settings(deadline=None)
     @given(st.text() | st.text("htps:/[]@#?.127%\\ \n\t").map("https://".__add__) | st.text().map("http://".__add__))
     def test_any_text_is_accepted_or_refused(self, text: str) -> None:
         try:
@@ -316,7 +315,6 @@ class MetadataTests:
                 decode(document)
             assert "s3cr3t" not in str(caught.value)
 
-    @settings(deadline=None)
     @given(
         st.binary()
         | st.dictionaries(
@@ -431,7 +429,6 @@ class FreshnessTests:
     def test_age_without_max_age_is_ignored(self) -> None:
         assert freshness_s((), "100000") == freshness_s(("no-store",), "100000") == FRESH_DEFAULT_S
 
-    @settings(deadline=None)
     @given(st.lists(st.text() | st.text('max-age=0123456789", ')), st.text() | st.text("0123456789"))
     def test_any_fields_give_a_time_within_the_limits(self, fields: list[str], age: str) -> None:
         assert FRESH_MIN_S <= freshness_s(fields, age) <= FRESH_MAX_S

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -198,7 +198,6 @@ class VerifyTests:
                 for signature in (b"", b"\1", b"\1" * 256, b"\1" * len(n)):
                     assert not key.verify(replace(jwt, signature=signature))
 
-    @settings(deadline=None)
     @given(data=st.binary(), signature=st.binary(max_size=600) | st.binary(min_size=64, max_size=64))
     def test_random_signature_does_not_verify_or_raise(self, data: bytes, signature: bytes) -> None:
         for key in key_set(*(one.jwk(alg=ABSENT) for one in (RSA, EC, ED))).keys:
@@ -533,7 +532,6 @@ GOOD = (RSA.jwk(), PSS.jwk(alg=ABSENT, use=ABSENT), EC.jwk(), ED.jwk(alg=ABSENT)
 
 
 class AnythingTests:
-    @settings(deadline=None)
     @given(
         entry=JSON
         | st.builds(
@@ -558,7 +556,6 @@ class AnythingTests:
             for one in (RSA, EC, ED):
                 key.verify(signed(one))
 
-    @settings(deadline=None)
     @given(st.binary() | JSON.map(orjson.dumps) | st.lists(JSON).map(lambda keys: orjson.dumps({"keys": keys})))
     def test_any_document_is_decoded_or_refused(self, content: bytes) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -913,7 +913,6 @@ def is_good(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bool:
 
 
 class AnythingTests:
-    @settings(deadline=None)
     @given(st.text() | st.text("eyJ.-_=A{}") | st.lists(st.binary().map(b64)).map(".".join))
     def test_any_text_is_decoded_or_refused(self, text: str) -> None:
         try:
@@ -923,7 +922,6 @@ class AnythingTests:
         assert type(jwt) is Jwt
         assert f"{jwt.signed.decode()}.{b64(jwt.signature)}" == text
 
-    @settings(deadline=None)
     @given(at=st.integers(0, 500), what=st.binary(max_size=3), length=st.integers(0, 3))
     def test_changed_token_is_decoded_or_refused(self, at: int, what: bytes, length: int) -> None:
         token = make()
@@ -933,7 +931,6 @@ class AnythingTests:
             except TokenError:
                 continue
 
-    @settings(deadline=None)
     @given(header=HEADERS | GOOD_HEADERS, claims=CLAIMS)
     @example(header={"alg": "EdDSA"}, claims=MINT.claims(exp=10**400))
     @example(header={"alg": "EdDSA"}, claims=MINT.claims(nbf=-(10**400)))
@@ -951,7 +948,6 @@ class AnythingTests:
         words = [claims.get(name, "") for name in ("scope", "scp")]
         assert accepted.scopes == {word for one in words for word in (one.split() if type(one) is str else one) if word}
 
-    @settings(deadline=None)
     @given(answer=objects(active=st.just(value=True), aud=st.just(AUDIENCE), exp=DATES, sub=st.just("alice")))
     def test_any_answer_of_an_issuer_is_accepted_only_if_valid(self, answer: dict[str, Any]) -> None:
         try:
@@ -990,7 +986,6 @@ class ReasonTests:
         assert "\n" not in str(error)
         assert str(error).isascii()
 
-    @settings(deadline=None)
     @given(
         header=st.dictionaries(st.sampled_from(HEADER_NAMES), SECRETS, max_size=2),
         claims=st.dictionaries(st.sampled_from(CLAIM_NAMES), SECRETS, max_size=2),
@@ -1008,7 +1003,6 @@ class ReasonTests:
         except TokenError as error:
             self.check(error)
 
-    @settings(deadline=None)
     @given(st.sampled_from(list(broken(b"{}"))), st.booleans())
     def test_reason_contains_nothing_of_malformed_json(self, what: str, in_header: bool) -> None:  # noqa: FBT001 - hypothesis gives it
         text = broken(json.dumps({SECRET: SECRET}).encode())[what]

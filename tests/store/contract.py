@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import pytest_twisted
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
@@ -100,8 +100,7 @@ def with_any_text(test: Callable[..., Any]) -> Callable[..., Any]:
         "0012",
     ):
         test = example(text=text)(test)
-    unhurried = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    return given(text=texts)(unhurried(test))
+    return given(text=texts)(test)
 
 
 async def check_text_comes_back(store: Store, text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel
@@ -277,7 +277,6 @@ class TokenTests:
                 assert challenge() in answer.headers["www-authenticate"]
         check_secret(events, token)
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40))
     def test_any_value_is_challenged(self, api: InMemoryApi, text: str) -> None:
         answer = ask(api, "GET", "/bearer", headers={"Authorization": b"Bearer " + text.encode("latin-1")})

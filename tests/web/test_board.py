@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
@@ -387,7 +387,6 @@ class PagingTests:
         assert met == ids[::-1]
 
     @given(ids=st.sets(st.integers(1, 400) | st.integers(1, POST_ID_MAX), max_size=30), limit=st.integers(1, 12))
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_reading_backwards_finds_the_last_ones(self, ids: set[int], limit: int) -> None:
         api = InMemoryApi()
         try:

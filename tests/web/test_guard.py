@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import bcrypt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
@@ -224,7 +224,6 @@ class ChallengeTests:
         value = st.tuples(names, st.binary(max_size=60)).map(b"".join)
 
         @given(value.map(lambda value: value.translate(None, bytes([*range(9), *range(10, 32), 127]))))
-        @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
         def check(value: bytes) -> None:
             api.clock.advance(400)  # a well-formed one counts for the throttle
             for path in ("/basic", "/all"):

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
@@ -405,7 +405,6 @@ class LoginTests:
         )
     )
     @example(body=b"username=%0&password=%")
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_bytes_are_answered(self, patient_api: InMemoryApi, body: bytes) -> None:
         assert send_form(patient_api, body).status in {400, 401}
 
@@ -560,7 +559,6 @@ class CookieTests:
         assert not is_signed_in(api, session_id)
 
     @given(value=st.binary(max_size=80).filter(lambda value: set(value) <= set(FIELD_TEXT)))
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_cookie_is_answered(self, api: InMemoryApi, value: bytes) -> None:
         for cookie in (b"session=" + value, value):
             assert ask(api, "GET", "/home", None, {"Cookie": cookie}).status == 302

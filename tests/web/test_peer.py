@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress, ISSLTransport
@@ -214,7 +214,6 @@ class AddressTests:
             max_size=3,
         )
     )
-    @settings(max_examples=150, deadline=None)
     def test_whatever_is_sent_an_address_comes_of_it(self, lines: list[bytes]) -> None:
         assert ipaddress.ip_address(address(lines, "10.0.0.0/8"))
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import InMemoryApi, Response, forget_own
@@ -102,7 +102,6 @@ class ListTests:
     @given(
         query=st.text(st.characters(codec="ascii", categories=["L", "N", "P"]) | st.sampled_from("&=%+;"), max_size=30)
     )
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_query_is_answered(self, api: InMemoryApi, query: str) -> None:
         assert api.request("GET", f"/post?after=%FF&{query}").status == 400
         assert api.request("GET", f"/post?limit={query}").status in {200, 400}
@@ -215,7 +214,6 @@ class WriteTests:
         assert api.request("GET", "/post").body == b"[]\n"
 
     @given(text=texts)
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_text_comes_back_exactly(self, api: InMemoryApi, text: str) -> None:
         location = api.request("POST", "/post", post_body(text), JSON).header("Location") or ""
         assert json.loads(api.request("GET", location).body)["post"] == text
@@ -302,7 +300,6 @@ class BadBodyTests:
             st.sampled_from((b"}", b" }\r\n", b"}}", b",}", b"")),
         )
     )
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_plain_bodies_mean_what_they_mean_to_a_decoder(self, api: InMemoryApi, body: bytes) -> None:
         answer = api.request("POST", "/post", body, JSON)
         try:
@@ -316,7 +313,6 @@ class BadBodyTests:
             assert json.loads(api.request("GET", answer.headers["location"][0]).body)["post"] == wanted["post"]
 
     @given(body=st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "replace")))
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_bytes_are_answered(self, api: InMemoryApi, body: bytes) -> None:
         assert api.request("POST", "/post", body, JSON).status in {400, 422}
 
@@ -326,7 +322,6 @@ class BadBodyTests:
             lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         )
     )
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_json_is_answered(self, api: InMemoryApi, value: Any) -> None:
         body = json.dumps({"post": value}).encode()
         assert api.request("POST", "/post", body, JSON).status in {201, 400, 422}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
@@ -362,7 +362,6 @@ class TraversalTests:
         )
     )
     @example(segments=["files", ""])
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_path_is_answered(self, api: InMemoryApi, folder: Path, segments: list[str]) -> None:
         answer = get(api, "/files/" + "/".join(segments))
         assert answer.status in {200, 302, 404}
@@ -370,7 +369,6 @@ class TraversalTests:
         assert b"hidden" not in answer.body
 
     @given(path=st.binary(min_size=1, max_size=20).filter(lambda path: not set(path) & set(b" \r\n\t\x0b\x0c\x00?#")))
-    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_bytes_are_answered(self, api: InMemoryApi, path: bytes) -> None:
         assert get(api, b"/files/" + path).status < 500
 
@@ -550,7 +548,6 @@ class RangeTests:
         | st.binary(max_size=30).filter(lambda value: set(value) <= set(FIELD_TEXT))
     )
     @example(value=b"bytes=9-9,0-")
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_range_is_answered(self, api: InMemoryApi, value: bytes) -> None:
         for name, size in (("digits.txt", 10), ("empty.txt", 0)):
             answer = get(api, f"/files/{name}", Range=value)
@@ -615,7 +612,6 @@ class ConditionTests:
             assert get(api, "/files/digits.txt", If_Modified_Since=date).status in {200, 304}
 
     @given(value=st.binary(max_size=40).filter(lambda value: set(value) <= set(FIELD_TEXT)))
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_any_condition_is_answered(self, api: InMemoryApi, value: bytes) -> None:
         for name in ("If-Modified-Since", "If-Range", "If-None-Match", "If-Match", "If-Unmodified-Since"):
             answer = ask(api, "GET", "/files/digits.txt", None, ALICE | {name: value, "Range": "bytes=0-1"})

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import LogEvent
 
@@ -193,7 +193,6 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_siz
 
 
 @given(unit=_TEXT, size=st.sampled_from([10, 1000, 4000, 8000]), index=st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
 def test_no_line_is_over_the_bound(api: InMemoryApi, unit: str, size: int, index: int) -> None:
     requests = list(place((unit * size)[:size]))
     for as_json in (False, True):

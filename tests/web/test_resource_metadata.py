@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.web.bearer import METADATA_PATH
@@ -190,7 +190,6 @@ class OriginTests:
                 assert "x-evil" not in answer.headers
                 assert "evil" not in str(answer.headers).lower() + answer.body.decode().lower()
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30))
     def test_any_host_leaves_a_challenge_one_that_can_be_read(self, api: InMemoryApi, host: str) -> None:
         answer = ask(api, "GET", "/bearer", headers={"Host": host.encode("latin-1")})
