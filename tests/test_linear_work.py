@@ -1,4 +1,4 @@
-"""The work on what a peer sends grows in proportion to its length, whatever it is (contract 7).
+"""The work on a peer's input grows linearly with its length (reference: Safe by default).
 
 Each function, pattern and decoder that sees bytes of a peer is given a family of inputs: a character repeated, two that
 alternate, after beginnings that lead into the grammar, and with a tail that does not fit. Compared is the CPU time of
@@ -101,7 +101,7 @@ def family(begins: Sequence[bytes] = (), units: Sequence[bytes] = ()) -> Iterato
 
 
 def measure(work: Callable[[bytes], object], text: bytes, times: int = 1) -> float:
-    """Return the least CPU time, in seconds, that a work on a text takes."""
+    """Return the least CPU time, in seconds, of a work on a text."""
     least = float("inf")
     for _ in range(times):
         began = time.thread_time()
@@ -200,7 +200,7 @@ FIELDS: Sequence[tuple[str, str, Sequence[bytes]]] = (
 
 
 @pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
-def test_a_field_costs_in_proportion(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
+def test_field_takes_linear_time(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
     fields = basic() if path.startswith("/files") else {}
     work = partial(with_field, api, path, name, fields)
     check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
@@ -209,14 +209,14 @@ def test_a_field_costs_in_proportion(api: InMemoryApi, path: str, name: str, beg
 @pytest.mark.parametrize(
     "scheme", ["Basic ", "Digest ", 'Digest username="', "Digest a=b,", "Bearer ", "Bearer eyJ", "x"]
 )
-def test_credentials_cost_in_proportion(api: InMemoryApi, scheme: str) -> None:
+def test_credentials_take_linear_time(api: InMemoryApi, scheme: str) -> None:
     work = partial(with_field, api, "/all", "Authorization", {})
     inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
     check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
-def test_a_digest_parameter_costs_in_proportion(api: InMemoryApi, parameter: str) -> None:
+def test_digest_parameter_takes_linear_time(api: InMemoryApi, parameter: str) -> None:
     proof = Proof(nonce="x", uri="/all")
 
     def work(text: bytes) -> None:
@@ -232,7 +232,7 @@ def test_a_digest_parameter_costs_in_proportion(api: InMemoryApi, parameter: str
     "path",
     ["", "post/", "post/1", "all/", "files/", "post?", "post?limit=", "post/events?after=", "?next=/", "http://x"],
 )
-def test_a_target_costs_in_proportion(api: InMemoryApi, path: str) -> None:
+def test_target_takes_linear_time(api: InMemoryApi, path: str) -> None:
     def work(text: bytes) -> None:
         target = text.replace(b" ", b"+").decode("ascii", "ignore")
         begun = path if path.startswith("http:") else f"/{path}"
@@ -241,7 +241,7 @@ def test_a_target_costs_in_proportion(api: InMemoryApi, path: str) -> None:
     check(work, family([b"%"], units=[b"%41", b"/..", b"/a", b"a=b&"]), 8 * KIB - 40, harmless_max=HARMLESS_MAX)
 
 
-def test_a_method_and_a_first_line_cost_in_proportion(api: InMemoryApi) -> None:
+def test_method_and_request_line_take_linear_time(api: InMemoryApi) -> None:
     def work(text: bytes) -> None:
         asked = ask(api, "GET", "/post")
         asked.channel.dataReceived(text + b"\r\n\r\n")
@@ -260,7 +260,7 @@ def test_a_method_and_a_first_line_cost_in_proportion(api: InMemoryApi) -> None:
         ("/logout", FORM, (), ()),
     ],
 )  # fmt: skip
-def test_a_body_costs_in_proportion(
+def test_body_takes_linear_time(
     api: InMemoryApi, path: str, kind: str, begins: Sequence[bytes], units: Sequence[bytes]
 ) -> None:
     def work(text: bytes) -> None:
@@ -270,7 +270,7 @@ def test_a_body_costs_in_proportion(
 
 
 @pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
-def test_a_field_of_a_write_costs_in_proportion(api: InMemoryApi, name: str) -> None:
+def test_field_of_a_write_takes_linear_time(api: InMemoryApi, name: str) -> None:
     def work(text: bytes) -> None:
         answer(api, ask(api, "POST", "/post", b"{}", {"Content-Type": "application/json", name: text}))
 
@@ -292,7 +292,7 @@ LINES = (
 
 @pytest.mark.parametrize("piece", [1, 5, 1000])
 @pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
-def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -> None:
+def test_chunks_take_linear_time_in_any_pieces(begin: bytes, piece: int) -> None:
     def work(text: bytes) -> None:
         decoder = ChunkedDecoder(64 * KIB, bytes.title)
         with suppress(HttpSyntaxError):
@@ -304,7 +304,7 @@ def test_chunks_cost_in_proportion_however_they_come(begin: bytes, piece: int) -
 
 
 @pytest.mark.parametrize("piece", [1, 5, 1000])
-def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
+def test_head_takes_linear_time_in_any_pieces(piece: int) -> None:
     def work(text: bytes) -> None:
         partial = PartialHead(bytes.title)
         with suppress(HttpSyntaxError):
@@ -324,7 +324,7 @@ def test_a_head_costs_in_proportion_however_it_comes(piece: int) -> None:
 @pytest.mark.parametrize(
     "begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"]
 )
-def test_a_proxy_header_costs_in_proportion(begin: bytes, piece: int) -> None:
+def test_proxy_header_takes_linear_time(begin: bytes, piece: int) -> None:
     class Endpoint:
         factory: Any = None
 
@@ -386,13 +386,13 @@ DECODER_NAMES = ("challenges", "digest info", "events", "freshness", "problem", 
 
 
 @pytest.mark.parametrize(("decode", "size", "begins", "units"), DECODERS, ids=DECODER_NAMES)
-def test_a_decoder_costs_in_proportion(
+def test_decoder_takes_linear_time(
     decode: Callable[[bytes], object], size: int, begins: Sequence[bytes], units: Sequence[bytes]
 ) -> None:
     check(decode, family(begins, units), size)
 
 
-def test_events_cost_in_proportion_byte_by_byte() -> None:
+def test_events_take_linear_time_byte_by_byte() -> None:
     units = (b"a", b"\r", b"\n", b"\r\n", b"data\n", b":\r", b"\xc3")
     check(partial(decode_events, 1), (Input(begin, unit) for begin in (b"", b"data:") for unit in units), 2 * KIB)
 
@@ -400,7 +400,7 @@ def test_events_cost_in_proportion_byte_by_byte() -> None:
 @pytest.mark.parametrize(
     "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u0f73\u0f75", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
 )
-def test_normalizing_costs_in_proportion(marks: str) -> None:
+def test_normalizing_takes_linear_time(marks: str) -> None:
     def work(text: bytes) -> None:
         for _ in range(10):
             normalize("a" + (marks * len(text))[: len(text)])
@@ -411,7 +411,7 @@ def test_normalizing_costs_in_proportion(marks: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-def test_a_line_of_the_log_costs_in_proportion(form: Callable[[LogEvent], str | None]) -> None:
+def test_line_of_the_log_takes_linear_time(form: Callable[[LogEvent], str | None]) -> None:
     def work(text: bytes) -> None:
         shown = text.decode("latin-1")
         form({"log_format": "{shown}", "shown": shown, "log_time": 0.0})
