@@ -63,40 +63,40 @@ class ConfigError(PostdError):
         return printable(" ".join(f"{self.where}: {self.why}".split()))
 
 
-class InvalidTextError(PostdError):
-    """A text is not allowed in a post; `why` gives the reason in a sentence."""
+class _PostIdError(PostdError):
+    """An error about one post."""
+
+    def __init__(self, post_id: int) -> None:
+        super().__init__(post_id)
+        self.post_id = post_id
+
+
+class _ReasonError(PostdError):
+    """An error with a reason, `why`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
 
-class NoSuchPostError(PostdError):
+class InvalidTextError(_ReasonError):
+    """A text is not allowed in a post; `why` gives the reason in a sentence."""
+
+
+class NoSuchPostError(_PostIdError):
     """No post has this id, or it was deleted."""
 
-    def __init__(self, post_id: int) -> None:
-        super().__init__(post_id)
-        self.post_id = post_id
 
-
-class PostExistsError(PostdError):
+class PostExistsError(_PostIdError):
     """A post with this id already exists."""
-
-    def __init__(self, post_id: int) -> None:
-        super().__init__(post_id)
-        self.post_id = post_id
 
 
 class StoreNotEmptyError(PostdError):
     """The store already has posts."""
 
 
-class PostChangedError(PostdError):
+class PostChangedError(_PostIdError):
     """The post no longer has the text that the caller expected."""
-
-    def __init__(self, post_id: int) -> None:
-        super().__init__(post_id)
-        self.post_id = post_id
 
 
 class KeyReusedError(PostdError):
@@ -115,12 +115,8 @@ class ChangesGoneError(PostdError):
         self.revision = revision
 
 
-class StoreRefusedError(PostdError):
+class StoreRefusedError(_ReasonError):
     """The store cannot be used, and retrying is of no use: corrupt, foreign, newer, not writable. `why` is one line."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 class StoreMissingError(StoreRefusedError):
@@ -131,12 +127,8 @@ class StoreOlderError(StoreRefusedError):
     """The store has an older schema, and the caller must not migrate it."""
 
 
-class StoreUnavailableError(PostdError):
+class StoreUnavailableError(_ReasonError):
     """The store is temporarily unavailable: locked, still opening, failing. `why` is for the log."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 class StoreBusyError(StoreUnavailableError):

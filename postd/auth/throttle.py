@@ -19,8 +19,8 @@ import ipaddress
 import math
 import secrets
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
@@ -170,7 +170,7 @@ class Throttle:
             if exhausted is None:
                 had_failures = keys[0] in counted and counted[keys[0]].count > 0
                 is_current = writes == self._writes and not self._last_write_failed
-                if compares_at_once and is_current and not (self._pending_writes and self._has_pending_write(keys)):
+                if compares_at_once and is_current and self._pending_writes.keys().isdisjoint(keys):
                     return Attempt(keys, had_failures)
                 reservation = await self._reserve(keys)
                 if isinstance(reservation, Reservation):
@@ -298,31 +298,22 @@ class Throttle:
                 Deferred.fromCoroutine(self._release(reservation))
 
     async def _write(self, keys: FailureKeys, write: Coroutine[Any, Any, T]) -> T:
-        with self._writing(keys):
-            try:
-                result = await write
-            except StoreUnavailableError:
-                self._last_write_failed = True
-                raise
-            self._last_write_failed = False
-            return result
-
-    @contextmanager
-    def _writing(self, keys: FailureKeys) -> Iterator[None]:
-        """Mark keys as having a pending write, so that counts read meanwhile may be outdated."""
+        """Await a write, with its keys marked as pending: counts of them that are read meanwhile may be outdated."""
         self._writes += 1
         self._pending_writes.update(keys)
         try:
-            yield
+            result = await write
+        except StoreUnavailableError:
+            self._last_write_failed = True
+            raise
         finally:
             self._writes += 1
             for key in keys:
                 self._pending_writes[key] -= 1
                 if not self._pending_writes[key]:
                     del self._pending_writes[key]
-
-    def _has_pending_write(self, keys: FailureKeys) -> bool:
-        return any(key in self._pending_writes for key in keys)
+        self._last_write_failed = False
+        return result
 
     async def _wait(self, key: bytes, deadline: float) -> None:
         """Wait until a key may have room for an attempt.

@@ -1,14 +1,19 @@
-"""What several tests of authentication need: a store that refuses writes, and a look at an object's memory."""
+"""Helpers for tests of authentication."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
+from postd.auth.password import HashThreads
 from postd.errors import StoreUnavailableError
 from postd.store.interface import LoginStore
+
+T = TypeVar("T")
 
 _WRITES = (
     "add_failure",
@@ -58,3 +63,38 @@ def _all_in(thing: object, seen: set[int]) -> Iterator[object]:
         inner = [getattr(thing, name) for name in names]
     for one in inner:
         yield from _all_in(one, seen)
+
+
+class SlowThreads(HashThreads):
+    """Threads that verify only when a test calls `run_waiting`; `done` counts what they have verified."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.asked = self.done = 0
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
+        result: Deferred[T] = Deferred()
+        self.asked += 1
+
+        def verify() -> None:
+            self.done += 1
+            try:
+                verified = function(*args)
+            except Exception:  # noqa: BLE001 - as a thread pool does
+                result.errback(Failure())
+            else:
+                result.callback(verified)
+
+        self.waiting.append(verify)
+        return result
+
+    def run_waiting(self) -> None:
+        """Verify all waiting passwords, and those queued meanwhile."""
+        while self.waiting:
+            self.waiting.pop(0)()

@@ -1,6 +1,6 @@
-"""Access tokens, as a portal has them checked: of several issuers, with scopes, and opaque ones.
+"""Checking access tokens of several issuers, with scopes, and opaque ones.
 
-The issuers are real; what is wrong with single tokens is looked at where it is looked for, in `tests/protocol`.
+The issuers are real HTTP servers; malformed tokens are tested in `tests/protocol`.
 """
 
 import time
@@ -50,33 +50,33 @@ START_S = 1_800_000_000.0
 
 
 class Issuers:
-    """Issuers that are there, and how they are trusted."""
+    """Running issuers, and the `Issuer` objects that trust them."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self.trusted: list[Trusted] = []
 
     def add(self, **settings: Any) -> Issuer:
-        """Let there be another one; all have the same key."""
+        """Start another issuer; all have the same key."""
         issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
         self.trust(issuer, **settings)
         return issuer
 
     def add_absent(self, **settings: Any) -> Issuer:
-        """Let there be one that is not up."""
+        """Trust an issuer that does not run."""
         issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
         issuer.stop()
         self.trust(issuer, **settings)
         return issuer
 
     def add_asked(self, **settings: Any) -> Issuer:
-        """Let there be one that is asked about opaque tokens."""
+        """Start an issuer with token introspection."""
         issuer = self._stack.enter_context(Issuer(AUDIENCE, KEY))
         self.trust(issuer, introspection_endpoint=issuer.origin + INTROSPECTION, **settings)
         return issuer
 
     def add_asked_in_vain(self) -> Issuer:
-        """Let there be one that has its keys, and does not answer when it is asked about opaque tokens."""
+        """Start an issuer that has keys, but whose introspection fails."""
         issuer = self.add_asked()
         issuer.replies[INTROSPECTION] = Reply(b"", 500)
         return issuer
@@ -91,7 +91,7 @@ class Issuers:
         return BearerChecker(self.trusted)
 
     def check(self, token: str, *, writes: bool = False) -> Deferred[str]:
-        """Show a token; it comes to whose it is."""
+        """Check a token; the result is its user."""
         return check(self.checker(), token, writes=writes)
 
 
@@ -124,17 +124,17 @@ class CheckerTests:
         verifyClass(ICredentials, BearerCredentials)
         assert BearerChecker.credentialInterfaces == (IBearerCredentials,)
 
-    def test_credentials_do_not_show_the_token(self) -> None:
+    def test_repr_of_credentials_has_no_token(self) -> None:
         assert OPAQUE not in repr(BearerCredentials(OPAQUE, writes=False, address=HERE))
 
-    def test_nobody_is_trusted(self) -> None:
+    def test_token_without_trusted_issuers_is_refused(self) -> None:
         mint = Mint("https://idp.example", AUDIENCE, KEY)
         for token in (mint.token(), OPAQUE):
             with pytest.raises(InvalidTokenError):
                 result_of(check(BearerChecker([]), token))
 
     @ensureDeferred
-    async def test_by_way_of_a_portal(self, issuers: Issuers) -> None:
+    async def test_portal_returns_the_user(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         portal = Portal(Realm(), [issuers.checker()])
         _, user, _ = await portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), None, IIdentity)
@@ -154,16 +154,16 @@ class CheckerTests:
 
 
 class IssuerTests:
-    """A token is its issuer's, and of nobody else."""
+    """A token is checked by its own issuer only."""
 
     @ensureDeferred
-    async def test_the_right_one_is_chosen(self, issuers: Issuers) -> None:
+    async def test_issuer_is_chosen_by_iss(self, issuers: Issuers) -> None:
         first, second = issuers.add(), issuers.add()
         for issuer in (second, first):
             assert await issuers.check(issuer.token(sub="Zoë")) == f"{issuer.issuer}#Zoë"
 
     @ensureDeferred
-    async def test_one_does_not_speak_for_another(self, issuers: Issuers) -> None:
+    async def test_issuer_cannot_sign_for_another(self, issuers: Issuers) -> None:
         first, second = issuers.add(), issuers.add()
         second.keys = [Key.make("ES256", "another")]
         forged = first.token(second.keys[0])
@@ -172,7 +172,7 @@ class IssuerTests:
         assert (await refusal_of(issuers.check(named))).why.endswith("its signature is wrong")
 
     @ensureDeferred
-    async def test_one_that_is_not_trusted(self, issuers: Issuers) -> None:
+    async def test_untrusted_issuer_is_refused(self, issuers: Issuers) -> None:
         known = issuers.add()
         with Issuer(AUDIENCE, KEY) as stranger:
             for iss in (stranger.issuer, known.issuer + "/", known.issuer.upper()):
@@ -180,7 +180,7 @@ class IssuerTests:
             assert stranger.asked == []
 
     @ensureDeferred
-    async def test_one_that_is_away_is_in_nobodys_way(self, issuers: Issuers) -> None:
+    async def test_unavailable_issuer_does_not_affect_others(self, issuers: Issuers) -> None:
         away, there = issuers.add_absent(), issuers.add()
         assert await issuers.check(there.token()) == f"{there.issuer}#alice"
         with pytest.raises(IssuerUnavailableError) as caught:
@@ -188,15 +188,15 @@ class IssuerTests:
         assert caught.value.issuer == away.issuer
 
     @ensureDeferred
-    async def test_what_is_not_accepted_anyway_needs_no_keys(self, issuers: Issuers) -> None:
-        """It is refused while the issuer is away: to come again later would be of no use."""
+    async def test_unacceptable_header_is_refused_without_keys(self, issuers: Issuers) -> None:
+        """It is refused while the issuer is unavailable, because retrying would not help."""
         away = issuers.add_absent()
         for header in ({"alg": "none"}, {"alg": "HS256"}, {"typ": "secevent+jwt"}, {"crit": ["exp"]}):
             await refusal_of(issuers.check(away.token(header=header)))
 
     @ensureDeferred
-    async def test_expired(self, issuers: Issuers) -> None:
-        """That is told only of what was good once."""
+    async def test_expired_is_reported_only_of_verified_tokens(self, issuers: Issuers) -> None:
+        """Other refusals take precedence."""
         issuer = issuers.add()
         past = int(time.time() - LEEWAY_S - 1)
         assert (await refusal_of(issuers.check(issuer.token(exp=past)))).expired
@@ -209,7 +209,7 @@ class IssuerTests:
 
 
 class ScopeTests:
-    def test_what_is_no_scope_is_refused_at_once(self, issuers: Issuers) -> None:
+    def test_malformed_scope_setting_is_refused(self, issuers: Issuers) -> None:
         with pytest.raises(ValueError, match="is no scope"):
             issuers.add_absent(read_scope='a"b')
 
@@ -224,7 +224,7 @@ class ScopeTests:
             ("", False, False),
         ],
     )
-    async def test_for_reading_and_for_writing(
+    async def test_scopes_for_reading_and_for_writing(
         self, issuers: Issuers, scope: str, *, reads: bool, writes: bool
     ) -> None:
         issuer = issuers.add(read_scope="posts:read", write_scope="posts:write")
@@ -239,7 +239,7 @@ class ScopeTests:
             assert (caught.value.scope, caught.value.username) == (word, f"{issuer.issuer}#alice")
 
     @ensureDeferred
-    async def test_of_several_words_all_are_needed(self, issuers: Issuers) -> None:
+    async def test_all_words_of_a_scope_are_required(self, issuers: Issuers) -> None:
         issuer = issuers.add(read_scope="a b")
         assert await issuers.check(issuer.token(scope=["b", "c", "a"]))
         with pytest.raises(InsufficientScopeError) as caught:
@@ -247,20 +247,20 @@ class ScopeTests:
         assert caught.value.scope == "a b"
 
     @ensureDeferred
-    async def test_none_is_needed(self, issuers: Issuers) -> None:
+    async def test_no_scope_is_required_by_default(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         for writes in (False, True):
             assert await issuers.check(issuer.token(), writes=writes)
 
     @ensureDeferred
-    async def test_each_issuer_has_words_of_its_own(self, issuers: Issuers) -> None:
+    async def test_scopes_are_set_per_issuer(self, issuers: Issuers) -> None:
         first, second = issuers.add(read_scope="a"), issuers.add(read_scope="b")
         assert await issuers.check(second.token(scope="b"))
         with pytest.raises(InsufficientScopeError):
             await issuers.check(first.token(scope="b"))
 
     @ensureDeferred
-    async def test_of_opaque_tokens(self, issuers: Issuers) -> None:
+    async def test_scopes_of_opaque_tokens(self, issuers: Issuers) -> None:
         issuer = issuers.add_asked(write_scope="a")
         issuer.active[OPAQUE] = issuer.claims(scope="b")
         assert await issuers.check(OPAQUE) == f"{issuer.issuer}#alice"
@@ -268,30 +268,30 @@ class ScopeTests:
             await issuers.check(OPAQUE, writes=True)
 
 
-class OpaqueTests:
+class OpaqueTokenTests:
     @ensureDeferred
-    async def test_nobody_is_asked(self, issuers: Issuers) -> None:
+    async def test_opaque_token_is_refused_without_introspection(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         issuer.active[OPAQUE] = issuer.claims()
         assert "opaque" in (await refusal_of(issuers.check(OPAQUE))).why
         assert issuer.count(INTROSPECTION) == 0
 
     @ensureDeferred
-    async def test_the_first_accepts_it(self, issuers: Issuers) -> None:
+    async def test_first_issuer_accepts(self, issuers: Issuers) -> None:
         first, second = issuers.add_asked(), issuers.add_asked()
         first.active[OPAQUE] = first.claims()
         assert await issuers.check(OPAQUE) == f"{first.issuer}#alice"
         assert second.count(INTROSPECTION) == 0
 
     @ensureDeferred
-    async def test_the_first_refuses_it_and_the_second_accepts_it(self, issuers: Issuers) -> None:
+    async def test_second_issuer_accepts_after_a_refusal(self, issuers: Issuers) -> None:
         first, second = issuers.add_asked(), issuers.add_asked()
         second.active[OPAQUE] = second.claims(sub="bob")
         assert await issuers.check(OPAQUE) == f"{second.issuer}#bob"
         assert first.count(INTROSPECTION) == 1
 
     @ensureDeferred
-    async def test_the_first_is_away_and_the_second_accepts_it(self, issuers: Issuers) -> None:
+    async def test_second_issuer_accepts_if_the_first_is_unavailable(self, issuers: Issuers) -> None:
         issuers.add_asked_in_vain()
         second = issuers.add_asked()
         second.active[OPAQUE] = second.claims()
@@ -299,8 +299,10 @@ class OpaqueTests:
 
     @ensureDeferred
     @pytest.mark.parametrize("away_first", [True, False])
-    async def test_one_is_away_and_the_other_refuses_it(self, issuers: Issuers, *, away_first: bool) -> None:
-        """It may be of the one that is away."""
+    async def test_refusal_beside_an_unavailable_issuer_is_unavailable(
+        self, issuers: Issuers, *, away_first: bool
+    ) -> None:
+        """The token may be from the unavailable issuer."""
         away = issuers.add_asked_in_vain() if away_first else None
         issuers.add_asked()
         away = away or issuers.add_asked_in_vain()
@@ -309,30 +311,30 @@ class OpaqueTests:
         assert caught.value.issuer == away.issuer
 
     @ensureDeferred
-    async def test_both_refuse_it(self, issuers: Issuers) -> None:
+    async def test_token_refused_by_all_issuers_is_refused(self, issuers: Issuers) -> None:
         issuers.add_asked()
         issuers.add_asked()
         refusal = await refusal_of(issuers.check(OPAQUE))
         assert (refusal.why.endswith("not active"), refusal.expired) == (True, False)
 
     @ensureDeferred
-    async def test_one_that_is_not_asked_says_nothing(self, issuers: Issuers) -> None:
-        """The reason is that of the one that was asked, wherever it stands."""
+    async def test_reason_is_that_of_the_issuer_with_introspection(self, issuers: Issuers) -> None:
+        """Its position among the issuers does not matter."""
         issuers.add_asked()
         issuers.add()
         assert (await refusal_of(issuers.check(OPAQUE))).why.endswith("not active")
 
     @ensureDeferred
-    async def test_one_says_that_it_has_expired(self, issuers: Issuers) -> None:
-        """Its owner is told so, whoever else has never heard of it."""
+    async def test_expired_token_is_reported_as_expired(self, issuers: Issuers) -> None:
+        """Even if other issuers do not know the token."""
         first = issuers.add_asked()
         issuers.add_asked()
         first.active[OPAQUE] = first.claims(exp=int(time.time() - LEEWAY_S - 1))
         assert (await refusal_of(issuers.check(OPAQUE))).expired
 
     @ensureDeferred
-    async def test_a_jwt_is_never_sent_away(self, issuers: Issuers) -> None:
-        """Good or not: to whom it belongs stands in it, and nobody else is to have it."""
+    async def test_jwt_is_never_introspected(self, issuers: Issuers) -> None:
+        """Valid or not, no other issuer may receive it."""
         first, second = issuers.add_asked(), issuers.add_asked()
         await issuers.check(first.token())
         good = first.token()
@@ -348,8 +350,8 @@ class OpaqueTests:
         assert (first.count(INTROSPECTION), second.count(INTROSPECTION)) == (0, 0)
 
     @ensureDeferred
-    async def test_an_encrypted_token_is_not_opaque(self, issuers: Issuers) -> None:
-        """It is a kind of JWT, which we cannot read (auth.md, B19)."""
+    async def test_encrypted_token_is_not_introspected(self, issuers: Issuers) -> None:
+        """It is a kind of JWT."""
         issuer = issuers.add_asked()
         encrypted = "eyJhbGciOiJkaXIifQ..a.b.c"
         issuer.active[encrypted] = issuer.claims()
@@ -387,10 +389,10 @@ class OpaqueTests:
         await store.stop()
 
 
-class RememberedTests:
-    """A token whose signature was right is remembered, and no better for it."""
+class CacheTests:
+    """A verified token is cached, with the same results."""
 
-    def test_until_it_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cached_token_expires(self, monkeypatch: pytest.MonkeyPatch) -> None:
         clock, network = Clock(), Network()
         clock.rightNow = START_S
         monkeypatch.setattr(bearer, "Fetcher", lambda *_, **__: network)
@@ -410,20 +412,20 @@ class RememberedTests:
         assert caught.value.expired
 
     @ensureDeferred
-    async def test_who_was_let_in_with_it_may_stay_until_then(self, issuers: Issuers) -> None:
+    async def test_recheck_succeeds_until_the_token_expires(self, issuers: Issuers) -> None:
         issuer, asked = issuers.add(), issuers.add_asked()
         checker = issuers.checker()
         credentials = BearerCredentials(issuer.token(), writes=False, address=HERE)
         revalidate = (await checker.check(credentials)).revalidate
         assert await revalidate()
-        asked.stop()  # whoever does not answer has not said that it has ended
+        asked.stop()  # without an answer the token stays valid
         assert await revalidate()
         issuer.keys = [Key.make("ES256", "new")]
         assert await check(checker, issuer.token(issuer.keys[0]))  # has the keys fetched
         assert not await revalidate()
 
     @ensureDeferred
-    async def test_until_its_key_is_gone(self, issuers: Issuers) -> None:
+    async def test_cached_token_is_refused_when_its_key_is_removed(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         checker = issuers.checker()
         token = issuer.token()
@@ -434,7 +436,7 @@ class RememberedTests:
         await refusal_of(check(checker, token))
 
     @ensureDeferred
-    async def test_a_part_of_it_is_not_enough(self, issuers: Issuers) -> None:
+    async def test_changed_token_is_not_taken_from_the_cache(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         checker = issuers.checker()
         signed, _, signature = issuer.token().rpartition(".")
@@ -444,7 +446,7 @@ class RememberedTests:
             await refusal_of(check(checker, forged))
 
     @ensureDeferred
-    async def test_its_scope_is_looked_at_each_time(self, issuers: Issuers) -> None:
+    async def test_scope_of_a_cached_token_is_checked_each_time(self, issuers: Issuers) -> None:
         issuer = issuers.add(write_scope="a")
         checker = issuers.checker()
         token = issuer.token()
@@ -454,7 +456,7 @@ class RememberedTests:
                 await check(checker, token, writes=True)
 
     @ensureDeferred
-    async def test_an_opaque_one_is_for_the_issuer_to_remember(
+    async def test_opaque_token_is_cached_by_the_introspector_only(
         self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         issuer = issuers.add_asked()
@@ -465,7 +467,7 @@ class RememberedTests:
         await refusal_of(check(checker, OPAQUE))
 
     @ensureDeferred
-    async def test_not_all_of_them(self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_cache_is_bounded(self, issuers: Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bearer, "CACHE_MAX", 2)
         issuer = issuers.add()
         checker = issuers.checker()
@@ -476,8 +478,8 @@ class RememberedTests:
 
 class LogTests:
     @ensureDeferred
-    async def test_refusals_are_told_without_the_token(self, issuers: Issuers) -> None:
-        """A line each, that says from where and why."""
+    async def test_refusal_is_logged_without_the_token(self, issuers: Issuers) -> None:
+        """One line each, with the address and the reason."""
         issuer = issuers.add_asked()
         await issuers.check(issuer.token())
         stranger = Key.make("ES256", "named-by-a-token")
@@ -507,7 +509,7 @@ class LogTests:
         assert [secret for secret in secrets if secret in shown] == []
 
     @ensureDeferred
-    async def test_a_missing_scope_is_told_with_the_owner(self, issuers: Issuers) -> None:
+    async def test_missing_scope_is_logged_with_the_user(self, issuers: Issuers) -> None:
         issuer = issuers.add(read_scope="a")
         with capturedLogs() as events:
             for _ in range(2):
@@ -518,7 +520,7 @@ class LogTests:
         assert lines == [f"login refused: bearer {owner!r} from {HERE}: the token's scope is not enough"] * 2
 
     @ensureDeferred
-    async def test_a_good_token_is_not_told(self, issuers: Issuers) -> None:
+    async def test_accepted_token_is_not_logged(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         await issuers.check(issuer.token())
         with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""Opaque tokens: what the issuer says of them, and for how long that is remembered."""
+"""Introspection of opaque tokens, and the cache of its answers."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from postd.net.fetching import Fetcher, FetchError, UnusableError
 from postd.protocol.jwt import LEEWAY_S, AccessToken, ExpiredTokenError, TokenError, TokenPolicy
 from postd.reactor import IReactor
 from tests.auth.helpers import all_in
-from tests.auth.test_jwks import Network, Question
+from tests.auth.test_jwks import Network, PendingRequest
 from tests.helpers import result_of
 
 ISSUER = "https://idp.example"
@@ -41,7 +41,7 @@ ADDRESS = "192.0.2.1"
 
 
 class World:
-    """An introspector, and all that it knows of: a clock, and a network."""
+    """An introspector with its clock and its network."""
 
     def __init__(self, **who: str) -> None:
         self.clock = Clock()
@@ -55,26 +55,26 @@ class World:
     def begin(self, token: str, address: str = ADDRESS) -> Deferred[AccessToken]:
         return Deferred.fromCoroutine(self.introspector.introspect(token, address))
 
-    def question(self) -> Question:
-        """Return the one that waits for its answer."""
+    def request(self) -> PendingRequest:
+        """Return the one request that waits for its answer."""
         return self.network.next(ENDPOINT)
 
     def ask(self, token: str, answer: Any = GOOD) -> AccessToken:
-        """Show a token of which the issuer says this; fail, if it is not asked."""
+        """Introspect a token with this answer; fail if there is no request."""
         asking = self.begin(token)
-        self.question().answer(answer)
+        self.request().answer(answer)
         said: AccessToken = result_of(asking)
         return said
 
     def known(self, token: str) -> AccessToken:
-        """Show a token; fail, if the issuer is asked."""
+        """Introspect a token; fail if there is a request."""
         said: AccessToken = result_of(self.begin(token))
         return said
 
     def fail(self, token: str, error: FetchError) -> None:
-        """Show a token while the issuer does not answer."""
+        """Introspect a token while the issuer does not answer."""
         asking = self.begin(token)
-        self.question().fail(error)
+        self.request().fail(error)
         with pytest.raises(IssuerUnavailableError) as caught:
             result_of(asking)
         assert caught.value.issuer == ISSUER
@@ -85,28 +85,28 @@ def world() -> World:
     return World()
 
 
-class AskingTests:
-    def test_what_is_asked(self) -> None:
+class RequestTests:
+    def test_request_has_the_token_and_the_client(self) -> None:
         world = World(client_id="us: ä", client_secret=SECRET)
         world.ask("opaque")
-        (question,) = world.network.asked
-        assert question.url == ENDPOINT
-        assert question.form == {"token": "opaque", "token_type_hint": "access_token"}
-        assert question.auth == ("us%3A+%C3%A4", "s3cret%3A+%C3%A4%2B%25")  # RFC 6749 §2.3.1
+        (request,) = world.network.asked
+        assert request.url == ENDPOINT
+        assert request.form == {"token": "opaque", "token_type_hint": "access_token"}
+        assert request.auth == ("us%3A+%C3%A4", "s3cret%3A+%C3%A4%2B%25")  # RFC 6749 §2.3.1
 
-    def test_a_client_without_a_secret_has_its_name_in_the_form(self) -> None:
+    def test_client_id_without_secret_is_in_the_form(self) -> None:
         world = World(client_id="us")
         world.ask("opaque")
-        (question,) = world.network.asked
-        assert question.auth is None
-        assert question.form == {"client_id": "us", "token": "opaque", "token_type_hint": "access_token"}
+        (request,) = world.network.asked
+        assert request.auth is None
+        assert request.form == {"client_id": "us", "token": "opaque", "token_type_hint": "access_token"}
 
-    def test_nobody_in_particular_asks(self, world: World) -> None:
+    def test_request_without_client(self, world: World) -> None:
         world.ask("opaque")
         assert world.network.asked[0].auth is None
         assert "client_id" not in world.network.asked[0].form
 
-    def test_what_it_says(self, world: World) -> None:
+    def test_answer_is_decoded(self, world: World) -> None:
         assert world.ask("opaque") == ALICE
 
     @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ class AskingTests:
             {"active": True, "aud": AUDIENCE},
         ],
     )
-    def test_what_is_refused(self, world: World, answer: Mapping[str, Any]) -> None:
+    def test_unacceptable_answer_is_refused(self, world: World, answer: Mapping[str, Any]) -> None:
         with pytest.raises(TokenError):
             world.ask("opaque", answer)
 
-    def test_by_our_clock_it_has_expired(self, world: World) -> None:
-        """Whoever is told so once is told so again."""
+    def test_expired_token_is_refused_from_the_cache_too(self, world: World) -> None:
+        """The cached refusal is the same error."""
         with pytest.raises(ExpiredTokenError):
             world.ask("opaque", {**GOOD, "exp": START_S - LEEWAY_S})
         with pytest.raises(ExpiredTokenError):
             world.known("opaque")
 
 
-class RememberingTests:
-    def test_what_was_accepted(self, world: World) -> None:
+class CacheTests:
+    def test_accepted_token_is_cached(self, world: World) -> None:
         world.ask("opaque")
         world.clock.advance(ACCEPTED_TTL_S - 0.001)
         assert world.known("opaque") == ALICE
@@ -144,14 +144,14 @@ class RememberingTests:
         with pytest.raises(TokenError):
             world.ask("opaque", BAD)
 
-    def test_to_use_it_makes_it_last_no_longer(self, world: World) -> None:
+    def test_use_does_not_extend_the_cache(self, world: World) -> None:
         world.ask("opaque")
         for _ in range(60):
             world.known("opaque")
             world.clock.advance(ACCEPTED_TTL_S / 60)
         world.ask("opaque")
 
-    def test_what_was_accepted_until_its_end(self, world: World) -> None:
+    def test_accepted_token_is_cached_until_its_expiry_at_most(self, world: World) -> None:
         expires_in_s = 10
         world.ask("opaque", {**GOOD, "exp": START_S + expires_in_s})
         world.clock.advance(expires_in_s + LEEWAY_S - 0.001)
@@ -160,7 +160,7 @@ class RememberingTests:
         with pytest.raises(ExpiredTokenError):
             world.ask("opaque", {**GOOD, "exp": START_S + expires_in_s})
 
-    def test_what_was_refused(self, world: World) -> None:
+    def test_refused_token_is_cached(self, world: World) -> None:
         with pytest.raises(TokenError):
             world.ask("opaque", BAD)
         world.clock.advance(REFUSED_TTL_S - 0.001)
@@ -169,23 +169,23 @@ class RememberingTests:
         world.clock.advance(0.001)
         assert world.ask("opaque") == ALICE
 
-    def test_of_another_token_nothing_is_known(self, world: World) -> None:
+    def test_other_token_is_not_cached(self, world: World) -> None:
         world.ask("opaque")
         for other in ("Opaque", "opaque=", "opaqu"):
             with pytest.raises(TokenError):
                 world.ask(other, BAD)
 
-    def test_tokens_are_not_kept(self) -> None:
+    def test_tokens_are_not_kept_in_memory(self) -> None:
         world = World(client_id="us", client_secret=SECRET)
         world.ask("good-token")
         with pytest.raises(TokenError):
             world.ask("bad-token", BAD)
-        world.fail("lost-token", FetchError("nobody is there"))
+        world.fail("lost-token", FetchError("connection refused"))
         world.network.asked.clear()
         kept = repr([one for one in all_in(world.introspector) if isinstance(one, str | bytes)])
         assert [token for token in ("good-token", "bad-token", "lost-token") if token in kept] == []
 
-    def test_good_ones_are_not_forgotten_because_of_made_up_ones(self, world: World) -> None:
+    def test_refused_tokens_do_not_evict_accepted_ones(self, world: World) -> None:
         world.ask("good")
         for number in range(CACHE_MAX * 2):
             with pytest.raises(TokenError):
@@ -193,7 +193,7 @@ class RememberingTests:
         assert world.known("good") == ALICE
         self.check_bounded(world)
 
-    def test_not_all_good_ones_are_remembered(self, world: World) -> None:
+    def test_cache_of_accepted_tokens_is_bounded(self, world: World) -> None:
         for number in range(CACHE_MAX * 2):
             world.ask(f"good-{number}")
         assert world.known(f"good-{CACHE_MAX * 2 - 1}") == ALICE
@@ -205,76 +205,76 @@ class RememberingTests:
         assert sum(1 for _ in all_in(world.introspector)) < 10 * CACHE_MAX
 
 
-class AtTheSameTimeTests:
-    def test_one_question_for_all_who_ask(self, world: World) -> None:
+class ConcurrencyTests:
+    def test_concurrent_checks_share_one_request(self, world: World) -> None:
         asking = [world.begin("opaque") for _ in range(20)]
-        world.question().answer(GOOD)
+        world.request().answer(GOOD)
         assert [result_of(one) for one in asking] == [ALICE] * 20
         assert len(world.network.asked) == 1
 
     @pytest.mark.parametrize("answer", [BAD, None])
-    def test_all_are_refused(self, world: World, answer: Mapping[str, Any] | None) -> None:
+    def test_failure_reaches_all_concurrent_checks(self, world: World, answer: Mapping[str, Any] | None) -> None:
         asking = [world.begin("opaque") for _ in range(20)]
         if answer is None:
-            world.question().fail(FetchError("nobody is there"))
+            world.request().fail(FetchError("connection refused"))
         else:
-            world.question().answer(answer)
+            world.request().answer(answer)
         for one in asking:
             with pytest.raises(IssuerUnavailableError if answer is None else TokenError):
                 result_of(one)
 
     @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_who_stops_to_wait_breaks_nothing(self, world: World, which: int) -> None:
+    def test_cancelled_check_does_not_affect_others(self, world: World, which: int) -> None:
         asking = [world.begin("opaque") for _ in range(3)]
         gone = asking.pop(which)
         gone.addErrback(lambda _: None)
         gone.cancel()
-        world.question().answer(GOOD)
+        world.request().answer(GOOD)
         assert [result_of(one) for one in asking] == [ALICE] * 2
 
     @pytest.mark.parametrize("answer", [GOOD, BAD, None])
-    def test_nobody_waits_any_more(self, world: World, answer: Mapping[str, Any] | None) -> None:
-        """What is said is remembered all the same."""
+    def test_answer_without_waiting_checks_is_cached(self, world: World, answer: Mapping[str, Any] | None) -> None:
+        """The answer is cached nevertheless."""
         asking = world.begin("opaque")
         asking.addErrback(lambda _: None)
         asking.cancel()
         if answer is None:
-            world.question().fail(FetchError("nobody is there"))
+            world.request().fail(FetchError("connection refused"))
             world.ask("opaque")
             return
-        world.question().answer(answer)
+        world.request().answer(answer)
         if answer is GOOD:
             assert world.known("opaque") == ALICE
         else:
             with pytest.raises(TokenError):
                 world.known("opaque")
 
-    def test_an_issuer_is_not_asked_too_much(self, world: World) -> None:
-        """Those who come later wait for their turn."""
+    def test_concurrent_requests_are_limited(self, world: World) -> None:
+        """Further tokens wait."""
         world.ask("known")
         asking = [world.begin(f"opaque-{number}") for number in range(REQUESTS_MAX + 1)]
         assert len(world.network.open) == REQUESTS_MAX
         assert world.known("known") == ALICE
         world.network.open[0].answer(GOOD)
         assert [one.called for one in (asking[0], asking[-1])] == [True, False]
-        for question in world.network.open:
-            question.answer(GOOD)
+        for request in world.network.open:
+            request.answer(GOOD)
         assert [result_of(one) for one in asking] == [ALICE] * (REQUESTS_MAX + 1)
 
-    def test_nobody_waits_for_long(self, world: World) -> None:
+    def test_waiting_token_is_refused_after_its_maximum(self, world: World) -> None:
         asking = [world.begin(f"opaque-{number}") for number in range(REQUESTS_MAX + 1)]
         with capturedLogs() as events:
             world.clock.advance(WAIT_MAX_S)
             with pytest.raises(LoginsBusyError):
                 result_of(asking[-1])
         assert [formatEvent(event) for event in events] == [f"bearer {ISSUER}: too many tokens wait for introspection"]
-        for question in world.network.open:
-            question.answer(GOOD)
+        for request in world.network.open:
+            request.answer(GOOD)
         assert [result_of(one) for one in asking[:-1]] == [ALICE] * REQUESTS_MAX
         assert world.ask(f"opaque-{REQUESTS_MAX}") == ALICE
 
-    def test_not_many_wait(self, world: World) -> None:
-        """Of one address half as many: it leaves room for others. An IPv6 one is a /64."""
+    def test_pending_tokens_are_limited_in_total_and_by_network(self, world: World) -> None:
+        """One address may have half of them; an IPv6 address counts by its /64."""
         half = PENDING_MAX // 2
         asking = [world.begin(f"made-up-{number}", f"2001:db8::{number:x}") for number in range(half)]
         joined = world.begin("made-up-0")
@@ -294,55 +294,55 @@ class AtTheSameTimeTests:
 
 class FailureTests:
     @pytest.mark.parametrize("error", ["unsupported_token_type", "invalid_token"])
-    def test_an_issuer_may_answer_400_to_what_is_no_token(self, world: World, error: str) -> None:
-        """oidc-provider does, where RFC 7662 §2.2 asks for `"active": false`."""
+    def test_answer_400_about_the_token_is_a_refusal(self, world: World, error: str) -> None:
+        """As of oidc-provider, where RFC 7662 §2.2 has `"active": false`."""
         asking = world.begin("opaque")
-        world.question().answer({"error": error}, status=400)
+        world.request().answer({"error": error}, status=400)
         with pytest.raises(TokenError):
             result_of(asking)
 
     @pytest.mark.parametrize("content", [b'{"error": "invalid_client"}', b"{}", b"Bad Request", b'{"error": ["x"]}'])
-    def test_any_other_400_is_about_us(self, world: World, content: bytes) -> None:
-        """A wrong secret, say: nobody's token is bad because of it."""
+    def test_other_answer_400_is_unavailable(self, world: World, content: bytes) -> None:
+        """As for a wrong client secret, which makes no token invalid."""
         asking = world.begin("opaque")
-        world.question().answer(content, status=400)
+        world.request().answer(content, status=400)
         with pytest.raises(IssuerUnavailableError):
             result_of(asking)
 
-    def test_nothing_is_remembered_of_it(self, world: World) -> None:
-        world.fail("opaque", FetchError("nobody is there"))
+    def test_failure_is_not_cached(self, world: World) -> None:
+        world.fail("opaque", FetchError("connection refused"))
         assert world.ask("opaque") == ALICE
 
-    def test_what_is_known_goes_on(self, world: World) -> None:
+    def test_cached_token_is_accepted_during_a_failure(self, world: World) -> None:
         world.ask("opaque")
-        world.fail("other", FetchError("nobody is there"))
+        world.fail("other", FetchError("connection refused"))
         assert world.known("opaque") == ALICE
 
     @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"true", b'"active"', b"\xff", b"[" * 100_000])
-    def test_an_answer_that_is_none(self, world: World, content: bytes) -> None:
+    def test_malformed_answer_is_unavailable(self, world: World, content: bytes) -> None:
         asking = world.begin("opaque")
-        world.question().answer(content)
+        world.request().answer(content)
         with pytest.raises(IssuerUnavailableError):
             result_of(asking)
         assert world.ask("opaque") == ALICE
 
-    def test_it_is_told_once(self) -> None:
-        """Until it has been well in between; and nothing of tokens is told, or of our secret."""
+    def test_failure_is_logged_once(self) -> None:
+        """Until a request succeeds in between; the log has neither tokens nor the client secret."""
         world = World(client_id="us", client_secret=SECRET)
         with capturedLogs() as events:
             for number in range(3):
-                world.fail(f"opaque-{number}", FetchError("nobody is there"))
+                world.fail(f"opaque-{number}", FetchError("connection refused"))
             for number in range(3):
                 world.fail(f"opaque-{number}", UnusableError("it answers 401"))
             world.ask("opaque")
             world.fail("opaque-0", UnusableError("it answers 401"))
-        told = [f"bearer {ISSUER}: {ENDPOINT}: {why}" for why in ("nobody is there", *["it answers 401"] * 2)]
-        assert [formatEvent(event) for event in events] == told
+        expected = [f"bearer {ISSUER}: {ENDPOINT}: {why}" for why in ("connection refused", *["it answers 401"] * 2)]
+        assert [formatEvent(event) for event in events] == expected
         assert {event["log_level"] for event in events} == {LogLevel.warn}
         shown = repr(events)
         assert [secret for secret in ("opaque", SECRET, json.dumps(SECRET)) if secret in shown] == []
 
-    def test_a_refused_token_is_not_a_failure(self, world: World) -> None:
+    def test_refused_token_is_not_logged_as_a_failure(self, world: World) -> None:
         with capturedLogs() as events, pytest.raises(TokenError):
             world.ask("opaque", BAD)
         assert events == []

@@ -1,4 +1,4 @@
-"""The keys of an issuer: when it is asked for them, and what they are good for while it cannot be."""
+"""Fetching, refreshing and caching the keys of an issuer."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,12 @@ MINT = Mint(ISSUER, "https://api.example", ONE, TWO, THREE)
 JITTER = (0.8, 1.2)
 AHEAD = (0.8, 0.95)
 
-UNREACHABLE = FetchError("nobody is there")
+UNREACHABLE = FetchError("connection refused")
 UNUSABLE = UnusableError("it answers 404")
 
 
-class Question:
-    """What somebody has asked, which waits for a test to answer it."""
+class PendingRequest:
+    """A request that waits for a test to answer it."""
 
     def __init__(self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None) -> None:
         self.url = url
@@ -69,30 +69,30 @@ class Question:
 
 
 class Network:
-    """Stands in for a `Fetcher`, and asks nobody."""
+    """A `Fetcher` without a network."""
 
     def __init__(self) -> None:
-        self.asked: list[Question] = []
+        self.asked: list[PendingRequest] = []
 
     def get(self, url: str) -> Deferred[Fetched]:
-        return self._ask(Question(url, {}, None))
+        return self._ask(PendingRequest(url, {}, None))
 
     def post(self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None) -> Deferred[Fetched]:
-        return self._ask(Question(url, form, auth))
+        return self._ask(PendingRequest(url, form, auth))
 
-    def _ask(self, question: Question) -> Deferred[Fetched]:
-        self.asked.append(question)
-        return question.waiting
+    def _ask(self, request: PendingRequest) -> Deferred[Fetched]:
+        self.asked.append(request)
+        return request.waiting
 
     @property
-    def open(self) -> list[Question]:
-        return [question for question in self.asked if question.open]
+    def open(self) -> list[PendingRequest]:
+        return [request for request in self.asked if request.open]
 
-    def next(self, url: str) -> Question:
-        """Return the one question that is open; it is put to this address."""
-        (question,) = self.open
-        assert question.url == url
-        return question
+    def next(self, url: str) -> PendingRequest:
+        """Return the one pending request, which is for this URL."""
+        (request,) = self.open
+        assert request.url == url
+        return request
 
 
 def key_set(*keys: Key) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def metadata(jwks_uri: str = JWKS, **changes: Any) -> dict[str, Any]:
 
 
 class World:
-    """A key source, and all that it knows of: a clock, and a network."""
+    """A key source with its clock and its network."""
 
     START_S = 1_800_000_000.0
 
@@ -116,7 +116,7 @@ class World:
         self.source = KeySource(ISSUER, fetcher, reactor=cast(IReactor, self.clock), jwks_uri=jwks_uri)
 
     def start(self, *keys: Key, cache_control: Sequence[str] = ()) -> None:
-        """Start it, with these keys to be had."""
+        """Start it, and serve these keys."""
         self.source.start()
         self.serve(*keys, cache_control=cache_control)
 
@@ -127,24 +127,24 @@ class World:
         self.network.next(JWKS).fail(error)
 
     def find(self, key: Key, **header: Any) -> Deferred[list[str | None]]:
-        """Show a token; it comes to the names of keys that it may be signed with."""
+        """Look up the keys of a token; the result is their `kid`s."""
         finding = Deferred.fromCoroutine(self.source.find(decode_jwt(MINT.token(key, header=header))))
         return finding.addCallback(lambda found: [one.key_id for one in found])
 
     def found(self, key: Key, **header: Any) -> Any:
-        """As `find`, where nothing is to be waited for."""
+        """Return the result of `find`, which must be there at once."""
         return result_of(self.find(key, **header))
 
     @property
     def fetches(self) -> int:
-        return sum(question.url in {JWKS, MOVED} for question in self.network.asked)
+        return sum(request.url in {JWKS, MOVED} for request in self.network.asked)
 
     def next_call_s(self) -> float:
-        """Return in how many seconds it does something by itself."""
+        """Return the seconds until the next scheduled fetch."""
         return min(call.getTime() for call in self.clock.getDelayedCalls()) - self.clock.seconds()
 
     def until_next(self) -> float:
-        """Let time pass until it does something by itself; return how long that was."""
+        """Advance the clock to the next scheduled fetch; return the seconds."""
         passed = self.next_call_s()
         self.clock.advance(passed)
         return passed
@@ -157,12 +157,12 @@ def world() -> World:
 
 @pytest.fixture
 def discovering() -> World:
-    """One that has to find out where the keys are."""
+    """A key source without a `jwks_uri`."""
     return World("")
 
 
 def texts(events: Sequence[Any]) -> list[str]:
-    """Return what the log was told, without its beginning, which names the issuer."""
+    """Return the logged events without their prefix, which names the issuer."""
     lines = [formatEvent(event) for event in events]
     beginning = f"bearer {ISSUER}: "
     assert [line for line in lines if not line.startswith(beginning)] == []
@@ -170,16 +170,16 @@ def texts(events: Sequence[Any]) -> list[str]:
 
 
 class KeysTests:
-    def test_nothing_is_asked_before_it_starts(self, world: World) -> None:
+    def test_nothing_is_fetched_before_the_start(self, world: World) -> None:
         assert (world.network.asked, world.clock.getDelayedCalls()) == ([], [])
 
-    def test_they_are_fetched_at_the_start(self, world: World) -> None:
+    def test_keys_are_fetched_at_the_start(self, world: World) -> None:
         world.start(ONE, TWO)
         assert world.found(ONE) == ["one"]
         assert world.found(TWO) == ["two"]
         assert world.fetches == 1
 
-    def test_the_first_token_waits_for_them(self, world: World) -> None:
+    def test_first_token_waits_for_the_keys(self, world: World) -> None:
         world.source.start()
         finding = world.find(ONE)
         assert not finding.called
@@ -187,11 +187,11 @@ class KeysTests:
         assert result_of(finding) == ["one"]
         assert world.fetches == 1
 
-    def test_a_token_without_a_key_id_fits_the_only_key(self, world: World) -> None:
+    def test_token_without_kid_fits_the_only_key(self, world: World) -> None:
         world.start(ONE)
         assert world.found(ONE, kid=ABSENT) == ["one"]
 
-    def test_a_key_that_is_gone_at_the_issuer_is_gone_here(self, world: World) -> None:
+    def test_removed_key_is_removed_by_the_next_fetch(self, world: World) -> None:
         world.start(ONE, TWO)
         world.until_next()
         assert world.found(ONE) == ["one"]  # until then
@@ -201,8 +201,8 @@ class KeysTests:
         world.serve(TWO)
         assert result_of(gone) == []
 
-    def test_a_set_without_keys_is_none(self, world: World) -> None:
-        """An issuer that takes its keys away puts others in their place; one that is broken may have none to show."""
+    def test_empty_key_set_is_a_failure(self, world: World) -> None:
+        """An issuer replaces the keys that it revokes; an empty set is a fault."""
         world.start(ONE)
         for entries in ([], [{"kty": "oct", "k": "c2VjcmV0"}]):
             world.until_next()
@@ -211,23 +211,23 @@ class KeysTests:
             world.until_next()
             world.serve(ONE)
 
-    def test_an_issuer_that_never_had_keys_is_not_ready(self, world: World) -> None:
+    def test_source_without_keys_has_no_current_ones(self, world: World) -> None:
         world.start()
         with pytest.raises(IssuerUnavailableError):
             world.found(ONE)
 
-    def test_keys_that_are_of_no_use_are_none(self, world: World) -> None:
+    def test_key_set_without_usable_keys_is_a_failure(self, world: World) -> None:
         with capturedLogs() as events:
             world.source.start()
             world.network.next(JWKS).answer({"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {}]})
-        (told,) = texts(events)
-        assert told.startswith(f"no keys: {JWKS}: it has no usable key: ")
+        (line,) = texts(events)
+        assert line.startswith(f"no keys: {JWKS}: it has no usable key: ")
         with pytest.raises(IssuerUnavailableError):
             world.found(ONE)
 
 
 class RefreshTests:
-    """Keys are fetched anew before they are old."""
+    """Keys are refreshed before they are stale."""
 
     @pytest.mark.parametrize(
         ("cache_control", "age", "fresh_s"),
@@ -240,8 +240,10 @@ class RefreshTests:
             (("max-age=99999999",), "0", FRESH_MAX_S),
         ],
     )
-    def test_when(self, cache_control: tuple[str, ...], age: str, fresh_s: float) -> None:
-        """Ahead of their age, and not at the same time everywhere."""
+    def test_refresh_is_scheduled_before_keys_are_stale(
+        self, cache_control: tuple[str, ...], age: str, fresh_s: float
+    ) -> None:
+        """With jitter, so that processes do not fetch at the same time."""
         delays = set()
         for _ in range(50):
             world = World()
@@ -252,7 +254,7 @@ class RefreshTests:
         assert max(delays) <= AHEAD[1] * fresh_s
         assert len(delays) > 1
 
-    def test_again_and_again(self, world: World) -> None:
+    def test_refresh_is_repeated(self, world: World) -> None:
         world.start(ONE)
         for _ in range(3):
             assert world.until_next() >= AHEAD[0] * FRESH_DEFAULT_S
@@ -260,7 +262,7 @@ class RefreshTests:
             world.serve(ONE, TWO)
             assert len(world.clock.getDelayedCalls()) == 1
 
-    def test_tokens_do_not_wait_for_it(self, world: World) -> None:
+    def test_tokens_do_not_wait_for_a_refresh(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         assert world.found(ONE) == ["one"]
@@ -268,13 +270,13 @@ class RefreshTests:
         assert world.found(ONE) == ["one"]
         assert world.fetches == 2
 
-    def test_tokens_do_not_cause_it(self, world: World) -> None:
+    def test_known_keys_trigger_no_refresh(self, world: World) -> None:
         world.start(ONE)
         for _ in range(100):
             assert world.found(ONE) == ["one"]
         assert world.fetches == 1
 
-    def test_a_fetch_for_a_token_puts_it_off(self, world: World) -> None:
+    def test_triggered_fetch_reschedules_the_refresh(self, world: World) -> None:
         world.start(ONE)
         world.clock.advance(200)
         finding = world.find(TWO)
@@ -285,9 +287,9 @@ class RefreshTests:
 
 
 class UnknownKeyTests:
-    """A token that names a key that is not held."""
+    """Tokens with an unknown `kid`."""
 
-    def test_it_is_found_within_the_call(self, world: World) -> None:
+    def test_unknown_key_is_fetched_within_the_call(self, world: World) -> None:
         world.start(ONE)
         finding = world.find(TWO)
         assert not finding.called
@@ -295,14 +297,14 @@ class UnknownKeyTests:
         assert result_of(finding) == ["two"]
         assert world.fetches == 2
 
-    def test_there_is_one_fetch_for_all_who_wait(self, world: World) -> None:
+    def test_concurrent_tokens_share_one_fetch(self, world: World) -> None:
         world.start(ONE)
         finding = [world.find(TWO) for _ in range(10)] + [world.find(THREE)]
         world.serve(ONE, TWO)
         assert [result_of(one) for one in finding] == [["two"]] * 10 + [[]]
         assert world.fetches == 2
 
-    def test_made_up_names_cause_one_fetch(self, world: World) -> None:
+    def test_random_kids_trigger_one_fetch(self, world: World) -> None:
         world.start(ONE)
         first = world.find(ONE, kid="made-up")
         world.serve(ONE)
@@ -313,8 +315,8 @@ class UnknownKeyTests:
         assert world.found(ONE) == ["one"]
         assert world.fetches == 2
 
-    def test_a_clock_that_was_set_back_keeps_nobody_from_asking(self, world: World) -> None:
-        """A machine may start with a clock that is ahead."""
+    def test_clock_set_back_does_not_block_fetches(self, world: World) -> None:
+        """A machine may start with its clock ahead."""
         world.start(ONE)
         first = world.find(TWO)
         world.serve(ONE)
@@ -324,7 +326,7 @@ class UnknownKeyTests:
         world.serve(ONE, TWO)
         assert result_of(second) == ["two"]
 
-    def test_after_a_while_there_is_another(self, world: World) -> None:
+    def test_another_fetch_is_triggered_after_the_interval(self, world: World) -> None:
         world.start(ONE)
         first = world.find(TWO)
         world.serve(ONE)
@@ -336,7 +338,7 @@ class UnknownKeyTests:
         assert result_of(second) == ["two"]
         assert world.fetches == 3
 
-    def test_what_is_scheduled_does_not_count(self, world: World) -> None:
+    def test_scheduled_refresh_does_not_use_up_the_interval(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         world.serve(ONE)
@@ -345,8 +347,8 @@ class UnknownKeyTests:
         assert result_of(finding) == ["two"]
         assert world.fetches == 3
 
-    def test_a_fetch_that_failed_does_count(self, world: World) -> None:
-        """An issuer that is down is not asked more often than one that is up."""
+    def test_failed_fetch_uses_up_the_interval(self, world: World) -> None:
+        """An unavailable issuer gets no more requests than an available one."""
         world.start(ONE)
         first = world.find(TWO)
         world.fail()
@@ -354,7 +356,7 @@ class UnknownKeyTests:
         assert world.found(TWO) == []
         assert world.fetches == 2
 
-    def test_one_that_is_under_way_is_joined(self, world: World) -> None:
+    def test_token_joins_a_running_fetch(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         finding = [world.find(TWO), world.find(TWO)]
@@ -362,8 +364,8 @@ class UnknownKeyTests:
         assert [result_of(one) for one in finding] == [["two"], ["two"]]
         assert world.fetches == 2
 
-    def test_one_that_began_too_early_is_followed_by_another(self, world: World) -> None:
-        """It may have begun before the issuer had the key."""
+    def test_joined_fetch_without_the_key_is_followed_by_another(self, world: World) -> None:
+        """It may have started before the issuer published the key."""
         world.start(ONE)
         world.until_next()
         finding = [world.find(TWO), world.find(TWO)]
@@ -373,7 +375,7 @@ class UnknownKeyTests:
         assert [result_of(one) for one in finding] == [["two"], ["two"]]
         assert world.fetches == 3
 
-    def test_there_is_no_third(self, world: World) -> None:
+    def test_there_is_no_third_fetch(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         finding = world.find(TWO)
@@ -382,21 +384,21 @@ class UnknownKeyTests:
         assert result_of(finding) == []
         assert world.fetches == 3
 
-    def test_the_first_fetch_is_followed_by_another(self, world: World) -> None:
+    def test_first_fetch_without_the_key_is_followed_by_another(self, world: World) -> None:
         world.source.start()
         finding = world.find(TWO)
         world.serve(ONE)
         world.serve(ONE, TWO)
         assert result_of(finding) == ["two"]
 
-    def test_a_key_of_the_same_name_and_another_kind(self, world: World) -> None:
+    def test_kid_of_another_key_type_is_unknown(self, world: World) -> None:
         world.start(ONE)
         finding = world.find(Key.make("RS256", "one"))
         world.serve(ONE)
         assert result_of(finding) == []
 
-    def test_a_token_that_names_none_among_several(self, world: World) -> None:
-        """It is no reason to flood the issuer either."""
+    def test_token_without_kid_among_several_keys_triggers_one_fetch(self, world: World) -> None:
+        """The interval applies to it, too."""
         world.start(ONE, TWO)
         finding = world.find(ONE, kid=ABSENT)
         world.serve(ONE, TWO)
@@ -405,9 +407,9 @@ class UnknownKeyTests:
 
 
 class WaitingTests:
-    """Whoever waits for keys does not wait for long (auth.md, B20)."""
+    """The time a token waits for keys is limited."""
 
-    def test_for_a_key(self, world: World) -> None:
+    def test_wait_for_an_unknown_key_is_limited(self, world: World) -> None:
         world.start(ONE)
         finding = world.find(TWO)
         world.clock.advance(WAIT_MAX_S - 0.001)
@@ -415,7 +417,7 @@ class WaitingTests:
         world.clock.advance(0.001)
         assert result_of(finding) == []
 
-    def test_for_the_first_keys(self, world: World) -> None:
+    def test_wait_for_the_first_keys_is_limited(self, world: World) -> None:
         world.source.start()
         finding = world.find(ONE)
         world.clock.advance(WAIT_MAX_S - 0.001)
@@ -424,8 +426,8 @@ class WaitingTests:
         with pytest.raises(IssuerUnavailableError):
             result_of(finding)
 
-    def test_for_two_fetches(self, world: World) -> None:
-        """For one that is joined and the one that follows it not longer than for one."""
+    def test_wait_for_two_fetches_is_limited(self, world: World) -> None:
+        """For a joined fetch and the one after it, as long as for one."""
         world.start(ONE)
         world.until_next()
         finding = world.find(TWO)
@@ -436,7 +438,7 @@ class WaitingTests:
         world.clock.advance(0.001)
         assert result_of(finding) == []
 
-    def test_the_fetch_goes_on(self, world: World) -> None:
+    def test_fetch_continues_after_the_wait(self, world: World) -> None:
         world.start(ONE)
         finding = world.find(TWO)
         for _ in range(2):
@@ -446,8 +448,8 @@ class WaitingTests:
         assert world.found(TWO) == ["two"]
 
     @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_who_stops_to_wait_breaks_nothing(self, world: World, which: int) -> None:
-        """Be it the one whose token has caused the fetch, whose client has gone."""
+    def test_cancelled_token_does_not_affect_others(self, world: World, which: int) -> None:
+        """Even the one that triggered the fetch."""
         world.start(ONE)
         finding = [world.find(TWO) for _ in range(3)]
         gone = finding.pop(which)
@@ -457,7 +459,7 @@ class WaitingTests:
         assert [result_of(one) for one in finding] == [["two"]] * 2
         assert len(world.clock.getDelayedCalls()) == 1
 
-    def test_nobody_waits_any_more(self, world: World) -> None:
+    def test_fetch_continues_without_waiting_tokens(self, world: World) -> None:
         world.source.start()
         finding = world.find(ONE)
         finding.addErrback(lambda _: None)
@@ -469,10 +471,10 @@ class WaitingTests:
 
 
 class FailureTests:
-    """An issuer that cannot be asked."""
+    """An issuer that is unavailable."""
 
     @pytest.mark.parametrize("error", [UNREACHABLE, UNUSABLE])
-    def test_keys_that_are_held_go_on(self, world: World, error: FetchError) -> None:
+    def test_keys_are_used_while_the_issuer_is_unavailable(self, world: World, error: FetchError) -> None:
         world.start(ONE)
         for _ in range(20):
             world.until_next()
@@ -483,7 +485,7 @@ class FailureTests:
         assert result_of(finding) == []
 
     @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b"{}", b'{"keys": {}}', b"[" * 100_000])
-    def test_what_is_no_key_set_is_not_taken(self, world: World, content: bytes) -> None:
+    def test_malformed_key_set_keeps_the_old_keys(self, world: World, content: bytes) -> None:
         world.start(ONE)
         world.until_next()
         world.network.next(JWKS).answer(content)
@@ -491,8 +493,8 @@ class FailureTests:
         assert world.next_call_s() <= JITTER[1] * RETRY_MIN_S
 
     @pytest.mark.parametrize("keys", [(), (ONE,)])
-    def test_an_error_of_our_own_is_not_the_end(self, world: World, keys: tuple[Key, ...]) -> None:
-        """It is told with all that there is to find it by, and keys are fetched again."""
+    def test_unexpected_error_is_logged_and_retried(self, world: World, keys: tuple[Key, ...]) -> None:
+        """The log has the traceback, and the fetch is retried."""
         world.source.start()
         for key in keys:
             world.serve(key)
@@ -504,7 +506,7 @@ class FailureTests:
         world.serve(TWO)
         assert world.found(TWO) == ["two"]
 
-    def test_without_any_keys_it_is_told(self, world: World) -> None:
+    def test_token_without_any_keys_is_unavailable(self, world: World) -> None:
         world.source.start()
         finding = [world.find(ONE), world.find(TWO)]
         world.fail()
@@ -513,7 +515,7 @@ class FailureTests:
                 result_of(one)
             assert caught.value.issuer == ISSUER
 
-    def test_it_is_tried_again_less_and_less_often(self, world: World) -> None:
+    def test_retries_back_off(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         for number in range(12):
@@ -525,7 +527,7 @@ class FailureTests:
         world.fail()
         assert world.next_call_s() <= JITTER[1] * RETRY_MIN_S  # it begins anew
 
-    def test_the_first_keys_are_tried_for_more_often(self, world: World) -> None:
+    def test_first_keys_are_retried_more_often(self, world: World) -> None:
         world.source.start()
         for number in range(12):
             world.fail()
@@ -534,7 +536,7 @@ class FailureTests:
         world.serve(ONE)
         assert world.found(ONE) == ["one"]
 
-    def test_not_all_try_again_at_the_same_time(self) -> None:
+    def test_retries_have_jitter(self) -> None:
         delays = set()
         for _ in range(50):
             world = World()
@@ -543,8 +545,8 @@ class FailureTests:
             delays.add(world.next_call_s())
         assert len(delays) > 1
 
-    def test_tokens_cause_no_more_than_a_fetch_a_second(self, world: World) -> None:
-        """There never were keys: one that comes after a second need not wait for the next try."""
+    def test_tokens_trigger_at_most_one_first_fetch_a_second(self, world: World) -> None:
+        """Without any keys, a token after a second does not wait for the scheduled retry."""
         world.source.start()
         for _ in range(4):
             world.fail()
@@ -565,7 +567,7 @@ class FailureTests:
                 result_of(one)
         assert world.fetches == fetches + 1
 
-    def test_a_token_brings_the_first_keys(self, world: World) -> None:
+    def test_token_triggers_the_fetch_of_the_first_keys(self, world: World) -> None:
         world.source.start()
         for _ in range(4):
             world.fail()
@@ -578,22 +580,22 @@ class FailureTests:
 
 
 class DiscoveryTests:
-    """Where the keys are, if it is not given."""
+    """Discovery of the `jwks_uri`."""
 
-    def test_it_asks_and_then_fetches(self, discovering: World) -> None:
+    def test_metadata_is_fetched_before_the_keys(self, discovering: World) -> None:
         discovering.source.start()
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
         assert discovering.found(ONE) == ["one"]
 
-    def test_given_is_given(self, world: World) -> None:
+    def test_configured_jwks_uri_needs_no_discovery(self, world: World) -> None:
         world.start(ONE)
         for _ in range(20):
             world.until_next()
             world.serve(ONE)
-        assert {question.url for question in world.network.asked} == {JWKS}
+        assert {request.url for request in world.network.asked} == {JWKS}
 
-    def test_what_was_found_is_believed_for_an_hour(self, discovering: World) -> None:
+    def test_discovered_uri_is_cached_for_an_hour(self, discovering: World) -> None:
         discovering.source.start()
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
@@ -607,7 +609,7 @@ class DiscoveryTests:
         assert discovering.found(TWO) == ["two"]
 
     @pytest.mark.parametrize("error", [UNREACHABLE, UNUSABLE])
-    def test_it_asks_again_when_there_are_no_keys(self, discovering: World, error: FetchError) -> None:
+    def test_failed_fetch_triggers_discovery(self, discovering: World, error: FetchError) -> None:
         self.find_out(discovering)
         discovering.until_next()
         discovering.fail(error)
@@ -616,8 +618,8 @@ class DiscoveryTests:
         discovering.network.next(MOVED).answer(key_set(TWO))
         assert discovering.found(TWO) == ["two"]
 
-    def test_it_asks_again_when_there_is_something_else(self, discovering: World) -> None:
-        """Where the keys were, there may be a page now that says so, with status 200."""
+    def test_malformed_key_set_triggers_discovery(self, discovering: World) -> None:
+        """The old URL may answer with a page and status 200."""
         self.find_out(discovering)
         discovering.until_next()
         discovering.network.next(JWKS).answer(b"<html>")
@@ -631,8 +633,8 @@ class DiscoveryTests:
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
 
-    def test_the_old_place_does_when_it_cannot_be_found(self, discovering: World) -> None:
-        """It is the metadata that are broken, and not the keys."""
+    def test_cached_uri_is_used_while_discovery_fails(self, discovering: World) -> None:
+        """Only the metadata is faulty, not the keys."""
         for spoil in (UNREACHABLE, UNUSABLE):
             world = World("")
             self.find_out(world)
@@ -657,40 +659,40 @@ class DiscoveryTests:
             metadata("/keys"),
         ],
     )
-    def test_a_document_that_is_of_no_use(self, discovering: World, document: Any) -> None:
-        """Then there may be one by RFC 8414."""
+    def test_unusable_document_falls_back_to_rfc_8414(self, discovering: World, document: Any) -> None:
+        """The second document may be usable."""
         discovering.source.start()
         discovering.network.next(OPENID).answer(document)
         discovering.network.next(OAUTH).answer(metadata())
         discovering.serve(ONE)
         assert discovering.found(ONE) == ["one"]
 
-    def test_a_document_that_is_not_there(self, discovering: World) -> None:
+    def test_missing_document_falls_back_to_rfc_8414(self, discovering: World) -> None:
         discovering.source.start()
         discovering.network.next(OPENID).fail(UNUSABLE)
         discovering.network.next(OAUTH).answer(metadata())
         discovering.serve(ONE)
         assert discovering.found(ONE) == ["one"]
 
-    def test_an_issuer_that_is_not_there(self, discovering: World) -> None:
-        """To ask it the other thing would only take longer."""
+    def test_unreachable_issuer_is_asked_once(self, discovering: World) -> None:
+        """A request for the second document would only take longer."""
         with capturedLogs() as events:
             discovering.source.start()
             discovering.network.next(OPENID).fail(UNREACHABLE)
         assert discovering.network.open == []
         assert texts(events) == [f"no keys: {OPENID}: {UNREACHABLE}"]
 
-    def test_of_two_reasons_the_first_is_told(self, discovering: World) -> None:
-        """RFC 8414 is the exception, and nobody should be led to it."""
+    def test_both_reasons_are_reported_the_first_one_first(self, discovering: World) -> None:
+        """RFC 8414 is the exception."""
         with capturedLogs() as events:
             discovering.source.start()
             discovering.network.next(OPENID).answer(metadata(issuer="https://elsewhere.example"))
             discovering.network.next(OAUTH).fail(UNUSABLE)
-        (told,) = texts(events)
-        assert told.startswith(f"no keys: {OPENID}: ")
-        assert "elsewhere" not in told
+        (line,) = texts(events)
+        assert line.startswith(f"no keys: {OPENID}: ")
+        assert "elsewhere" not in line
 
-    def test_an_issuer_that_goes_away_in_between(self, discovering: World) -> None:
+    def test_issuer_that_becomes_unreachable_between_the_documents(self, discovering: World) -> None:
         with capturedLogs() as events:
             discovering.source.start()
             discovering.network.next(OPENID).fail(UNUSABLE)
@@ -701,20 +703,20 @@ class DiscoveryTests:
 
 
 class LogTests:
-    def test_the_first_keys_are_told(self, world: World) -> None:
+    def test_first_keys_are_logged(self, world: World) -> None:
         with capturedLogs() as events:
             world.start(ONE, TWO)
             world.until_next()
             world.serve(ONE, TWO)
         assert texts(events) == ["2 keys"]
 
-    def test_keys_that_are_left_out_are_told(self, world: World) -> None:
+    def test_left_out_keys_are_logged(self, world: World) -> None:
         with capturedLogs() as events:
             world.source.start()
             world.network.next(JWKS).answer({"keys": [ONE.jwk(), {}, ONE.jwk(use="enc")]})
         assert texts(events) == ["1 key, 2 left out"]
 
-    def test_a_failure_is_told_once_and_its_end(self, world: World) -> None:
+    def test_failure_and_recovery_are_logged_once(self, world: World) -> None:
         with capturedLogs() as events:
             world.source.start()
             for _ in range(5):
@@ -743,7 +745,7 @@ class LogTests:
             LogLevel.info,
         ]
 
-    def test_old_keys_are_told_loudly_and_used(self, world: World) -> None:
+    def test_stale_keys_are_logged_as_an_error_and_used(self, world: World) -> None:
         world.start(ONE)
         with capturedLogs() as events:
             while world.clock.seconds() < world.START_S + STALE_S + 10 * RETRY_MAX_S:
@@ -753,7 +755,7 @@ class LogTests:
         assert "more than 24 h old" in texts(events)[1]
         assert world.found(ONE) == ["one"]
 
-    def test_it_says_nothing_of_tokens_and_keys(self, world: World) -> None:
+    def test_log_contains_no_tokens_and_keys(self, world: World) -> None:
         token = MINT.token(TWO, sub="somebody", header={"kid": "named-by-a-token"})
         with capturedLogs() as events:
             world.start(ONE)
@@ -770,10 +772,10 @@ class LogTests:
 
 
 class StopTests:
-    """When it is stopped, nothing is under way, and nothing will be."""
+    """A stopped source runs and schedules nothing."""
 
     def check_stopped(self, world: World) -> None:
-        """Stop it, and see it do nothing more, and tell nothing."""
+        """Stop it, and check that it does and logs nothing more."""
         asked = len(world.network.asked)
         with capturedLogs() as events:
             world.source.stop()
@@ -784,29 +786,29 @@ class StopTests:
         assert texts(events) == []
         assert len(world.network.asked) == asked
 
-    def test_before_it_has_started(self, world: World) -> None:
+    def test_stop_before_the_start(self, world: World) -> None:
         self.check_stopped(world)
 
-    def test_between_two_fetches(self, world: World) -> None:
+    def test_stop_between_two_fetches(self, world: World) -> None:
         world.start(ONE)
         self.check_stopped(world)
 
-    def test_after_a_failure(self, world: World) -> None:
+    def test_stop_after_a_failure(self, world: World) -> None:
         world.source.start()
         world.fail()
         self.check_stopped(world)
 
-    def test_within_the_first_fetch(self, world: World) -> None:
+    def test_stop_during_the_first_fetch(self, world: World) -> None:
         world.source.start()
         self.check_stopped(world)
         assert world.network.asked[0].given_up
 
-    def test_within_another_fetch(self, world: World) -> None:
+    def test_stop_during_another_fetch(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
         self.check_stopped(world)
 
-    def test_while_it_is_being_found_out_where_the_keys_are(self, discovering: World) -> None:
+    def test_stop_during_discovery(self, discovering: World) -> None:
         discovering.source.start()
         self.check_stopped(discovering)
         again = World("")
@@ -814,30 +816,30 @@ class StopTests:
         again.network.next(OPENID).fail(UNUSABLE)
         self.check_stopped(again)
 
-    def test_while_that_is_being_found_out_again(self, discovering: World) -> None:
+    def test_stop_during_another_discovery(self, discovering: World) -> None:
         discovering.source.start()
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
         discovering.until_next()
         discovering.fail()
         discovering.until_next()
-        assert [question.url for question in discovering.network.open] == [OPENID]
+        assert [request.url for request in discovering.network.open] == [OPENID]
         self.check_stopped(discovering)
 
-    def test_tokens_that_wait_are_answered(self, world: World) -> None:
+    def test_stop_answers_waiting_tokens(self, world: World) -> None:
         world.source.start()
         waiting = world.find(ONE)
         self.check_stopped(world)
         with pytest.raises(IssuerUnavailableError):
             result_of(waiting)
 
-    def test_tokens_that_wait_for_another_key_are_answered(self, world: World) -> None:
+    def test_stop_answers_tokens_that_wait_for_an_unknown_key(self, world: World) -> None:
         world.start(ONE)
         waiting = world.find(TWO)
         self.check_stopped(world)
         assert result_of(waiting) == []
 
-    def test_where_another_source_takes_its_place_who_waits_gets_the_keys(self, world: World) -> None:
+    def test_running_fetch_of_a_replaced_source_answers_waiting_tokens(self, world: World) -> None:
         world.start(ONE)
         waiting = world.find(TWO)
         world.source.stop_refreshing()
@@ -848,14 +850,14 @@ class StopTests:
         other.copy_keys(world.source)
         assert other.current is world.source.current
 
-    def test_tokens_that_come_later_ask_nobody(self, world: World) -> None:
+    def test_stopped_source_fetches_nothing(self, world: World) -> None:
         world.start(ONE)
         world.source.stop()
         assert world.found(ONE) == ["one"]
         assert world.found(TWO) == []
         assert (world.network.open, world.clock.getDelayedCalls()) == ([], [])
 
-    def test_it_can_be_stopped_twice_and_started_again(self, world: World) -> None:
+    def test_source_can_be_stopped_twice_and_restarted(self, world: World) -> None:
         world.start(ONE)
         world.source.stop()
         world.source.stop()

@@ -1,9 +1,9 @@
-"""Names with passwords: verified away from the reactor's thread, and no more often than needed."""
+"""Checking passwords in threads, with a cache and single flight."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,7 +14,6 @@ from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock, deferLater
-from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import PasswordCredentials, Refused
@@ -32,7 +31,7 @@ from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.store.sqlite.store import MemoryStore
-from tests.auth.helpers import all_in, refusing_writes
+from tests.auth.helpers import SlowThreads, all_in, refusing_writes
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.web.wire import FORM, Asked, ask, begin, user_line
 
@@ -48,40 +47,6 @@ def bcrypt_of(password: str) -> str:
 SECRET = bcrypt_of("secret")
 
 
-class SlowThreads(HashThreads):
-    """Threads in which nothing is done before a test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-        self.asked = 0
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
-        result: Deferred[T] = Deferred()
-        self.asked += 1
-
-        def verify() -> None:
-            try:
-                verified = function(*args)
-            except Exception:  # noqa: BLE001 - as a thread pool does
-                result.errback(Failure())
-            else:
-                result.callback(verified)
-
-        self.waiting.append(verify)
-        return result
-
-    def go_on(self) -> None:
-        """Verify what waits, and what comes up behind it."""
-        while self.waiting:
-            self.waiting.pop(0)()
-
-
 def credentials(username: str = "alice", password: str = "secret", address: str = HERE) -> PasswordCredentials:
     return PasswordCredentials("basic", username, password, address)
 
@@ -95,7 +60,7 @@ class VerifierTests:
     def threads(self) -> Iterator[SlowThreads]:
         threads = SlowThreads()
         yield threads
-        threads.go_on()
+        threads.run_waiting()
 
     @pytest.fixture
     def verifier(self, threads: SlowThreads, clock: Clock) -> PasswordVerifier:
@@ -112,10 +77,10 @@ class VerifierTests:
 
     def verify(self, verifier: PasswordVerifier, threads: SlowThreads, *arguments: Any) -> bool:
         verifying = self.begin(verifier, *arguments)
-        threads.go_on()
+        threads.run_waiting()
         return bool(result_of(verifying))
 
-    def test_a_right_one_is_remembered_for_a_minute(
+    def test_right_password_is_cached_for_a_minute(
         self, verifier: PasswordVerifier, threads: SlowThreads, clock: Clock
     ) -> None:
         for _ in range(5):
@@ -128,21 +93,21 @@ class VerifierTests:
         assert self.verify(verifier, threads)
         assert threads.asked == 2
 
-    def test_a_wrong_one_is_never_remembered(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_wrong_password_is_never_cached(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         for n in range(1, 4):
             assert not self.verify(verifier, threads, credentials(password="wrong"))
             assert threads.asked == n
         assert self.verify(verifier, threads)
         assert not self.verify(verifier, threads, credentials(password="wrong"))
 
-    def test_another_hash_is_another_question(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_other_hash_is_not_cached(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         assert self.verify(verifier, threads)
         assert not self.verify(verifier, threads, None, bcrypt_of("other"))
         assert self.verify(verifier, threads, None, bcrypt_of("secret"))
         assert threads.asked == 3
 
-    def test_so_is_another_user_or_password(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
-        """Where one ends and the other begins is part of it."""
+    def test_other_user_or_password_is_not_cached(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+        """The boundary between them is part of the cache key."""
         stored = bcrypt_of("b")
         assert self.verify(verifier, threads, credentials("a", "b"), stored)
         assert not self.verify(verifier, threads, credentials("ab", ""), stored)
@@ -150,18 +115,18 @@ class VerifierTests:
         assert self.verify(verifier, threads, credentials("c", "b"), stored)
         assert threads.asked == 4
 
-    def test_from_another_address_it_is_the_same(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_cache_does_not_depend_on_the_address(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         assert self.verify(verifier, threads)
         assert self.verify(verifier, threads, credentials(address="198.51.100.1"))
         assert threads.asked == 1
 
-    def test_all_can_be_forgotten(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_cleared_cache_is_empty(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         self.verify(verifier, threads)
         verifier.clear_cache()
         assert self.verify(verifier, threads)
         assert threads.asked == 2
 
-    def test_what_is_remembered_is_bounded(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_cache_is_bounded(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         stored = bcrypt_of("x")
         for n in range(CACHE_MAX + 10):
             assert self.verify(verifier, threads, credentials(f"user{n}", "x"), stored)
@@ -173,7 +138,7 @@ class VerifierTests:
         assert self.verify(verifier, threads, credentials("user0", "x"), stored)
         assert threads.asked == asked + 1
 
-    def test_nothing_in_memory_gives_the_password_away(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_passwords_are_not_kept_in_memory(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         self.verify(verifier, threads)
         assert not any("secret" in repr(thing) for thing in all_in(verifier))
         assert "secret" not in repr(credentials())
@@ -184,15 +149,17 @@ class VerifierTests:
         assert one
         assert one.isdisjoint(another)
 
-    def test_equal_questions_wait_for_one_answer(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_concurrent_equal_passwords_are_verified_once(
+        self, verifier: PasswordVerifier, threads: SlowThreads
+    ) -> None:
         for password, right in (("secret", True), ("wrong", False)):
             before = threads.asked
             waiting = [self.begin(verifier, credentials(password=password)) for _ in range(500)]
-            threads.go_on()
+            threads.run_waiting()
             assert [result_of(one) for one in waiting] == [right] * 500
             assert threads.asked == before + 1
 
-    def test_no_more_are_verified_at_once_than_there_are_threads(
+    def test_concurrent_verifications_are_limited_to_the_threads(
         self, verifier: PasswordVerifier, threads: SlowThreads
     ) -> None:
         for n in range(THREADS + 5):
@@ -200,40 +167,38 @@ class VerifierTests:
         assert len(threads.waiting) == THREADS
         threads.waiting.pop(0)()
         assert len(threads.waiting) == THREADS
-        threads.go_on()
+        threads.run_waiting()
         assert threads.asked == THREADS + 5
 
-    def test_more_than_may_wait_are_refused(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
+    def test_full_queue_refuses(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         waiting = [self.begin(verifier, credentials(f"user{n}")) for n in range(THREADS + QUEUE_MAX)]
         for _ in range(3):
             with pytest.raises(LoginsBusyError):
                 result_of(self.begin(verifier, credentials("one too many")))
         joined = self.begin(verifier, credentials("user0"))  # costs nothing more
-        threads.go_on()
+        threads.run_waiting()
         assert all(result_of(one) for one in [*waiting, joined])
         assert self.verify(verifier, threads, credentials("one too many"))
 
-    def test_remembered_ones_are_answered_however_many_wait(
-        self, verifier: PasswordVerifier, threads: SlowThreads
-    ) -> None:
+    def test_cached_password_passes_a_full_queue(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         self.verify(verifier, threads)
         for n in range(THREADS + QUEUE_MAX):
             self.begin(verifier, credentials(f"user{n}"))
         assert result_of(self.begin(verifier))
 
-    def test_password_that_is_verified_too_late_is_not_answered(
+    def test_password_verified_after_the_deadline_is_refused(
         self, verifier: PasswordVerifier, threads: SlowThreads, clock: Clock
     ) -> None:
         asking = [self.begin(verifier, credentials(f"user{n}"), SECRET, 60) for n in range(THREADS + 2)]
         clock.advance(60)
-        threads.go_on()
+        threads.run_waiting()
         for one in asking:
             with pytest.raises(LoginsBusyError):
                 result_of(one)
         assert threads.asked == THREADS
         assert self.verify(verifier, threads, credentials("later"))  # no slot was lost
 
-    def test_an_error_leaves_nothing_taken(
+    def test_error_releases_its_slot(
         self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_: object) -> bool:
@@ -246,7 +211,7 @@ class VerifierTests:
                     self.verify(verifier, threads, credentials(f"user{n % 2}"))
         assert self.verify(verifier, threads)
 
-    def test_without_memory_for_it_the_service_is_busy(
+    def test_too_little_memory_is_busy(
         self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def no_memory(*_: object) -> bool:
@@ -262,7 +227,7 @@ class VerifierTests:
 class CheckerTests:
     @pytest.fixture
     def api(self) -> Iterator[InMemoryApi]:
-        """Only its store and its clock."""
+        """Used for its store and its clock only."""
         api = InMemoryApi()
         yield api
         api.close()
@@ -278,7 +243,7 @@ class CheckerTests:
     def threads(self) -> Iterator[SlowThreads]:
         threads = SlowThreads()
         yield threads
-        threads.go_on()
+        threads.run_waiting()
 
     @pytest.fixture
     def throttle(self, api: InMemoryApi) -> Throttle:
@@ -294,7 +259,7 @@ class CheckerTests:
     def check(self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, *shown: str) -> Any:
         checking = checker.requestAvatarId(credentials(*shown))
         api.clock.advance(0)
-        threads.go_on()
+        threads.run_waiting()
         api.clock.advance(0)
         return result_of(checking)
 
@@ -303,20 +268,20 @@ class CheckerTests:
         counted = result_of(api.store.count_failures(keys, now=api.clock.seconds()))
         return counted[keys[0]].count if keys[0] in counted else 0
 
-    def test_it_is_a_checker(self, checker: PasswordChecker) -> None:
+    def test_interface(self, checker: PasswordChecker) -> None:
         verifyObject(ICredentialsChecker, checker)
 
-    def test_the_right_password_gives_the_name(
+    def test_right_password_returns_the_name(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         assert self.check(api, checker, threads, "alice", "secret") == b"alice"
         decomposed = self.check(api, checker, threads, "ju\u0308rgen", "pa\u0308sswo\u0308rd")
         assert decomposed == "jürgen".encode()
 
-    def test_an_unknown_user_costs_what_a_wrong_password_does(
+    def test_unknown_user_costs_as_much_as_a_wrong_password(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
-        for name in ("alice", "nobody"):
+        for name in ("alice", "unknown"):
             for n in range(1, 4):
                 before = threads.asked
                 with pytest.raises(Refused):
@@ -324,11 +289,11 @@ class CheckerTests:
                 assert threads.asked == before + 1
                 assert self.failures(api, name) == n
 
-    def test_an_unknown_user_with_somebodys_password_tells_nothing(
+    def test_unknown_user_with_the_password_of_the_dummy_hash_is_refused_alike(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
-        """What is verified in its place is somebody's: that it was right must not show, not even by the time."""
-        for name in (f"nobody{n}" for n in range(8)):
+        """The dummy hash is another account's: that the password matches it must not show, not even by the time."""
+        for name in (f"unknown{n}" for n in range(8)):
             for password in ("secret", "pässwörd"):
                 for _ in range(2):
                     before = threads.asked
@@ -337,14 +302,14 @@ class CheckerTests:
                     assert threads.asked == before + 1
 
     @pytest.mark.parametrize(("name", "password"), [("x" * 100_000, "x"), ("alice", "x" * 100_000), ("é" * 50_000, "")])
-    def test_what_is_far_too_long_is_refused_at_once(
+    def test_too_long_credentials_are_refused_at_once(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, name: str, password: str
     ) -> None:
         with pytest.raises(Refused):
             self.check(api, checker, threads, name, password)
 
     @pytest.mark.parametrize("text", ["\0", "", "\n", "\udcff"])
-    def test_any_text_is_an_answer(
+    def test_any_text_is_checked_without_error(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, text: str
     ) -> None:
         for shown in ((text, "secret"), ("alice", text), (text, text)):
@@ -354,7 +319,7 @@ class CheckerTests:
     @pytest.mark.parametrize(
         "content", [user_line("alice", "other"), "", user_line("bob", "secret")], ids=["other", "none", "gone"]
     )
-    def test_a_password_that_was_changed_meanwhile_is_not_good(  # noqa: PLR0913, PLR0917 - fixtures
+    def test_password_changed_during_verification_is_refused(  # noqa: PLR0913, PLR0917 - fixtures
         self,
         api: InMemoryApi,
         checker: PasswordChecker,
@@ -369,13 +334,13 @@ class CheckerTests:
         (tmp_path / "users").write_text(content)
         users.refresh()
         users.refresh()  # an empty file is looked at twice
-        threads.go_on()
+        threads.run_waiting()
         api.clock.advance(0)
         with pytest.raises(Refused):
             result_of(checking)
         assert self.failures(api) == 0
 
-    def test_success_forgets_the_failures_from_there(
+    def test_success_resets_failures_of_the_address(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         for _ in range(5):
@@ -385,7 +350,7 @@ class CheckerTests:
         assert self.check(api, checker, threads, "alice", "secret") == b"alice"
         assert self.failures(api) == 0
 
-    def test_remembered_password_writes_nothing(
+    def test_cached_password_writes_nothing(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         self.check(api, checker, threads)
@@ -394,7 +359,7 @@ class CheckerTests:
                 self.check(api, checker, threads)
         assert refused == []
 
-    def test_too_many_failures_are_told_before_anything_is_verified(
+    def test_too_many_failures_are_refused_without_verifying(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         assert self.check(api, checker, threads) == b"alice"
@@ -407,19 +372,19 @@ class CheckerTests:
                 self.check(api, checker, threads, "alice", password)
         assert threads.asked == before
 
-    def test_without_memory_no_failure_is_counted(
+    def test_too_little_memory_counts_no_failure(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def no_memory(*_: object) -> bool:
             raise MemoryError
 
         monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
-        for name in ("alice", "nobody"):
+        for name in ("alice", "unknown"):
             with pytest.raises(LoginsBusyError):
                 self.check(api, checker, threads, name, "x")
             assert self.failures(api, name) == 0
 
-    def test_guess_against_a_remembered_password_counts_when_it_cannot_be_verified(
+    def test_guess_unlike_the_cached_password_counts_when_the_queue_is_full(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         assert self.check(api, checker, threads) == b"alice"
@@ -441,10 +406,10 @@ class CheckerTests:
         for one in busy:
             one.addErrback(lambda failure: failure.trap(Refused))
         while threads.waiting:
-            threads.go_on()
+            threads.run_waiting()
             api.clock.advance(0)
 
-    def test_attempt_that_cannot_be_verified_does_not_count_where_no_password_is_remembered(
+    def test_attempt_without_a_cached_password_does_not_count_when_the_queue_is_full(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         busy = [
@@ -461,10 +426,10 @@ class CheckerTests:
         for one in busy:
             one.addErrback(lambda failure: failure.trap(Refused))
         while threads.waiting:
-            threads.go_on()
+            threads.run_waiting()
             api.clock.advance(0)
 
-    def test_guess_against_a_remembered_password_counts_when_its_reservation_is_refused(
+    def test_guess_unlike_the_cached_password_counts_when_its_reservation_fails(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         assert self.check(api, checker, threads) == b"alice"
@@ -476,7 +441,7 @@ class CheckerTests:
                 self.check(api, checker, threads)
         assert self.check(api, checker, threads) == b"alice"
 
-    def test_with_the_store_away_nothing_is_verified(
+    def test_stopped_store_verifies_nothing(
         self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
     ) -> None:
         result_of(api.store.stop())
@@ -486,13 +451,13 @@ class CheckerTests:
 
 
 class OverHttpTests:
-    """What a client is told, by Basic and by the form."""
+    """Answers to clients, by Basic and by the form."""
 
     @pytest.fixture
     def threads(self) -> Iterator[SlowThreads]:
         threads = SlowThreads()
         yield threads
-        threads.go_on()
+        threads.run_waiting()
 
     @pytest.fixture
     def api(self, tmp_path: Path, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryApi]:
@@ -520,29 +485,31 @@ class OverHttpTests:
         return counted[keys[0]].count if counted else 0
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
-    def test_a_client_that_has_gone_is_counted(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
+    def test_failure_of_a_disconnected_client_counts(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
         asked = self.begin(api, scheme, "wrong")
         assert not asked.answered
         asked.go_away()
-        threads.go_on()
+        threads.run_waiting()
         assert self.failures(api) == 1
         for _ in range(20):
             self.begin(api, scheme, "wrong").go_away()
-        threads.go_on()
+        threads.run_waiting()
         assert self.failures(api) == 10
         assert self.begin(api, scheme, "secret").answer().status == 429
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
-    def test_who_waits_for_the_same_answer_gets_it(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
-        """Even if it was another client's question, and that client has gone."""
+    def test_shared_verification_survives_a_disconnect(
+        self, api: InMemoryApi, threads: SlowThreads, scheme: str
+    ) -> None:
+        """Even if the disconnected client had started it."""
         first, second = self.begin(api, scheme, "secret"), self.begin(api, scheme, "secret")
         first.go_away()
-        threads.go_on()
+        threads.run_waiting()
         assert second.answer().status == (302 if scheme == "form" else 200)
         assert threads.asked == 1
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
-    def test_too_many_at_once_are_503(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
+    def test_full_queue_answers_503(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
         waiting = [
             begin(
                 api,
@@ -559,14 +526,14 @@ class OverHttpTests:
         assert (answer.status, answer.body) == (503, b"Service Unavailable\n")
         assert answer.header("Retry-After")
         assert answer.header("WWW-Authenticate") is None
-        threads.go_on()
+        threads.run_waiting()
         assert {one.answer().status for one in waiting} == {401}
         asked = self.begin(api, scheme, "secret")
-        threads.go_on()
+        threads.run_waiting()
         assert asked.answer().status in {200, 302}
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
-    def test_without_memory_it_is_503(
+    def test_too_little_memory_answers_503(
         self, api: InMemoryApi, threads: SlowThreads, scheme: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def no_memory(*_: object) -> bool:
@@ -574,31 +541,29 @@ class OverHttpTests:
 
         monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
         asked = self.begin(api, scheme, "secret")
-        threads.go_on()
+        threads.run_waiting()
         answer = asked.answer()
         assert (answer.status, answer.header("WWW-Authenticate")) == (503, None)
         assert answer.header("Retry-After")
         assert self.failures(api) == 0
 
-    def test_what_was_remembered_is_asked_anew_when_the_file_changes(
-        self, api: InMemoryApi, threads: SlowThreads, tmp_path: Path
-    ) -> None:
+    def test_changed_user_file_clears_the_cache(self, api: InMemoryApi, threads: SlowThreads, tmp_path: Path) -> None:
         for asked, content in ((1, ""), (1, "# comment\n"), (2, "")):
             one = self.begin(api, "basic", "secret")
-            threads.go_on()
+            threads.run_waiting()
             assert (one.answer().status, threads.asked) == (200, asked)
             (tmp_path / "users").write_text(content + user_line("alice", "secret"))
             if content:
                 api.clock.advance(1)
 
-    def test_others_are_answered_meanwhile(self, api: InMemoryApi) -> None:
+    def test_other_requests_are_answered_during_verification(self, api: InMemoryApi) -> None:
         self.begin(api, "form", "secret")
         assert ask(api, "GET", "/").status == 200
         assert ask(api, "GET", "/post").status == 200
 
 
 class HashThreadsTests:
-    """With the reactor that everybody has."""
+    """With the global reactor."""
 
     @pytest.fixture
     def threads(self) -> Iterator[HashThreads]:
@@ -608,7 +573,7 @@ class HashThreadsTests:
         threads.stop()
 
     @ensureDeferred
-    async def test_it_verifies_in_other_threads_and_answers_in_the_reactors(self, threads: HashThreads) -> None:
+    async def test_verification_runs_in_other_threads(self, threads: HashThreads) -> None:
         reactors = threading.get_ident()
         idents = await gatherResults([threads.run(threading.get_ident) for _ in range(10)])
         assert reactors not in idents
@@ -618,7 +583,7 @@ class HashThreadsTests:
         assert answered == [reactors]
 
     @ensureDeferred
-    async def test_the_reactor_goes_on_meanwhile(self, threads: HashThreads) -> None:
+    async def test_reactor_runs_during_verification(self, threads: HashThreads) -> None:
         enough = threading.Event()
         verifying = gatherResults([threads.run(enough.wait, PATIENCE_S) for _ in range(THREADS)])
         for _ in range(10):
@@ -628,12 +593,12 @@ class HashThreadsTests:
         await verifying
 
     @ensureDeferred
-    async def test_errors_come_back(self, threads: HashThreads) -> None:
+    async def test_errors_are_returned(self, threads: HashThreads) -> None:
         with pytest.raises(ValueError, match="invalid literal"):
             await threads.run(int, "x")
 
     @ensureDeferred
-    async def test_a_real_login_takes_its_way_through_them(self, threads: HashThreads, tmp_path: Path) -> None:
+    async def test_login_uses_the_threads(self, threads: HashThreads, tmp_path: Path) -> None:
         reactor = cast(IReactor, global_reactor)
         (tmp_path / "users").write_text(user_line("alice", "secret"))
         users = UserDirectory(str(tmp_path / "users"))

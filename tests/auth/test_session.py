@@ -1,4 +1,4 @@
-"""Sessions, without HTTP: how long they last, and whose they are."""
+"""Sessions, without HTTP."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ IDLE_S, LIFETIME_S = 1800, 7200
 class SessionsTests:
     @pytest.fixture
     def api(self) -> Iterator[InMemoryApi]:
-        """Only its store and its clock; nothing is purged."""
+        """Used for its store and its clock only; nothing is purged."""
         api = InMemoryApi()
         api.logins.stop()
         yield api
@@ -52,20 +52,20 @@ class SessionsTests:
         assert id_hash is not None
         return id_hash
 
-    def test_a_session_is_its_users(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_session_belongs_to_its_user(self, api: InMemoryApi, sessions: Sessions) -> None:
         alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
         assert result_of(sessions.user_of(alice)) == "alice"
         assert result_of(sessions.user_of(bob)) == "bob"
         assert result_of(sessions.user_of(bytes(32))) is None
 
-    def test_it_expires_to_the_second(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_unused_session_expires_to_the_second(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         api.clock.rightNow += IDLE_S
         assert result_of(sessions.user_of(id_hash)) is None
         api.clock.rightNow -= 0.001
         assert run(api, sessions.user_of(id_hash)) == "alice"
 
-    def test_it_ends_to_the_second_however_much_it_is_used(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_used_session_ends_to_the_second(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         for _ in range(LIFETIME_S // 60 - 1):
             api.clock.rightNow += 60
@@ -75,14 +75,14 @@ class SessionsTests:
         api.clock.rightNow += 0.1
         assert result_of(sessions.user_of(id_hash)) is None
 
-    def test_one_that_has_expired_is_not_renewed(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_expired_session_is_not_renewed(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         before = result_of(api.store.get_session(id_hash))
         api.clock.rightNow += IDLE_S
         assert run(api, sessions.user_of(id_hash)) is None
         assert result_of(api.store.get_session(id_hash)) == before
 
-    def test_another_password_ends_it_and_the_old_one_back_does_not_matter(
+    def test_changed_password_ends_the_session(
         self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
     ) -> None:
         alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
@@ -91,7 +91,7 @@ class SessionsTests:
         assert result_of(sessions.user_of(alice)) is None
         assert result_of(sessions.user_of(bob)) == "bob"
 
-    def test_who_has_gone_meanwhile_gets_none(
+    def test_removed_user_gets_no_session(
         self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
     ) -> None:
         file.write_text(user_line("bob", "p:w"))
@@ -100,18 +100,18 @@ class SessionsTests:
             run(api, sessions.begin("alice", in_place_of=()))
         assert result_of(api.store.list_sessions()) == []
 
-    def test_those_it_takes_the_place_of_end(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_replaced_sessions_end(self, api: InMemoryApi, sessions: Sessions) -> None:
         one, two, three = (self.begin(api, sessions) for _ in range(3))
         new = self.begin(api, sessions, old=(one, two, bytes(32)))
         assert [run(api, sessions.user_of(old)) for old in (one, two, three, new)] == [None, None, "alice", "alice"]
 
-    def test_ending_is_for_good_and_can_be_done_twice(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_session_can_be_ended_twice(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         for _ in range(2):
             run(api, sessions.end([id_hash]))
             assert result_of(sessions.user_of(id_hash)) is None
 
-    def test_one_that_ends_while_it_is_renewed_stays_ended(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_session_ended_during_renewal_stays_ended(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         api.clock.rightNow += 100
         ending, using = started(sessions.end([id_hash])), started(sessions.user_of(id_hash))
@@ -120,7 +120,7 @@ class SessionsTests:
         result_of(ending)
         assert result_of(api.store.list_sessions()) == []
 
-    def test_a_use_that_cannot_be_noted_is_let_in(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_session_that_cannot_be_renewed_is_accepted(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
         api.clock.rightNow += 100
         with refusing_writes(api.store):
@@ -129,7 +129,7 @@ class SessionsTests:
                 with pytest.raises(StoreUnavailableError):
                     run(api, call)
 
-    def test_the_checker_wants_exactly_one(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_checker_accepts_exactly_one_live_session(self, api: InMemoryApi, sessions: Sessions) -> None:
         checker = SessionChecker(sessions)
         verifyObject(ICredentialsChecker, checker)
         alice, bob = self.begin(api, sessions), self.begin(api, sessions, "bob")
@@ -146,7 +146,7 @@ def started(call: Any) -> Deferred[Any]:
 
 
 def run(api: InMemoryApi, call: Any) -> Any:
-    """Return what a call comes to that may have to write."""
+    """Return the result of a call that may have to write."""
     running = started(call)
     api.clock.advance(0)
     return result_of(running)

@@ -1,15 +1,15 @@
 """The limit on failed logins, by account and address, across all schemes."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 from twisted.internet.defer import Deferred
 
-from postd.auth.password import THREADS, HashThreads
+from postd.auth.password import THREADS
 from postd.auth.throttle import (
     POLL_INTERVAL_S,
     RESERVATION_TTL_S,
@@ -24,11 +24,9 @@ from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
-from tests.auth.helpers import refusing_writes
+from tests.auth.helpers import SlowThreads, refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
-
-T = TypeVar("T")
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 WINDOW_S = 300
@@ -406,36 +404,6 @@ class ThrottleTests:
         result_of(throttle.release(attempt, reset_failures=True))  # raises nothing
 
 
-class SlowThreads(HashThreads):
-    """Threads that verify only when a test calls `run_waiting`, and count what they have verified."""
-
-    def __init__(self, reactor: IReactor) -> None:
-        super().__init__(reactor)
-        self.waiting: list[Callable[[], None]] = []
-        self.done = 0
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
-        result: Deferred[T] = Deferred()
-
-        def verify() -> None:
-            self.done += 1
-            result.callback(function(*args))
-
-        self.waiting.append(verify)
-        return result
-
-    def run_waiting(self) -> None:
-        """Verify all waiting passwords, and those queued meanwhile."""
-        while self.waiting:
-            self.waiting.pop(0)()
-
-
 class Site:
     """A server with slow threads, on the store of an `InMemoryApi`."""
 
@@ -446,7 +414,7 @@ class Site:
         self.api = InMemoryApi()
         self.clock = self.api.clock
         reactor = cast(IReactor, self.clock)
-        self.threads = SlowThreads(reactor)
+        self.threads = SlowThreads()
         settings = Settings(users=str(folder / "users"), throttle=throttle or ThrottleSettings())
         settings = msgspec.structs.replace(
             settings,

@@ -1,4 +1,4 @@
-"""The user file: what a line means, what is refused, and what an edit leaves as it was."""
+"""The format of the user file, and its edits."""
 
 import fcntl
 import hashlib
@@ -60,28 +60,28 @@ def refusal(text: str | bytes) -> str:
 
 
 class DecodeUsersTests:
-    def test_a_file_of_htpasswd(self) -> None:
+    def test_file_of_htpasswd_is_decoded(self) -> None:
         assert decode(f"alice:{BCRYPT}\nbob smith:{BCRYPT}\n") == {
             "alice": Account("alice", BCRYPT),
             "bob smith": Account("bob smith", BCRYPT),
         }
 
-    def test_a_third_field(self) -> None:
+    def test_third_field_is_decoded(self) -> None:
         assert decode(f"alice:{BCRYPT}:{DIGEST}\n") == {"alice": ALICE}
         assert decode(f"alice:{BCRYPT}:SHA-256={SHA256},MD5={MD5.upper()},realm=postd") == {"alice": ALICE}
 
-    def test_a_third_field_with_one_algorithm(self) -> None:
+    def test_third_field_with_one_algorithm(self) -> None:
         account = decode(f"alice:{BCRYPT}:MD5={MD5},realm=postd")["alice"]
         assert account.h_a1_for("postd", "MD5") == MD5
         assert account.h_a1_for("postd", "SHA-256") is None
 
     @pytest.mark.parametrize("realm", ["a, b", "a:b", "realm=x", "a=b,c=d", " spaced ", "The posts of 'x'"])
-    def test_a_realm_goes_to_the_end_of_its_line(self, realm: str) -> None:
+    def test_realm_extends_to_the_end_of_its_line(self, realm: str) -> None:
         for end in ("", "\n", "\r\n"):
             account = decode(f"alice:{BCRYPT}:MD5={MD5},realm={realm}{end}")["alice"]
             assert account.digest_realm == realm
 
-    def test_digest_works_in_the_realm_of_its_hashes_only(self) -> None:
+    def test_h_a1_is_for_its_realm_only(self) -> None:
         assert ALICE.h_a1_for("postd", "SHA-256") == SHA256
         assert ALICE.h_a1_for("other", "SHA-256") is None
         assert Account("bob", BCRYPT).h_a1_for("postd", "MD5") is None
@@ -95,13 +95,13 @@ class DecodeUsersTests:
             f"# Jos\u00e9\nalice:{BCRYPT}\n".encode("latin-1"),
         ],
     )
-    def test_comments_blank_lines_and_white_space_are_as_apache_reads_them(self, text: str | bytes) -> None:
+    def test_comments_blank_lines_and_white_space_are_ignored_as_by_apache(self, text: str | bytes) -> None:
         assert decode(text) == {"alice": Account("alice", BCRYPT)}
 
-    def test_names_are_in_nfc(self) -> None:
+    def test_names_are_normalized(self) -> None:
         assert list(decode(f"Ame\u0301lie:{BCRYPT}")) == ["Am\u00e9lie"]
 
-    def test_an_empty_file_has_no_users(self) -> None:
+    def test_empty_file_has_no_users(self) -> None:
         assert decode("") == {}
 
     @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ class DecodeUsersTests:
             ),
         ],
     )
-    def test_a_line_that_is_none(self, text: str | bytes, line: str) -> None:
+    def test_malformed_line_is_refused(self, text: str | bytes, line: str) -> None:
         assert refusal(text) == line
 
     @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ class DecodeUsersTests:
             (f"alice:postd:{MD5}", "the hash is plain text"),
         ],
     )
-    def test_a_hash_that_is_none(self, text: str, why: str) -> None:
+    def test_malformed_hash_is_refused(self, text: str, why: str) -> None:
         assert refusal(text).startswith(f"users: line 1: {why}")
 
     @pytest.mark.parametrize(
@@ -162,24 +162,24 @@ class DecodeUsersTests:
             (f"MD5={MD5},realm=postd,SHA-256={SHA256}", "has a realm that has a hash in it; realm=<text> is the last"),
         ],
     )
-    def test_a_third_field_that_is_none(self, field: str, why: str) -> None:
+    def test_malformed_third_field_is_refused(self, field: str, why: str) -> None:
         assert refusal(f"alice:{BCRYPT}:{field}").startswith(f"users: line 1: the third field {why}")
 
     @given(st.binary() | st.text().map(str.encode) | st.text("a:=,\n\r\t #$").map(str.encode))
-    def test_any_bytes_are_users_or_one_refusal(self, content: bytes) -> None:
+    def test_any_bytes_are_decoded_or_refused(self, content: bytes) -> None:
         try:
             decode(content)
         except ConfigError as error:
             assert str(error).startswith("users: line ")
 
-    def test_a_repr_shows_no_hash(self) -> None:
+    def test_repr_shows_no_hash(self) -> None:
         assert repr(ALICE) == "Account(name='alice', digest_realm='postd')"
         assert f"{[ALICE]}{ALICE.__rich_repr__()}".count(MD5) == 0
 
 
 class CheckNameTests:
     @pytest.mark.parametrize("name", ["alice", "a b", "a#b", "José", "李", "a@b.example", "x" * 255, "\u202ealice"])
-    def test_names(self, name: str) -> None:
+    def test_valid_name_is_accepted(self, name: str) -> None:
         assert check_name(name) == name
 
     @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ class CheckNameTests:
             ("a" + "\u0301\u0316" * 10**6, "has more than 255 bytes"),
         ],
     )
-    def test_what_is_no_name(self, name: str, why: str) -> None:
+    def test_invalid_name_is_refused(self, name: str, why: str) -> None:
         with pytest.raises(ValueError, match=f"^{why}"):
             check_name(name)
 
 
 class MakeAccountTests:
-    def test_it_serves_every_scheme(self) -> None:
+    def test_new_account_works_with_all_schemes(self) -> None:
         account = make_account("alice", "secret", "postd")
         assert verify_password(account.password_hash, "secret")
         assert (account.name, account.digest_realm, account.h_a1) == ("alice", "postd", ALICE.h_a1)
@@ -222,7 +222,7 @@ class MakeAccountTests:
             ("alice", "secret", f"x,MD5={MD5}", "the realm has a hash in it"),
         ],
     )
-    def test_what_the_file_cannot_hold(self, name: str, password: str, realm: str, why: str) -> None:
+    def test_invalid_name_password_or_realm_is_refused(self, name: str, password: str, realm: str, why: str) -> None:
         with pytest.raises(ValueError, match=f"^{why}"):
             make_account(name, password, realm)
 
@@ -255,7 +255,7 @@ class EditingTests:
             assert _others(changed, name) == _others(content, name)
         assert remove_account(content, "no such user") == content
 
-    def test_a_line_is_replaced_where_it_stands_and_with_its_end(self) -> None:
+    def test_replaced_line_keeps_its_position_and_line_end(self) -> None:
         content = f"# one\r\nalice:{BCRYPT}\r\n\r\nbob:{BCRYPT}".encode()
         line = f"alice:{BCRYPT}:{DIGEST}".encode()
         assert set_account(content, ALICE) == b"# one\r\n" + line + b"\r\n\r\nbob:" + BCRYPT.encode()
@@ -263,19 +263,19 @@ class EditingTests:
         assert set_account(content, added) == content + f"\r\ncarol:{BCRYPT}\r\n".encode()
         assert set_account(b"", added) == f"carol:{BCRYPT}\n".encode()
 
-    def test_a_name_is_found_in_any_form(self) -> None:
+    def test_name_is_found_in_any_unicode_form(self) -> None:
         content = f"  Ame\u0301:{BCRYPT}\n".encode()
         assert remove_account(content, "Am\u00e9") == b""
         assert set_account(content, Account("Am\u00e9", BCRYPT)) == f"Am\u00e9:{BCRYPT}\n".encode()
 
     @given(NAMES, st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), min_size=1))
-    def test_what_is_written_reads_the_same(self, name: str, realm: str) -> None:
+    def test_written_account_round_trips(self, name: str, realm: str) -> None:
         account = Account(check_name(name), BCRYPT, realm, ALICE.h_a1)
         assert decode(set_account(b"", account)) == {account.name: account}
 
 
 def _others(content: bytes, name: str) -> list[bytes]:
-    """Return the lines that are not about a name, without the ends."""
+    """Return the lines of other names, without line ends."""
     lines = [line.removesuffix(b"\r") for line in content.split(b"\n")]
     kept = [line for line in lines if not line.strip() or name not in decode(line)]
     while kept and not kept[-1]:
@@ -307,17 +307,17 @@ def mode(path: Path) -> int:
 
 
 class ReadUserFileTests:
-    def test_a_file(self, file: Path) -> None:
+    def test_file_is_read(self, file: Path) -> None:
         file.write_bytes(b"x")
         assert read_user_file(file) == b"x"
 
-    def test_no_file(self, file: Path) -> None:
+    def test_missing_file_reads_as_none(self, file: Path) -> None:
         assert read_user_file(file) is None
         assert read_user_file(file / "in" / "no" / "folder") is None
         file.symlink_to("nowhere")
         assert read_user_file(file) is None
 
-    def test_what_is_no_file(self, file: Path) -> None:
+    def test_other_kinds_of_files_are_refused(self, file: Path) -> None:
         for path, why in (
             (file.parent, "cannot be read: Is a directory"),
             (Path("/dev/zero"), "is not a regular file"),
@@ -327,12 +327,12 @@ class ReadUserFileTests:
             with pytest.raises(ConfigError, match=why):
                 read_user_file(path)
 
-    def test_a_fifo_is_not_waited_for(self, file: Path) -> None:
+    def test_fifo_is_refused_without_blocking(self, file: Path) -> None:
         os.mkfifo(file)
         with pytest.raises(ConfigError, match="is not a regular file"):
             read_user_file(file)
 
-    def test_a_file_that_is_too_large(self, file: Path) -> None:
+    def test_too_large_file_is_refused(self, file: Path) -> None:
         with file.open("wb") as opened:
             opened.truncate(16 * 1024**2)
             assert len(read_user_file(file) or b"") == 16 * 1024**2
@@ -340,7 +340,7 @@ class ReadUserFileTests:
         with pytest.raises(ConfigError, match="has more than 16 MiB"):
             read_user_file(file)
 
-    def test_reading_what_cannot_be_read_keeps_no_descriptor(self, file: Path) -> None:
+    def test_failed_read_leaks_no_descriptor(self, file: Path) -> None:
         os.mkfifo(file)
         before = names_in(Path("/proc/self/fd"))
         for path in (file, file.parent, Path("/dev/null")):
@@ -350,7 +350,7 @@ class ReadUserFileTests:
 
 
 class EditUserFileTests:
-    def test_a_file_that_is_not_there_is_made(self, file: Path) -> None:
+    def test_missing_file_is_created(self, file: Path) -> None:
         before = os.umask(0)
         try:
             assert edit_user_file(file, put("alice")) == Edited(created=True, was_mode=None)
@@ -360,14 +360,14 @@ class EditUserFileTests:
         assert mode(file) == 0o600
         assert names_in(file.parent) == ["users"]
 
-    def test_the_mode_is_narrowed_and_told(self, file: Path) -> None:
+    def test_mode_is_restricted_and_reported(self, file: Path) -> None:
         file.touch()
         file.chmod(0o640)
         assert edit_user_file(file, put("alice")) == Edited(created=False, was_mode=0o640)
         assert mode(file) == 0o600
         assert edit_user_file(file, put("bob")) == Edited(created=False, was_mode=None)
 
-    def test_a_link_stays_a_link(self, file: Path) -> None:
+    def test_link_stays_a_link(self, file: Path) -> None:
         real = file.parent / "real" / "users"
         real.parent.mkdir()
         file.symlink_to("real/users")
@@ -377,7 +377,7 @@ class EditUserFileTests:
         assert not real.is_symlink()
         assert list(decode(real.read_bytes())) == ["alice", "bob"]
 
-    def test_a_change_that_raises_changes_nothing(self, file: Path) -> None:
+    def test_edit_that_raises_changes_nothing(self, file: Path) -> None:
         def fail(content: bytes, accounts: Mapping[str, Account]) -> bytes:
             raise KeyError
 
@@ -385,12 +385,12 @@ class EditUserFileTests:
             edit_user_file(file, fail)
         assert names_in(file.parent) == []
 
-    def test_a_broken_file_is_left_alone(self, file: Path) -> None:
+    def test_invalid_file_is_not_edited(self, file: Path) -> None:
         file.write_bytes(b"alice:x\n")
         assert edit_refusal(file, "bob").startswith(f"{file}: line 1: the hash is plain text")
         assert file.read_bytes() == b"alice:x\n"
 
-    def test_what_cannot_be_written(self, file: Path) -> None:
+    def test_unwritable_file_is_refused(self, file: Path) -> None:
         assert edit_refusal(file.parent) == f"{file.parent}: cannot be read: Is a directory"
         missing = file.parent / "no" / "users"
         assert edit_refusal(missing) == f"{missing}: cannot be written: No such file or directory"
@@ -400,12 +400,12 @@ class EditUserFileTests:
         file.symlink_to(file)
         assert "Too many levels of symbolic links" in edit_refusal(file)
 
-    def test_a_file_that_would_be_too_large_to_read(self, file: Path) -> None:
+    def test_edit_beyond_the_size_limit_is_refused(self, file: Path) -> None:
         file.write_bytes(b"#" * 16 * 1024**2)
         assert edit_refusal(file) == f"{file}: would have more than 16 MiB"
         assert file.stat().st_size == 16 * 1024**2
 
-    def test_a_full_disk_loses_nothing(self, file: Path) -> None:
+    def test_full_disk_loses_nothing(self, file: Path) -> None:
         edit_user_file(file, put("alice"))
         before = file.read_bytes()
         done = _run_limited("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (70, 70))", file)
@@ -413,7 +413,7 @@ class EditUserFileTests:
         assert file.read_bytes() == before
         assert names_in(file.parent) == ["users"]
 
-    def test_a_reader_sees_the_old_file_or_the_new_one(self, file: Path) -> None:
+    def test_reader_sees_the_old_file_or_the_new_one(self, file: Path) -> None:
         edit_user_file(file, put("alice"))
         done = threading.Event()
         seen = 0
@@ -432,7 +432,7 @@ class EditUserFileTests:
         thread.join()
         assert len(decode(file.read_bytes())) == 101
 
-    def test_edits_at_once_lose_nothing(self, file: Path) -> None:
+    def test_concurrent_edits_lose_nothing(self, file: Path) -> None:
         script = _SCRIPT + "for number in range(10): edit(sys.argv[1], f'{sys.argv[2]}-{number}')"
         with ExitStack() as ended:
             editors = [ended.enter_context(_start(script, file, str(editor))) for editor in range(8)]
@@ -440,7 +440,7 @@ class EditUserFileTests:
         assert len(decode(file.read_bytes())) == 80
         assert names_in(file.parent) == ["users"]
 
-    def test_an_edit_waits_for_another_one_to_end(self, file: Path) -> None:
+    def test_edit_waits_for_another_one(self, file: Path) -> None:
         folder = os.open(file.parent, os.O_RDONLY)
         fcntl.flock(folder, fcntl.LOCK_EX)
         with _start(_SCRIPT + "print(flush=True); edit(sys.argv[1], 'alice')", file) as editor:
@@ -452,7 +452,7 @@ class EditUserFileTests:
         assert editor.returncode == 0
         assert list(decode(file.read_bytes())) == ["alice"]
 
-    def test_an_editor_that_is_killed_leaves_a_whole_file_and_no_lock(self, file: Path) -> None:
+    def test_killed_editor_leaves_a_valid_file_and_no_lock(self, file: Path) -> None:
         edit_user_file(file, put("first"))
         for delay_ms in range(0, 20, 4):
             script = _SCRIPT + "print(flush=True)\nfor number in range(10**6): edit(sys.argv[1], f'user{number}')"
@@ -465,7 +465,7 @@ class EditUserFileTests:
         assert "last" in decode(file.read_bytes())
         assert names_in(file.parent) == ["users"]
 
-    def test_what_a_killed_editor_left_is_no_obstacle(self, file: Path) -> None:
+    def test_temporary_file_of_a_killed_editor_is_replaced(self, file: Path) -> None:
         left = file.with_name(".users.new")
         left.symlink_to("/etc/passwd")
         edit_user_file(file, put("alice"))
@@ -474,28 +474,28 @@ class EditUserFileTests:
 
 
 class OwnerTests:
-    """Root makes files of other users, and is another user."""
+    """Edits by root, for other users."""
 
     @pytest.fixture(autouse=True)
     def _as_root(self) -> None:
         if os.geteuid() != 0:
             pytest.skip(NOT_ROOT)
 
-    def test_the_owner_stays_the_owner(self, file: Path) -> None:
-        """The daemon, say, whose file root edits."""
+    def test_owner_is_kept(self, file: Path) -> None:
+        """As when root edits the daemon's file."""
         file.touch()
         os.chown(file, 12345, 54321)
         edit_user_file(file, put("alice"))
         assert (file.stat().st_uid, file.stat().st_gid) == (12345, 54321)
         assert mode(file) == 0o600
 
-    def test_a_file_that_root_makes_belongs_to_whom_the_folder_belongs_to(self, file: Path) -> None:
+    def test_file_created_by_root_belongs_to_the_owner_of_the_folder(self, file: Path) -> None:
         os.chown(file.parent, 12345, 54321)
         edit_user_file(file, put("alice"))
         assert (file.stat().st_uid, file.stat().st_gid) == (12345, 54321)
 
-    def test_an_edit_by_another_user_takes_the_file_from_nobody(self) -> None:
-        """Who may write the folder could replace the file, and the daemon could not read what is theirs."""
+    def test_edit_by_another_user_is_refused(self) -> None:
+        """With write access to the folder, another user could replace the file by one that the daemon cannot read."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             folder.chmod(0o777)
@@ -532,7 +532,7 @@ def _wait_for_line(process: subprocess.Popen[str]) -> None:
 
 
 def _run_limited(limit: str, file: Path) -> str:
-    """Add "bob" in a process that limits itself first; return what it was refused with."""
+    """Add "bob" in a process with resource limits; return its error."""
     script = (
         f"{_SCRIPT}\n{limit}\nfrom postd.errors import ConfigError\n"
         "try: edit(sys.argv[1], 'bob')\nexcept ConfigError as error: print(error)"

@@ -1,4 +1,4 @@
-"""The user file while the server runs."""
+"""Reloading the user file."""
 
 import os
 from collections.abc import Mapping
@@ -24,47 +24,47 @@ class UserDirectoryTests:
         return tmp_path / "users"
 
     @pytest.fixture
-    def told(self) -> list[Mapping[str, bytes | None]]:
+    def changes(self) -> list[Mapping[str, bytes | None]]:
         return []
 
-    def make(self, file: Path, told: list[Any] | None = None) -> UserDirectory:
-        users = UserDirectory(str(file), changed=(told if told is not None else []).append)
+    def make(self, file: Path, changes: list[Any] | None = None) -> UserDirectory:
+        users = UserDirectory(str(file), changed=(changes if changes is not None else []).append)
         users.load()
         return users
 
     def names(self, users: UserDirectory) -> set[str]:
         return {name for name in ("alice", "bob", "carol") if users.get(name)}
 
-    def test_without_a_file_there_is_nobody(self, file: Path) -> None:
+    def test_no_file_means_no_accounts(self, file: Path) -> None:
         users = UserDirectory("")
         users.load()
         assert (users.accounts, users.get("alice"), users.get(""), users.fingerprint("alice")) == (None,) * 4
         assert not users.refresh()
 
-    def test_one_that_is_not_there_yet_is_taken_up_when_it_is(self, file: Path, told: list[Any]) -> None:
-        users = self.make(file, told)
+    def test_file_created_later_is_loaded(self, file: Path, changes: list[Any]) -> None:
+        users = self.make(file, changes)
         assert users.accounts is None
         assert not users.refresh()
         file.write_text(ALICE)
         assert users.refresh()
         assert self.names(users) == {"alice"}
-        assert [dict(names) for names in told] == [{}]  # nobody has lost anything
+        assert [dict(names) for names in changes] == [{}]  # no account changed
 
     @pytest.mark.parametrize(
         "content", ["alice", "alice:plain", "alice:$apr1$x$y", b"\xff:x", pytest.param(ALICE + ALICE, id="twice")]
     )
-    def test_at_start_a_broken_one_is_refused(self, file: Path, content: str | bytes) -> None:
+    def test_invalid_file_is_refused_at_the_start(self, file: Path, content: str | bytes) -> None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(ConfigError, match=r"line [12]"):
             self.make(file)
 
-    def test_at_start_an_unreadable_one_is_refused(self, file: Path) -> None:
+    def test_unreadable_file_is_refused_at_the_start(self, file: Path) -> None:
         file.mkdir()
         with pytest.raises(ConfigError, match=str(file)):
             self.make(file)
 
-    def test_a_look_takes_nothing_up(self, file: Path) -> None:
-        """A reload looks first, and takes up all or nothing."""
+    def test_check_changes_nothing(self, file: Path) -> None:
+        """A reload checks all settings first, and applies all or none."""
         file.write_text(ALICE)
         users = self.make(file)
         file.write_text(BOB)
@@ -78,7 +78,7 @@ class UserDirectoryTests:
             users.check()
         assert self.names(users) == {"alice"}
 
-    def test_a_change_is_taken_up(self, file: Path) -> None:
+    def test_changed_file_is_loaded(self, file: Path) -> None:
         file.write_text(ALICE)
         users = self.make(file)
         assert not users.refresh()
@@ -90,11 +90,11 @@ class UserDirectoryTests:
         assert users.refresh()
         assert self.names(users) == {"bob"}
 
-    def test_an_empty_file_is_taken_up_at_the_second_look(self, file: Path) -> None:
-        """Programs that do not rename, such as htpasswd, leave it so for a moment; nobody is signed out by that."""
+    def test_empty_file_is_loaded_at_the_second_check(self, file: Path) -> None:
+        """Programs that write in place, such as htpasswd, leave it empty for a moment, which must sign no user out."""
         file.write_text(ALICE)
-        told: list[Mapping[str, bytes | None]] = []
-        users = self.make(file, told)
+        changes: list[Mapping[str, bytes | None]] = []
+        users = self.make(file, changes)
         file.write_text("")
         assert not users.refresh()
         file.write_text(ALICE + BOB)
@@ -105,10 +105,10 @@ class UserDirectoryTests:
         assert users.refresh()
         assert self.names(users) == set()
         assert not users.refresh()
-        assert [set(names) for names in told] == [set(), {"alice", "bob"}]
+        assert [set(names) for names in changes] == [set(), {"alice", "bob"}]
 
-    def test_a_change_that_keeps_size_and_time_is_seen(self, file: Path) -> None:
-        """As `cp -p` and `rsync -t` may do it, and an editor that puts the time back."""
+    def test_change_with_equal_size_and_time_is_detected(self, file: Path) -> None:
+        """As by `cp -p`, `rsync -t`, and editors that restore the time."""
         file.write_text(ALICE)
         users = self.make(file)
         before = file.stat()
@@ -126,7 +126,7 @@ class UserDirectoryTests:
             assert users.refresh()
             assert self.names(users) == ({"carol"} if replace else {"alice"})
 
-    def test_an_older_file_put_in_its_place_is_seen(self, file: Path) -> None:
+    def test_older_file_is_detected(self, file: Path) -> None:
         backup = file.with_suffix(".backup")
         backup.write_text(BOB)
         os.utime(backup, (1, 1))
@@ -136,24 +136,24 @@ class UserDirectoryTests:
         assert users.refresh()
         assert self.names(users) == {"bob"}
 
-    def test_who_has_changed_is_told_and_nobody_else(self, file: Path, told: list[Any]) -> None:
+    def test_callback_gets_changed_and_removed_accounts_only(self, file: Path, changes: list[Any]) -> None:
         file.write_text(ALICE + BOB)
-        users = self.make(file, told)
+        users = self.make(file, changes)
         file.write_text("# a comment\n" + BOB + ALICE)
         users.refresh()
-        assert told.pop() == {}
+        assert changes.pop() == {}
         file.write_text(ALICE_ANEW + BOB)
         users.refresh()
-        assert told.pop() == {"alice": users.fingerprint("alice")}
+        assert changes.pop() == {"alice": users.fingerprint("alice")}
         file.write_text(ALICE_ANEW)
         users.refresh()
-        assert told.pop() == {"bob": None}
+        assert changes.pop() == {"bob": None}
         file.write_text(ALICE_ANEW + BOB)
         users.refresh()
-        assert told.pop() == {}  # a new one has no session that could end
-        assert told == []
+        assert changes.pop() == {}  # a new one has no session that could end
+        assert changes == []
 
-    def test_a_fingerprint_is_of_the_password_alone(self, file: Path) -> None:
+    def test_fingerprint_depends_on_the_password_only(self, file: Path) -> None:
         file.write_text(ALICE + BOB)
         users = self.make(file)
         first = users.fingerprint("alice")
@@ -168,14 +168,14 @@ class UserDirectoryTests:
         users.refresh()
         assert users.fingerprint("alice") == first
 
-    def test_a_fingerprint_does_not_give_the_hash_away(self, file: Path) -> None:
+    def test_fingerprint_does_not_contain_the_hash(self, file: Path) -> None:
         file.write_text(ALICE)
         fingerprint = self.make(file).fingerprint("alice") or b""
         assert fingerprint not in ALICE.encode()
         assert len(fingerprint) >= 16
 
-    def check_kept(self, file: Path, users: UserDirectory, told: list[Any], wanted: str) -> None:
-        """Check that the old accounts stay, and that the log has one line of it however long that lasts."""
+    def check_kept(self, file: Path, users: UserDirectory, changes: list[Any], wanted: str) -> None:
+        """Check that the old accounts stay, with one line in the log however long that lasts."""
         with capturedLogs() as events:
             assert not any(users.refresh() for _ in range(5))
         lines = [(event["log_level"].name, formatEvent(event) or "") for event in events]
@@ -184,43 +184,43 @@ class UserDirectoryTests:
         assert wanted in lines[0][1]
         assert "$2b$" not in lines[0][1]
         assert self.names(users) == {"alice"}
-        assert told == []
+        assert changes == []
 
-    def test_one_that_is_gone_leaves_the_old_in_force(self, file: Path, told: list[Any]) -> None:
+    def test_removed_file_keeps_the_accounts(self, file: Path, changes: list[Any]) -> None:
         file.write_text(ALICE)
-        users = self.make(file, told)
+        users = self.make(file, changes)
         file.unlink()
-        self.check_kept(file, users, told, "gone")
+        self.check_kept(file, users, changes, "gone")
         file.write_text(BOB)
         assert users.refresh()
         assert self.names(users) == {"bob"}
-        assert told == [{"alice": None}]
+        assert changes == [{"alice": None}]
 
-    def test_a_broken_one_leaves_the_old_in_force(self, file: Path, told: list[Any]) -> None:
+    def test_invalid_file_keeps_the_accounts(self, file: Path, changes: list[Any]) -> None:
         file.write_text(ALICE)
-        users = self.make(file, told)
+        users = self.make(file, changes)
         file.write_text(BOB + "carol:plain\n")
-        self.check_kept(file, users, told, "line 2")
+        self.check_kept(file, users, changes, "line 2")
         file.write_text(BOB + BOB)
-        self.check_kept(file, users, told, "line 2")
+        self.check_kept(file, users, changes, "line 2")
         file.write_text(ALICE)
         assert users.refresh()
-        assert told == [{}]
+        assert changes == [{}]
 
-    def test_an_unreadable_one_leaves_the_old_in_force(self, file: Path, told: list[Any]) -> None:
+    def test_unreadable_file_keeps_the_accounts(self, file: Path, changes: list[Any]) -> None:
         file.write_text(ALICE)
-        users = self.make(file, told)
+        users = self.make(file, changes)
         file.unlink()
         file.mkdir()
-        self.check_kept(file, users, told, "cannot be read")
+        self.check_kept(file, users, changes, "cannot be read")
         file.rmdir()
         os.mkfifo(file)  # and does not hang
-        self.check_kept(file, users, told, "regular file")
+        self.check_kept(file, users, changes, "regular file")
         file.unlink()
         file.symlink_to(file.name)
-        self.check_kept(file, users, told, "")
+        self.check_kept(file, users, changes, "")
 
-    def test_one_that_becomes_readable_without_a_change_of_its_own_is_taken_up(self, file: Path) -> None:
+    def test_file_that_becomes_readable_is_loaded(self, file: Path) -> None:
         file.write_text(ALICE)
         users = self.make(file)
         file.rename(file.with_suffix(".away"))
@@ -236,7 +236,7 @@ class UserDirectoryTests:
         assert users.get("jürgen")
         assert users.get("ju\u0308rgen") is None  # the caller's business
 
-    def test_all_of_them_can_be_had(self, file: Path) -> None:
+    def test_accounts_are_listed(self, file: Path) -> None:
         file.write_text(ALICE + BOB)
         users = self.make(file)
         assert users.accounts is not None
@@ -244,13 +244,13 @@ class UserDirectoryTests:
         file.write_text("")
         users.refresh()
         users.refresh()
-        assert users.accounts == {}  # there is a file, with nobody in it
+        assert users.accounts == {}  # there is a file, without accounts
 
 
 class WatchTests:
-    """What the running server makes of it: `Authentication` looks at the file each second."""
+    """`Authentication` checks the file periodically."""
 
-    def test_a_file_that_is_not_there_yet_is_warned_of_once(self, tmp_path: Path) -> None:
+    def test_missing_file_is_warned_of_once(self, tmp_path: Path) -> None:
         with capturedLogs() as events:
             api = InMemoryApi(tmp_path)
             api.clock.pump([1] * 5)
@@ -262,7 +262,7 @@ class WatchTests:
         assert ask(api, "GET", "/basic", None, {"Authorization": "Basic YWxpY2U6c2VjcmV0"}).status == 200
         api.close()
 
-    def test_a_change_is_in_force_within_2_s(self, tmp_path: Path) -> None:
+    def test_change_takes_effect_within_2_s(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(ALICE)
         api = InMemoryApi(tmp_path)
         old = {"Authorization": "Basic YWxpY2U6c2VjcmV0"}
@@ -275,25 +275,25 @@ class WatchTests:
 
 
 KEY = b"key"
-NOBODY = [f"nobody{n}" for n in range(300)]
+UNKNOWN = [f"unknown{n}" for n in range(300)]
 
 
-class HashInPlaceTests:
-    """What is verified for a user that there is not."""
+class DummyHashTests:
+    """The hash to verify against for an unknown user."""
 
-    def test_it_is_one_of_those_that_there_are_and_stays_the_same(self, tmp_path: Path) -> None:
+    def test_dummy_hash_is_that_of_an_account_and_constant(self, tmp_path: Path) -> None:
         file = tmp_path / "users"
         lines = [f"user{cost}:{bcrypt.hashpw(b'x', bcrypt.gensalt(cost)).decode()}\n" for cost in (4, 5, 6)]
         file.write_text("".join(lines))
         users = UserDirectory(str(file))
         users.load()
         hashes = {line.strip().partition(":")[2] for line in lines}
-        chosen = {name: users.dummy_hash(name, KEY) for name in NOBODY}
+        chosen = {name: users.dummy_hash(name, KEY) for name in UNKNOWN}
         assert set(chosen.values()) == hashes
         assert all(users.dummy_hash(name, KEY) == stored for name, stored in chosen.items())
 
-    def test_what_it_costs_stays_the_same_over_restarts_and_new_users(self, tmp_path: Path) -> None:
-        """Else whose time changes would be known for nobody."""
+    def test_cost_of_the_dummy_hash_is_constant_over_restarts_and_new_users(self, tmp_path: Path) -> None:
+        """Otherwise a changed time would reveal that a user is unknown."""
         file = tmp_path / "users"
         lines = [f"user{cost}:{bcrypt.hashpw(b'x', bcrypt.gensalt(cost)).decode()}\n" for cost in (4, 5, 6)]
         costs = set()
@@ -301,18 +301,18 @@ class HashInPlaceTests:
             file.write_text("".join(content))
             users = UserDirectory(str(file))
             users.load()
-            costs.add(tuple(cost_of(users.dummy_hash(name, KEY)) for name in NOBODY))
+            costs.add(tuple(cost_of(users.dummy_hash(name, KEY)) for name in UNKNOWN))
         assert len(costs) == 1
-        assert tuple(cost_of(users.dummy_hash(name, b"another key")) for name in NOBODY) not in costs
+        assert tuple(cost_of(users.dummy_hash(name, b"another key")) for name in UNKNOWN) not in costs
 
-    def test_without_users_it_is_of_todays_kind_and_of_no_password(self) -> None:
+    def test_dummy_hash_without_accounts_is_argon2id_of_no_password(self) -> None:
         users = UserDirectory("")
         users.load()
         assert users.dummy_hash("x", KEY) == DUMMY_HASH
         assert not verify_password(DUMMY_HASH, "")
         assert not verify_password(DUMMY_HASH, "x")
 
-    def test_any_name_has_one(self, tmp_path: Path) -> None:
+    def test_any_name_has_a_dummy_hash(self, tmp_path: Path) -> None:
         users = UserDirectory("")
         for name in ("", "\0", "\udcff", "x" * 100_000, "ü"):
             assert users.dummy_hash(name, KEY) == DUMMY_HASH

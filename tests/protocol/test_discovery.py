@@ -398,14 +398,14 @@ class FreshnessTests:
         assert freshness_s((f"{field}, max-age=600",)) == 600
 
     @pytest.mark.parametrize(
-        ("told", "fresh"),
+        ("max_age", "fresh"),
         [
             *((0, 60), (1, 60), (59, 60), (60, 60), (61, 61), (86_399, 86_399), (86_400, 86_400), (86_401, 86_400)),
             *((31_536_000, 86_400), (2**31, 86_400), (2**63, 86_400), (10**40, 86_400)),
         ],
     )
-    def test_freshness_is_limited(self, told: int, fresh: float) -> None:
-        assert freshness_s((f"max-age={told}",)) == fresh
+    def test_freshness_is_limited(self, max_age: int, fresh: float) -> None:
+        assert freshness_s((f"max-age={max_age}",)) == fresh
 
     def test_overlong_max_age_is_limited(self) -> None:
         assert freshness_s((f"max-age={'9' * 10_000}",)) == FRESH_MAX_S

@@ -388,10 +388,10 @@ class HeaderTests:
         """RFC 8725 §3.11."""
         assert refusal(make({"typ": typ})) == "typ is not accepted here"
 
-    @pytest.mark.parametrize("told", ["at+jwt", "application/at+jwt", "AT+JWT"])
-    def test_policy_without_jwt_requires_a_type(self, told: str) -> None:
+    @pytest.mark.parametrize("accepted", ["at+jwt", "application/at+jwt", "AT+JWT"])
+    def test_policy_without_jwt_requires_a_type(self, accepted: str) -> None:
         """Without `JWT` among the types, a token without `typ` is refused."""
-        policy = replace(POLICY, token_types=frozenset({told}))
+        policy = replace(POLICY, token_types=frozenset({accepted}))
         for typ in ("at+jwt", "application/at+jwt", "AT+JWT"):
             assert accept(make({"typ": typ}), policy)
         for typ in ("JWT", "application/jwt", ABSENT):
@@ -865,8 +865,10 @@ def anything() -> st.SearchStrategy[Any]:
 
 def objects(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """JSON objects with any values; these members are often present, and often valid."""
-    told = st.fixed_dictionaries({}, optional={name: good | anything() for name, good in members.items()})
-    return st.builds(lambda more, told: {**more, **told}, st.dictionaries(st.text(max_size=8), anything()), told)
+    accepted = st.fixed_dictionaries({}, optional={name: good | anything() for name, good in members.items()})
+    return st.builds(
+        lambda more, accepted: {**more, **accepted}, st.dictionaries(st.text(max_size=8), anything()), accepted
+    )
 
 
 HEADERS = objects(

@@ -336,7 +336,7 @@ class Held(KeySource):
         self._all = keys
 
     @property
-    def held(self) -> KeySet:
+    def current(self) -> KeySet:
         return self._all
 
     async def find(self, jwt: Jwt) -> list[SigningKey]:
