@@ -33,7 +33,7 @@ from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailures
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
-from tests.web.wire import FORM, Asked, ask, begin, user_line
+from tests.web.wire import FORM, Exchange, ask, begin, user_line
 
 T = TypeVar("T")
 
@@ -504,7 +504,7 @@ class OverHttpTests:
         yield api
         api.close()
 
-    def begin(self, api: InMemoryApi, scheme: str, password: str) -> Asked:
+    def begin(self, api: InMemoryApi, scheme: str, password: str) -> Exchange:
         if scheme == "form":
             body = f"username=alice&password={password}".encode()
             asked = begin(api, "POST", "/login", body, {"Content-Type": FORM})
@@ -523,23 +523,23 @@ class OverHttpTests:
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_a_client_that_has_gone_is_counted(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
         asked = self.begin(api, scheme, "wrong")
-        assert not asked.answered
-        asked.go_away()
+        assert not asked.has_begun
+        asked.disconnect()
         threads.go_on()
         assert self.failures(api) == 1
         for _ in range(20):
-            self.begin(api, scheme, "wrong").go_away()
+            self.begin(api, scheme, "wrong").disconnect()
         threads.go_on()
         assert self.failures(api) == 10
-        assert self.begin(api, scheme, "secret").answer().status == 429
+        assert self.begin(api, scheme, "secret").response().status == 429
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_who_waits_for_the_same_answer_gets_it(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
         """Even if it was another client's question, and that client has gone."""
         first, second = self.begin(api, scheme, "secret"), self.begin(api, scheme, "secret")
-        first.go_away()
+        first.disconnect()
         threads.go_on()
-        assert second.answer().status == (302 if scheme == "form" else 200)
+        assert second.response().status == (302 if scheme == "form" else 200)
         assert threads.asked == 1
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
@@ -556,15 +556,15 @@ class OverHttpTests:
             for n in range(THREADS + QUEUE_MAX)
         ]
         api.clock.advance(0)  # the key of unknown users is made
-        answer = self.begin(api, scheme, "secret").answer()
+        answer = self.begin(api, scheme, "secret").response()
         assert (answer.status, answer.body) == (503, b"Service Unavailable\n")
         assert answer.header("Retry-After")
         assert answer.header("WWW-Authenticate") is None
         threads.go_on()
-        assert {one.answer().status for one in waiting} == {401}
+        assert {one.response().status for one in waiting} == {401}
         asked = self.begin(api, scheme, "secret")
         threads.go_on()
-        assert asked.answer().status in {200, 302}
+        assert asked.response().status in {200, 302}
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_without_memory_it_is_503(
@@ -576,7 +576,7 @@ class OverHttpTests:
         monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
         asked = self.begin(api, scheme, "secret")
         threads.go_on()
-        answer = asked.answer()
+        answer = asked.response()
         assert (answer.status, answer.header("WWW-Authenticate")) == (503, None)
         assert answer.header("Retry-After")
         assert self.failures(api) == 0
@@ -587,7 +587,7 @@ class OverHttpTests:
         for asked, content in ((1, ""), (1, "# comment\n"), (2, "")):
             one = self.begin(api, "basic", "secret")
             threads.go_on()
-            assert (one.answer().status, threads.asked) == (200, asked)
+            assert (one.response().status, threads.asked) == (200, asked)
             (tmp_path / "users").write_text(content + user_line("alice", "secret"))
             if content:
                 api.clock.advance(1)

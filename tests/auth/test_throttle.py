@@ -25,7 +25,7 @@ from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
 from tests.helpers import InMemoryApi, Response, make_site, result_of
-from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
+from tests.web.wire import FORM, Exchange, Worker, ask, begin, digest_value, user_line
 
 T = TypeVar("T")
 
@@ -464,7 +464,7 @@ class Site:
         tree = make_tree(settings, self.api.store, self.api.events, logins)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 
-    def begin(self, *arguments: Any, **keywords: Any) -> Asked:
+    def begin(self, *arguments: Any, **keywords: Any) -> Exchange:
         asked = begin(self.worker, *arguments, **keywords)
         self.clock.advance(0)
         return asked
@@ -472,7 +472,7 @@ class Site:
     def ask(self, *arguments: Any, **keywords: Any) -> Response:
         asked = self.begin(*arguments, **keywords)
         self.threads.go_on()
-        return asked.answer()
+        return asked.response()
 
     def basic(self, name: str = "alice", password: str = "wrong", path: str = "/basic", **keywords: Any) -> Response:
         return self.ask("GET", path, None, basic(name, password), **keywords)
@@ -596,17 +596,17 @@ class SchemesTests:
     def test_a_hundred_wrong_ones_at_once(self, site: Site) -> None:
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(60)]
         site.threads.go_on()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 50)
         assert site.threads.done <= 10 + THREADS  # those in hand when the last that may fail has failed
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(40)]
-        assert [one.answer().status for one in asked] == [429] * 40
+        assert [one.response().status for one in asked] == [429] * 40
 
     def test_a_right_one_among_them_is_not_told(self, site: Site) -> None:
         passwords = [f"wrong{n}" for n in range(20)] + ["secret"] + [f"wrong{n}" for n in range(20, 40)]
         asked = [site.begin("GET", "/basic", None, basic("alice", password)) for password in passwords]
         site.threads.go_on()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert statuses[20] == 429
         assert statuses.count(401) == 10
 
@@ -614,14 +614,14 @@ class SchemesTests:
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong")) for _ in range(100)]
         assert len(site.threads.waiting) == 1
         site.threads.go_on()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
     def test_one_stranger_does_not_shut_the_owner_out(self, site: Site) -> None:
         """Not even with many at once: the account has room for the strangers of ten addresses."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(150)]
         site.threads.go_on()
-        assert {one.answer().status for one in asked} == {401, 429}
+        assert {one.response().status for one in asked} == {401, 429}
         assert site.basic("alice", "secret", peer=THERE).status == 200
         assert site.form("alice", "secret", peer=THERE).status == 302
 
@@ -629,14 +629,14 @@ class SchemesTests:
         """A household, an office: one who types a wrong password often has 10 of their 50."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(60)]
         site.threads.go_on()
-        assert {one.answer().status for one in asked} == {401, 429}
+        assert {one.response().status for one in asked} == {401, 429}
         assert site.basic("bob", "p:w", peer=HERE).status == 200
 
     def test_digest_too_has_no_more_at_once(self, site: Site) -> None:
         challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         headers = {"Authorization": digest_value(challenge, "alice", "wrong")}
         asked = [begin(site.worker, "GET", "/digest", None, headers) for _ in range(100)]
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
     def test_with_the_store_away_nothing_is_verified(self, site: Site) -> None:

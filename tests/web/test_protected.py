@@ -212,7 +212,7 @@ class FileTests:
     def test_a_client_that_goes_away_leaves_no_file_open(self, api: InMemoryApi) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
         asked = begin(api, "GET", "/files/big.bin", None, ALICE)
-        asked.go_away()
+        asked.disconnect()
         api.clock.advance(1)
         get(api, "/files/digits.txt", If_Modified_Since=LAST_MODIFIED)
         get(api, "/files/digits.txt", "HEAD")
