@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import treq
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
-from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
@@ -110,7 +108,7 @@ class InlineThread(_Inline, WriterThread):
 
 
 class Response(Struct):
-    """An HTTP response. Header names are in lower case; treq removes Content-Length."""
+    """An HTTP response. Header names are in lower case."""
 
     status: int
     headers: dict[str, list[str]]
@@ -187,7 +185,7 @@ class InlineHashThreads(_Inline, HashThreads):
 
 
 class InMemoryApi:
-    """The resource tree over a real SQLite store, without sockets, threads or waiting; treq is the client.
+    """The resource tree over a real SQLite store, without sockets, threads or waiting; `tests.web.wire` is the client.
 
     Its clock stands at `START_S` until a test advances it. Requests to issuers get no response.
 
@@ -212,36 +210,12 @@ class InMemoryApi:
         self.store.prepare()
         result_of(self.store.start())
         self.logins.start()
-        self._treq: Any = StubTreq(None)
-        # treq would put a stock Site around the tree.
         self.events = Events(self.store, reactor=reactor)
         self.site = make_site(make_tree(loaded, self.store, self.events, self.logins), clock=self.clock)
-        self._treq._agent._serverFactory = self.site  # noqa: SLF001
 
     def close(self) -> None:
         self.logins.stop()
         result_of(self.store.stop())
-
-    def request(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, Any] | None = None
-    ) -> Response:
-        """Send a request, with these headers only."""
-        asking = Deferred.fromCoroutine(self._request(method, path, body, headers or {}))
-        for _ in range(1000):
-            if asking.called:
-                break
-            self.clock.advance(0)
-            self._treq.flush()
-        answer: Response = result_of(asking)
-        return answer
-
-    async def _request(self, method: str, path: str, body: bytes | None, sent: dict[str, Any]) -> Response:
-        response = await self._treq.request(method, f"http://localhost{path}", data=body, headers=sent)
-        headers = {
-            name.decode().lower(): [value.decode("latin-1") for value in values]
-            for name, values in response.headers.getAllRawHeaders()
-        }
-        return Response(response.code, headers, await treq.content(response))
 
     def add(self, text: str) -> int:
         """Add a post to the store, not by the API; return its id."""

@@ -44,7 +44,7 @@ from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
 from tests.helpers import InMemoryApi
 from tests.web.clients import Proof, basic, make_api
-from tests.web.wire import FORM, Asked
+from tests.web.wire import FORM, Exchange
 from tests.web.wire import begin as ask
 
 NOTICEABLE_S = 0.002
@@ -163,10 +163,10 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryApi]:
     api.close()
 
 
-def answer(api: InMemoryApi, asked: Asked) -> None:
-    assert asked.answered or api.clock.getDelayedCalls()
+def answer(api: InMemoryApi, asked: Exchange) -> None:
+    assert asked.has_begun or api.clock.getDelayedCalls()
     api.clock.advance(1)  # the access log, too
-    asked.go_away()
+    asked.disconnect()
 
 
 def with_field(api: InMemoryApi, path: str, name: str, fields: dict[str, Any], text: bytes) -> None:

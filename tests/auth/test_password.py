@@ -33,7 +33,7 @@ from postd.reactor import IReactor
 from postd.store.sqlite.store import MemoryStore
 from tests.auth.helpers import SlowThreads, all_in, refusing_writes
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
-from tests.web.wire import FORM, Asked, ask, begin, user_line
+from tests.web.wire import FORM, Exchange, ask, begin, user_line
 
 T = TypeVar("T")
 
@@ -467,7 +467,7 @@ class OverHttpTests:
         yield api
         api.close()
 
-    def begin(self, api: InMemoryApi, scheme: str, password: str) -> Asked:
+    def begin(self, api: InMemoryApi, scheme: str, password: str) -> Exchange:
         if scheme == "form":
             body = f"username=alice&password={password}".encode()
             asked = begin(api, "POST", "/login", body, {"Content-Type": FORM})
@@ -487,15 +487,15 @@ class OverHttpTests:
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_failure_of_a_disconnected_client_counts(self, api: InMemoryApi, threads: SlowThreads, scheme: str) -> None:
         asked = self.begin(api, scheme, "wrong")
-        assert not asked.answered
-        asked.go_away()
+        assert not asked.has_begun
+        asked.disconnect()
         threads.run_waiting()
         assert self.failures(api) == 1
         for _ in range(20):
-            self.begin(api, scheme, "wrong").go_away()
+            self.begin(api, scheme, "wrong").disconnect()
         threads.run_waiting()
         assert self.failures(api) == 10
-        assert self.begin(api, scheme, "secret").answer().status == 429
+        assert self.begin(api, scheme, "secret").response().status == 429
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_shared_verification_survives_a_disconnect(
@@ -503,9 +503,9 @@ class OverHttpTests:
     ) -> None:
         """Even if the disconnected client had started it."""
         first, second = self.begin(api, scheme, "secret"), self.begin(api, scheme, "secret")
-        first.go_away()
+        first.disconnect()
         threads.run_waiting()
-        assert second.answer().status == (302 if scheme == "form" else 200)
+        assert second.response().status == (302 if scheme == "form" else 200)
         assert threads.asked == 1
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
@@ -522,15 +522,15 @@ class OverHttpTests:
             for n in range(THREADS + QUEUE_MAX)
         ]
         api.clock.advance(0)  # the key of unknown users is made
-        answer = self.begin(api, scheme, "secret").answer()
+        answer = self.begin(api, scheme, "secret").response()
         assert (answer.status, answer.body) == (503, b"Service Unavailable\n")
         assert answer.header("Retry-After")
         assert answer.header("WWW-Authenticate") is None
         threads.run_waiting()
-        assert {one.answer().status for one in waiting} == {401}
+        assert {one.response().status for one in waiting} == {401}
         asked = self.begin(api, scheme, "secret")
         threads.run_waiting()
-        assert asked.answer().status in {200, 302}
+        assert asked.response().status in {200, 302}
 
     @pytest.mark.parametrize("scheme", ["basic", "form"])
     def test_too_little_memory_answers_503(
@@ -542,7 +542,7 @@ class OverHttpTests:
         monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
         asked = self.begin(api, scheme, "secret")
         threads.run_waiting()
-        answer = asked.answer()
+        answer = asked.response()
         assert (answer.status, answer.header("WWW-Authenticate")) == (503, None)
         assert answer.header("Retry-After")
         assert self.failures(api) == 0
@@ -551,7 +551,7 @@ class OverHttpTests:
         for asked, content in ((1, ""), (1, "# comment\n"), (2, "")):
             one = self.begin(api, "basic", "secret")
             threads.run_waiting()
-            assert (one.answer().status, threads.asked) == (200, asked)
+            assert (one.response().status, threads.asked) == (200, asked)
             (tmp_path / "users").write_text(content + user_line("alice", "secret"))
             if content:
                 api.clock.advance(1)

@@ -26,7 +26,7 @@ from postd.reactor import IReactor
 from postd.settings.schema import Settings, ThrottleSettings
 from tests.auth.helpers import SlowThreads, refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
-from tests.web.wire import FORM, Asked, Worker, ask, begin, digest_value, user_line
+from tests.web.wire import FORM, Exchange, Worker, ask, begin, digest_value, user_line
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 WINDOW_S = 300
@@ -425,7 +425,7 @@ class Site:
         tree = make_tree(settings, self.api.store, self.api.events, logins)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 
-    def begin(self, *arguments: Any, **keywords: Any) -> Asked:
+    def begin(self, *arguments: Any, **keywords: Any) -> Exchange:
         asked = begin(self.worker, *arguments, **keywords)
         self.clock.advance(0)
         return asked
@@ -433,7 +433,7 @@ class Site:
     def ask(self, *arguments: Any, **keywords: Any) -> Response:
         asked = self.begin(*arguments, **keywords)
         self.threads.run_waiting()
-        return asked.answer()
+        return asked.response()
 
     def basic(self, name: str = "alice", password: str = "wrong", path: str = "/basic", **keywords: Any) -> Response:
         return self.ask("GET", path, None, basic(name, password), **keywords)
@@ -557,17 +557,17 @@ class SchemesTests:
     def test_concurrent_wrong_passwords_stay_within_the_limit(self, site: Site) -> None:
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(60)]
         site.threads.run_waiting()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 50)
         assert site.threads.done <= 10 + THREADS  # those being verified when the limit was reached
         asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(40)]
-        assert [one.answer().status for one in asked] == [429] * 40
+        assert [one.response().status for one in asked] == [429] * 40
 
     def test_right_password_beyond_the_limit_is_refused(self, site: Site) -> None:
         passwords = [f"wrong{n}" for n in range(20)] + ["secret"] + [f"wrong{n}" for n in range(20, 40)]
         asked = [site.begin("GET", "/basic", None, basic("alice", password)) for password in passwords]
         site.threads.run_waiting()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert statuses[20] == 429
         assert statuses.count(401) == 10
 
@@ -575,14 +575,14 @@ class SchemesTests:
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong")) for _ in range(100)]
         assert len(site.threads.waiting) == 1
         site.threads.run_waiting()
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
     def test_failures_of_another_address_do_not_lock_the_account(self, site: Site) -> None:
         """The limit of the account has room for the failures of ten addresses."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(150)]
         site.threads.run_waiting()
-        assert {one.answer().status for one in asked} == {401, 429}
+        assert {one.response().status for one in asked} == {401, 429}
         assert site.basic("alice", "secret", peer=THERE).status == 200
         assert site.form("alice", "secret", peer=THERE).status == 302
 
@@ -590,14 +590,14 @@ class SchemesTests:
         """In a household or an office, one account can use 10 of the 50 failures of the address."""
         asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(60)]
         site.threads.run_waiting()
-        assert {one.answer().status for one in asked} == {401, 429}
+        assert {one.response().status for one in asked} == {401, 429}
         assert site.basic("bob", "p:w", peer=HERE).status == 200
 
     def test_concurrent_digest_responses_stay_within_the_limit(self, site: Site) -> None:
         challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         headers = {"Authorization": digest_value(challenge, "alice", "wrong")}
         asked = [begin(site.worker, "GET", "/digest", None, headers) for _ in range(100)]
-        statuses = [one.answer().status for one in asked]
+        statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
     def test_stopped_store_answers_503_without_verifying(self, site: Site) -> None:

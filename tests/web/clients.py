@@ -1,4 +1,4 @@
-"""Clients with passwords, and what the server knows of them."""
+"""Credentials of test clients: user file lines, `Authorization` fields, challenges; and checks of the log."""
 
 import hashlib
 import re
@@ -15,8 +15,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, capturedLogs, eventAsJSON, eventAsText
 
 from postd.web.server.factory import PostdSite
-from tests.helpers import InMemoryApi, Response, connect
-from tests.web.wire import Transport
+from tests.helpers import InMemoryApi, Response
+from tests.web.wire import Worker, begin_raw
 
 PASSWORD = "s3cr3t-pässword"
 BCRYPT = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()  # what `htpasswd -B -C 4` makes, but faster
@@ -29,7 +29,7 @@ def h(algorithm: str, text: str) -> str:
 
 
 def account(name: str, *, realm: str = "postd", algorithms: Iterable[str] = HASHES) -> str:
-    """Return a line of the user file for somebody with `PASSWORD`."""
+    """Return a line of the user file for a user with `PASSWORD`."""
     hashes = ",".join(f"{algorithm}={h(algorithm, f'{name}:{realm}:{PASSWORD}')}" for algorithm in algorithms)
     return f"{name}:{BCRYPT}:{hashes},realm={realm}\n" if hashes else f"{name}:{BCRYPT}\n"
 
@@ -44,7 +44,7 @@ def basic(username: str = "alice", password: str = PASSWORD) -> dict[str, Any]:
 
 
 class Challenge(Struct):
-    """A Digest challenge, in exactly the form that the contract gives it."""
+    """A Digest challenge in its exact form (reference: Digest)."""
 
     realm: str
     algorithm: str
@@ -68,7 +68,7 @@ def challenges_in(answer: Response) -> list[Challenge]:
 
 
 class Proof(Struct, kw_only=True):
-    """What a Digest client makes its field of; a test changes what it will."""
+    """The parameters of a Digest response."""
 
     nonce: str
     method: str = "GET"
@@ -87,7 +87,7 @@ class Proof(Struct, kw_only=True):
         return h(self.algorithm, f"{ha1}:{self.nonce}:{self.nc}:{self.cnonce}:{self.qop}:{ha2}")
 
     def parameters(self, **other: str | None) -> dict[str, str]:
-        """Return the parameters as they are written; `other` changes what is sent, not what is hashed."""
+        """Return the parameters as sent; `other` changes what is sent, not what is hashed."""
         quoted = ("username", "realm", "nonce", "uri", "cnonce")
         written = {name: '"' + re.sub(r'(["\\])', r"\\\1", getattr(self, name)) + '"' for name in quoted}
         written |= {"nc": self.nc, "qop": self.qop, "algorithm": self.algorithm}
@@ -100,37 +100,25 @@ class Proof(Struct, kw_only=True):
 
     @property
     def info(self) -> str:
-        """What the server is to answer to it as `Authentication-Info` (spec: Digest)."""
+        """The expected `Authentication-Info` (spec: Digest)."""
         return f'qop=auth, rspauth="{self.hash("")}", cnonce="{self.cnonce}", nc={self.nc}'
 
 
 def ask_raw(site: PostdSite, clock: Clock, request: bytes, peer: IAddress | None = None) -> Response:
-    """Send bytes on a connection of their own; return the one answer. `headers[""]` is its status line."""
-    transport = Transport(peerAddress=peer)
-    channel = connect(transport, site)
-    channel.dataReceived(request)
-    for _ in range(100):
-        clock.advance(0)
-    head, _, body = transport.value().partition(b"\r\n\r\n")
-    status, *fields = head.decode("latin-1").split("\r\n")
-    headers = {"": [status]}
-    for field in fields:
-        name, _, value = field.partition(": ")
-        headers.setdefault(name.lower(), []).append(value)
-    assert status.startswith("HTTP/1."), transport.value()
-    return Response(int(status.split(" ", 2)[1]), headers, body)
+    """Send bytes on a new connection and return the response."""
+    return begin_raw(Worker(site, clock), request, peer).response()
 
 
 @contextmanager
 def recorded_log(api: InMemoryApi) -> Iterator[Sequence[LogEvent]]:
-    """Record every event of the log; the access log's too, at the end."""
+    """Record every log event, those of the access log at the end."""
     with capturedLogs() as events:
         yield events
         api.clock.advance(1)
 
 
 def check_secret(events: Iterable[LogEvent], *secrets: str | bytes) -> None:
-    """Check that no event has any of these in it, however an observer may write it down."""
+    """Check that no event contains a secret, in any format."""
     for event in events:
         written = [repr(event), eventAsText(event), eventAsJSON(event)]
         if "log_failure" in event:

@@ -291,7 +291,7 @@ class NoKeysTests:
         asked = begin(api, method, path, headers={**bearer(MINT.token(**more)), "X-Test": "x"})
         api.clock.advance(WAIT_MAX_S)
         api.clock.advance(WAIT_MAX_S)
-        return asked.answer()
+        return asked.response()
 
     @pytest.mark.parametrize("method", METHODS[:-2])
     def test_it_is_asked_to_come_again(self, api: InMemoryApi, method: str) -> None:
@@ -322,7 +322,7 @@ class NoKeysTests:
     def test_one_who_goes_away_meanwhile_is_no_error(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             asked = begin(api, "GET", "/bearer", headers=bearer(MINT.token()))
-            asked.go_away()
+            asked.disconnect()
             for _ in range(3):
                 api.clock.advance(WAIT_MAX_S)
         assert not [event for event in events if event["log_level"] >= LogLevel.error]

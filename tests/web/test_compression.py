@@ -21,7 +21,7 @@ from postd.web.responses import TEXT
 from postd.web.server.driver import ViewResource
 from postd.web.server.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
-from tests.web.wire import Asked, Worker, ask, begin
+from tests.web.wire import Exchange, Worker, ask, begin
 
 GZIP = {"Accept-Encoding": "gzip, deflate, br"}
 STEP_S = 0.01
@@ -221,20 +221,20 @@ class TextTests:
         body = b"some words, and more " * (INLINE_MAX_BYTES // 10)
         worker = serve(self.text(body))
         asked = [begin(worker, "GET", "/", None, GZIP) for _ in range(3)]
-        assert not any(one.answered for one in asked)  # the reactor has not been held up
-        asked.pop().go_away()
+        assert not any(one.has_begun for one in asked)  # the reactor has not been held up
+        asked.pop().disconnect()
         assert ask(worker, "GET", "/").body == body
         for one in asked:
             await until_answered(one)
-            assert unzip(one.answer()) == body
+            assert unzip(one.response()) == body
         assert unzip(ask(worker, "GET", "/", None, GZIP)) == body
         (thread,) = made
         assert thread is not threading.current_thread()
 
 
-async def until_answered(asked: Asked) -> None:
+async def until_answered(asked: Exchange) -> None:
     for _ in range(1000):
-        if asked.answered:
+        if asked.has_begun:
             return
         await deferLater(cast(IReactor, reactor), STEP_S)
     raise AssertionError("no answer")

@@ -109,7 +109,7 @@ class ListedTests:
         head = asked.transport.value().partition(b"\r\n\r\n")[0].decode("ascii").split("\r\n")
         assert f"Access-Control-Allow-Origin: {APP}" in head
         assert "Vary: Origin" in head
-        asked.go_away()
+        asked.disconnect()
 
     def test_it_sees_what_went_wrong(self, api: InMemoryApi) -> None:
         for method, path, body, headers, status in (

@@ -27,6 +27,7 @@ from tests.web.clients import (
     make_api,
     recorded_log,
 )
+from tests.web.wire import ask
 
 USERS = (
     account("alice")
@@ -53,7 +54,7 @@ class Server:
         self.api = make_api(folder, more + rules, USERS)
 
     def get(self, headers: dict[str, Any] | None = None, path: str = "/digest", method: str = "GET") -> Response:
-        return self.api.request(method, path, headers=headers)
+        return ask(self.api, method, path, headers=headers)
 
     def nonce(self) -> str:
         return challenges_in(self.get())[0].nonce
@@ -114,21 +115,21 @@ class ChallengeTests:
 
     def test_it_is_md5_without_settings(self, tmp_path: Path) -> None:
         api = make_api(tmp_path)
-        assert [challenge.algorithm for challenge in challenges_in(api.request("GET", "/digest"))] == ["MD5"]
+        assert [challenge.algorithm for challenge in challenges_in(ask(api, "GET", "/digest"))] == ["MD5"]
         api.close()
 
     def test_an_algorithm_named_twice_is_offered_once(self, tmp_path: Path) -> None:
         api = make_api(tmp_path, '[digest]\nalgorithms = ["MD5", "SHA-256", "MD5"]')
-        assert [challenge.algorithm for challenge in challenges_in(api.request("GET", "/digest"))] == ["MD5", "SHA-256"]
+        assert [challenge.algorithm for challenge in challenges_in(ask(api, "GET", "/digest"))] == ["MD5", "SHA-256"]
         api.close()
 
     @pytest.mark.parametrize("realm", ["The posts of 'x', all: a=b", "http-auth@example.org"])
     def test_any_realm_that_can_be_set_can_be_used(self, tmp_path: Path, realm: str) -> None:
         api = make_api(tmp_path, f"realm = {json.dumps(realm)}", account("alice", realm=realm))
-        challenge = challenges_in(api.request("GET", "/digest"))[0]
+        challenge = challenges_in(ask(api, "GET", "/digest"))[0]
         assert challenge.realm == realm
         proof = Proof(nonce=challenge.nonce, realm=realm)
-        check_entered(api.request("GET", "/digest", headers=proof.headers()), proof)
+        check_entered(ask(api, "GET", "/digest", headers=proof.headers()), proof)
         api.close()
 
     @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "bücher", "a\nb"])
@@ -160,7 +161,7 @@ class SuccessTests:
             ("POST", "/post", 201),
         ):
             proof = server.proof(method=method, uri=path)
-            answer = server.api.request(method, path, b'{"post":"x"}', {**JSON, **proof.headers()})
+            answer = ask(server.api, method, path, b'{"post":"x"}', {**JSON, **proof.headers()})
             assert answer.status == status
             assert answer.header("Authentication-Info") == proof.info
             assert "www-authenticate" not in answer.headers
@@ -170,7 +171,7 @@ class SuccessTests:
     def test_it_says_what_was_wrong_with_the_body_and_proves_itself(self, md5: Server) -> None:
         for body, status in ((b"{", 400), (b"{}", 422)):
             proof = md5.proof(method="POST", uri="/post")
-            answer = md5.api.request("POST", "/post", body, {**JSON, **proof.headers()})
+            answer = ask(md5.api, "POST", "/post", body, {**JSON, **proof.headers()})
             assert (answer.status, answer.header("Authentication-Info")) == (status, proof.info)
 
     def test_an_absent_algorithm_is_md5(self, server: Server) -> None:
@@ -222,12 +223,12 @@ class SuccessTests:
 
     def test_a_body_comes_after_the_challenge(self, server: Server) -> None:
         """D31; curl sends the first request without its body."""
-        first = server.api.request("POST", "/post", b"", JSON)
+        first = ask(server.api, "POST", "/post", b"", JSON)
         assert first.status == 401
         proof = server.proof(method="POST", uri="/post")
-        answer = server.api.request("POST", "/post", b'{"post":"with body"}', {**JSON, **proof.headers()})
+        answer = ask(server.api, "POST", "/post", b'{"post":"with body"}', {**JSON, **proof.headers()})
         assert (answer.status, answer.body) == (201, b"Success a Post!\n")
-        assert json.loads(server.api.request("GET", "/post").body) == [{"id": 1, "post": "with body"}]
+        assert json.loads(ask(server.api, "GET", "/post").body) == [{"id": 1, "post": "with body"}]
 
 
 class UsernameTests:
@@ -480,9 +481,9 @@ class UriTests:
     def test_on_the_api_it_is_a_problem(self, md5: Server) -> None:
         proof = md5.proof(method="DELETE", uri="/post/2")
         md5.api.add("one")
-        answer = md5.api.request("DELETE", "/post/1", headers=proof.headers())
+        answer = ask(md5.api, "DELETE", "/post/1", headers=proof.headers())
         assert (answer.status, answer.header("Content-Type")) == (400, "application/problem+json")
-        assert md5.api.request("GET", "/post/1").status == 200
+        assert ask(md5.api, "GET", "/post/1").status == 200
 
     @pytest.mark.parametrize("uri", ["http://localhost/digest", "HTTP://LOCALHOST/digest", "https://localhost/digest"])
     def test_it_may_be_in_absolute_form(self, server: Server, uri: str) -> None:
@@ -582,9 +583,9 @@ class NonceTests:
     def test_its_age_can_be_set(self, tmp_path: Path) -> None:
         api = make_api(tmp_path, '[digest]\nnonce_lifetime = "2s"')
         for seconds, status in ((1.9, 200), (2, 401)):
-            nonce = challenges_in(api.request("GET", "/digest"))[0].nonce
+            nonce = challenges_in(ask(api, "GET", "/digest"))[0].nonce
             api.clock.advance(seconds)
-            assert api.request("GET", "/digest", headers=Proof(nonce=nonce).headers()).status == status
+            assert ask(api, "GET", "/digest", headers=Proof(nonce=nonce).headers()).status == status
         api.close()
 
     @pytest.mark.parametrize(

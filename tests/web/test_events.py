@@ -95,7 +95,7 @@ class Listener:
 
 
 def put(api: InMemoryApi, post_id: int, text: str) -> None:
-    assert api.request("PUT", f"/post/{post_id}", post_body(text), JSON).status == 200
+    assert ask(api, "PUT", f"/post/{post_id}", post_body(text), JSON).status == 200
 
 
 def sign_in(api: InMemoryApi) -> str:
@@ -124,7 +124,7 @@ class StreamTests:
         api.add("two\nlines \u2028 🚀")
         put(api, 1, "after")
         put(api, 1, "after")  # no change
-        api.request("DELETE", "/post/2")
+        ask(api, "DELETE", "/post/2")
         assert listener.wait() == [
             added(2, 2, "two\nlines \u2028 🚀"),
             Event("updated", 3, {"id": 1, "post": "after"}),
@@ -151,7 +151,7 @@ class StreamTests:
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
     def test_it_can_only_be_read(self, api: InMemoryApi, method: str) -> None:
-        answer = api.request(method, "/post/events", post_body("x"), JSON)
+        answer = ask(api, method, "/post/events", post_body("x"), JSON)
         check_problem(answer, 405)
         assert answer.header("Allow") == "GET, HEAD, OPTIONS"
 
@@ -273,9 +273,9 @@ class SlowListenerTests:
 class AccessTests:
     def test_the_rule_is_that_of_reading(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic"]\nwrite = ["basic"]\n')
-        check_problem(api.request("GET", "/post/events"), 401)
+        check_problem(ask(api, "GET", "/post/events"), 401)
         listener = Listener(api, **basic())
-        api.request("POST", "/post", post_body("one"), {**JSON, **basic("bob")})
+        ask(api, "POST", "/post", post_body("one"), {**JSON, **basic("bob")})
         assert listener.wait() == [added(1, 1, "one")]
 
     def test_a_session_that_ends_ends_the_stream(self, make: Callable[..., InMemoryApi]) -> None:
@@ -329,7 +329,7 @@ class TroubleTests:
                 patched.setattr(api.store, method, away)
             assert listener.wait(2 * HEARTBEAT_EVERY_S + 1) == []
             assert listener.beats == 2
-            check_problem(api.request("GET", "/post/events"), 503)
+            check_problem(ask(api, "GET", "/post/events"), 503)
         api.add("one")
         assert listener.wait() == [added(1, 1, "one")]
 

@@ -365,7 +365,7 @@ class BasicTests:
             make("", users=f"alice:{BCRYPT}\nbob:\n")
         with pytest.raises(ConfigError, match=r"users: line 1: the hash is plain text"):
             make("", users="bob:secret\n")
-        check_challenged(make(ALL).request("GET", "/basic", headers=basic("bob", "")))
+        check_challenged(ask(make(ALL), "GET", "/basic", headers=basic("bob", "")))
 
     def test_a_comment_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
         """A12."""
@@ -1018,7 +1018,7 @@ class PortalTests:
         asking = begin(worker, "GET", "/here", headers=basic(password="later"))
         assert foreign.asked is not None
         foreign.asked.callback(result)
-        assert asking.answer().status == status
+        assert asking.response().status == status
 
     def test_credentials_that_no_checker_knows_are_a_failure_of_ours(self, worker: Worker) -> None:
         with capturedLogs() as events:

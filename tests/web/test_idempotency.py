@@ -9,17 +9,17 @@ import pytest
 from tests.helpers import InMemoryApi, Response, forget_own
 from tests.web.clients import basic
 from tests.web.test_posts import JSON, check_problem, post_body
-from tests.web.wire import begin
+from tests.web.wire import ask, begin
 
 DAY_S = 24 * 3600
 
 
 def add(api: InMemoryApi, body: bytes, *keys: str, **more: Any) -> Response:
-    return api.request("POST", "/post", body, {**JSON, "Idempotency-Key": list(keys), **more})
+    return ask(api, "POST", "/post", body, {**JSON, "Idempotency-Key": list(keys), **more})
 
 
 def texts(api: InMemoryApi, **headers: Any) -> list[str]:
-    return [post["post"] for post in json.loads(api.request("GET", "/post", headers=headers).body)]
+    return [post["post"] for post in json.loads(ask(api, "GET", "/post", headers=headers).body)]
 
 
 def test_the_same_request_gets_the_first_answer_again(api: InMemoryApi) -> None:
@@ -28,7 +28,7 @@ def test_the_same_request_gets_the_first_answer_again(api: InMemoryApi) -> None:
     again = add(api, post_body("one"), "k-1")
     forget_own(first, again)
     assert (again.status, again.headers, again.body) == (201, first.headers, first.body)
-    api.request("DELETE", "/post/1")
+    ask(api, "DELETE", "/post/1")
     assert add(api, post_body("one"), "k-1").header("Location") == "/post/1"
     assert texts(api) == []
 
@@ -88,7 +88,7 @@ def test_keys_of_different_users_do_not_meet(make: Callable[..., InMemoryApi]) -
 def test_while_the_first_is_under_way_another_is_refused(api: InMemoryApi) -> None:
     headers = {**JSON, "Idempotency-Key": "k-1"}
     asked = [begin(api, "POST", "/post", post_body("one"), headers) for _ in range(3)]  # none is stored yet
-    first, *others = [one.answer() for one in asked]
+    first, *others = [one.response() for one in asked]
     assert first.status == 201
     for other in others:
         check_problem(other, 409)
@@ -100,5 +100,5 @@ def test_while_the_first_is_under_way_another_is_refused(api: InMemoryApi) -> No
 def test_put_has_no_use_for_a_key(api: InMemoryApi) -> None:
     api.add("one")
     for text in ("two", "three"):
-        answer = api.request("PUT", "/post/1", post_body(text), {**JSON, "Idempotency-Key": ["a b", "c"]})
+        answer = ask(api, "PUT", "/post/1", post_body(text), {**JSON, "Idempotency-Key": ["a b", "c"]})
         assert answer.status == 200

@@ -99,11 +99,11 @@ def check_whole(answer: Response, body: bytes = DIGITS) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 def test_path_of_too_many_segments_is_not_found(api: InMemoryApi, method: str, first: str) -> None:
     """Before authentication: no resource is looked for."""
-    assert api.request(method, first + "/a" * SEGMENTS_MAX).status == 404
+    assert ask(api, method, first + "/a" * SEGMENTS_MAX).status == 404
 
 
 def test_path_of_as_many_segments_as_are_allowed_leads_to_its_resource(api: InMemoryApi) -> None:
-    assert api.request("GET", "/files" + "/a" * (SEGMENTS_MAX - 1)).status == 401
+    assert ask(api, "GET", "/files" + "/a" * (SEGMENTS_MAX - 1)).status == 401
 
 
 class TextPageTests:
@@ -224,7 +224,7 @@ class FileTests:
     def test_a_client_that_goes_away_leaves_no_file_open(self, api: InMemoryApi) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
         asked = begin(api, "GET", "/files/big.bin", None, ALICE)
-        asked.go_away()
+        asked.disconnect()
         api.clock.advance(1)
         get(api, "/files/digits.txt", If_Modified_Since=LAST_MODIFIED)
         get(api, "/files/digits.txt", "HEAD")

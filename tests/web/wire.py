@@ -1,4 +1,4 @@
-"""A client that sends what a test gives it, byte for byte: treq would tidy up paths, keep cookies, follow redirects."""
+"""The in-memory client of the tests: sends requests byte for byte, without the tidying of an HTTP library."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import bcrypt
 from msgspec import Struct
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.interfaces import IAddress, ISSLTransport
 from twisted.internet.task import Clock
 from zope.interface import alsoProvides
 
@@ -21,7 +21,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Server(Protocol):
-    """What requests are sent to; `InMemoryApi` is one."""
+    """The server under test; `InMemoryApi` is one."""
 
     @property
     def site(self) -> PostdSite: ...
@@ -31,7 +31,7 @@ class Server(Protocol):
 
 
 class Worker(Struct):
-    """A server that a test has put together itself."""
+    """A server made of a site and a clock."""
 
     site: PostdSite
     clock: Clock
@@ -51,30 +51,32 @@ class Transport(MemoryTransport):
         """Called when a request was refused before all of it was there."""
 
 
-class Asked(Struct):
-    """A request that was sent, and what has come back."""
+class Exchange(Struct):
+    """A request that was sent, and its response as far as it has arrived."""
 
     server: Server
     transport: Transport
     channel: Channel
-    method: str
+    head: bool
 
-    def answer(self) -> Response:
-        """Return the answer, once it is there whole; its framing is checked."""
-        for _ in range(1000):
-            if not self.transport.connected:
-                break
+    def response(self) -> Response:
+        """Return the complete response, and check its framing."""
+        idle_turns = 0
+        while self.transport.connected and idle_turns < 100:
+            received = len(self.transport.value())
             self.server.clock.advance(0)
             if self.transport.producer is not None and not self.transport.streaming:
                 self.transport.producer.resumeProducing()
-        return decode_response(self.transport.value(), head=self.method == "HEAD")
+            idle_turns = idle_turns + 1 if len(self.transport.value()) == received else 0
+        return decode_response(self.transport.value(), head=self.head)
 
     @property
-    def answered(self) -> bool:
+    def has_begun(self) -> bool:
+        """Whether any of the response has arrived."""
         return bool(self.transport.value())
 
-    def go_away(self) -> None:
-        """Be a client that has closed its connection, as a socket would tell of it."""
+    def disconnect(self) -> None:
+        """Close the connection as a client does."""
         if self.transport.producer is not None:
             self.transport.producer.stopProducing()
         self.transport.loseConnection()
@@ -89,8 +91,8 @@ def begin(  # noqa: PLR0913 - a request has as many parts
     *,
     peer: str = "127.0.0.1",
     tls: bool = False,
-) -> Asked:
-    """Send a request and do not wait for the answer; Host is added if it is not given."""
+) -> Exchange:
+    """Send a request without waiting for the response; `Host` and `Connection: close` are added unless given."""
     lines: list[bytes] = [b"%b %b HTTP/1.1" % (method.encode("ascii"), _encode(path))]
     fields: dict[str, Any] = {"Host": "localhost", "Connection": "close", **(headers or {})}
     for name, values in fields.items():
@@ -98,21 +100,26 @@ def begin(  # noqa: PLR0913 - a request has as many parts
         lines += [b"%b: %b" % (name.encode("ascii"), _encode(value)) for value in several]
     if body is not None:
         lines.append(b"Content-Length: %d" % len(body))
-    transport = Transport(peerAddress=_address(peer))
+    return begin_raw(server, b"\r\n".join([*lines, b"", b""]) + (body or b""), _address(peer), tls=tls)
+
+
+def begin_raw(server: Server, request: bytes, peer: IAddress | None = None, *, tls: bool = False) -> Exchange:
+    """Send bytes on a new connection without waiting for the response."""
+    transport = Transport(peerAddress=peer)
     if tls:
         alsoProvides(transport, ISSLTransport)
     channel = connect(transport, server.site)
-    channel.dataReceived(b"\r\n".join([*lines, b"", b""]) + (body or b""))
-    return Asked(server, transport, channel, method)
+    channel.dataReceived(request)
+    return Exchange(server, transport, channel, request.startswith(b"HEAD "))
 
 
 def ask(server: Server, method: str, path: str | bytes, *arguments: Any, **keywords: Any) -> Response:
-    """Send a request (as `begin`) and return the answer."""
-    return begin(server, method, path, *arguments, **keywords).answer()
+    """Send a request (as `begin`) and return the response."""
+    return begin(server, method, path, *arguments, **keywords).response()
 
 
 def decode_response(sent: bytes, *, head: bool = False) -> Response:
-    """Decode an answer whose length is told, and holds."""
+    """Decode a response, and check its framing: `Content-Length` or chunks."""
     top, separator, body = sent.partition(b"\r\n\r\n")
     assert separator, f"no whole head: {sent!r}"
     status, *lines = top.split(b"\r\n")
@@ -127,10 +134,24 @@ def decode_response(sent: bytes, *, head: bool = False) -> Response:
     if code in {204, 304}:
         assert body == b""
         assert headers.get("content-length", []) == []  # RFC 9110 §8.6: not even 0
+    elif headers.get("transfer-encoding") == ["chunked"]:
+        assert "content-length" not in headers
+        body = b"" if head else _join_chunks(body)
     elif lines:  # else it is stock Twisted's 400
         assert len(headers["content-length"]) == 1, headers
         assert len(body) == (0 if head else int(headers["content-length"][0])), (headers, body)
     return Response(code, headers, body)
+
+
+def _join_chunks(sent: bytes) -> bytes:
+    body, size = b"", -1
+    while size:
+        line, _, sent = sent.partition(b"\r\n")
+        size = int(line, 16)
+        assert sent[size : size + 2] == b"\r\n", sent
+        body, sent = body + sent[:size], sent[size + 2 :]
+    assert sent == b""
+    return body
 
 
 def _encode(text: str | bytes) -> bytes:
@@ -145,7 +166,7 @@ def _address(peer: str) -> Any:
 
 @cache
 def user_line(name: str, password: str, *, realm: str = "") -> str:
-    """Return a line of a user file, with a hash that is quickly verified; with a realm, Digest can be used, too."""
+    """Return a line of a user file, with a hash that is cheap to verify; with a realm, with a hash for Digest."""
     line = f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}"
     if realm:
         line += f":MD5={_md5(f'{name}:{realm}:{password}')},realm={realm}"
@@ -157,7 +178,7 @@ def _md5(text: str) -> str:
 
 
 def digest_value(challenge: str, name: str, password: str, *, method: str = "GET", uri: str = "/digest") -> str:
-    """Return the `Authorization` that answers a challenge of Digest (RFC 7616 §3.4.1)."""
+    """Return the `Authorization` for a Digest challenge (RFC 7616 §3.4.1)."""
     found = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm, nonce = found["realm"], found["nonce"]
     a1, a2 = _md5(f"{name}:{realm}:{password}"), _md5(f"{method}:{uri}")
