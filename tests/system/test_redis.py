@@ -142,7 +142,7 @@ def test_example_settings_are_in_force(server: ExampleServer) -> None:
 
 def test_acl_allows_exactly_the_used_commands(server: ExampleServer) -> None:
     """The other tests of the module prove that the permissions suffice."""
-    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store") / "lua").iterdir()]
+    scripts = [file.read_text("utf-8") for file in (resources.files("postd.store.redis") / "lua").iterdir()]
     used = {command.lower() for script in scripts for command in re.findall(r"redis\.call\('([A-Z]+)'", script)}
     (line,) = re.findall(r"^user postd on .*", (ETC / "redis.conf.example").read_text(), re.MULTILINE)
     assert set(re.findall(r" \+(\S+)", line)) == used | {"auth", "ping", "info", "role", "wait", "eval", "evalsha"}
