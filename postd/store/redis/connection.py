@@ -28,6 +28,9 @@ from postd.reactor import IReactor
 CONNECT_MAX_S = 0.5
 """Timeout of connecting to a server or a sentinel, and of each command that `call` sends."""
 
+EXTENSION_MAX_S = 1.5
+"""How far stalls of this process may move a deadline in all, and how far after the last stall it may be."""
+
 _ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
     # Permanent, until the settings of the server or of postd are changed.
     "NOPERM": StoreRefusedError,
@@ -129,6 +132,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         self.where = where
         self._reactor = reactor
         self.deadlines: deque[float] = deque()
+        self._extended_below: deque[float] = deque()  # for each deadline: a later one is not extended any more
         self.replies = 0
         self._lost: type[StoreRefusedError | StoreUnavailableError] | None = None
         self.why_lost = ""
@@ -148,6 +152,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         if self._lost is not None:
             raise self._lost(self.why_lost)
         self.deadlines.append(deadline)
+        self._extended_below.append(deadline + EXTENSION_MAX_S)
         reply: Deferred[Any] = self.execute_command(*command)
         return reply.addErrback(self._translate)
 
@@ -169,9 +174,17 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         """Return whether the next reply has missed its deadline."""
         return bool(self.deadlines) and self.deadlines[0] <= now
 
-    def extend_deadlines(self, seconds: float) -> None:
-        """Move the deadlines of all pending replies."""
-        self.deadlines = deque(deadline + seconds for deadline in self.deadlines)
+    def extend_deadlines(self, seconds: float, now: float) -> None:
+        """Move the deadlines of all pending replies, within bounds.
+
+        None is moved further than `EXTENSION_MAX_S` from now. A deadline that was moved by `EXTENSION_MAX_S` or more
+        stays: else a process whose iterations are all long would never drop a server that does not answer.
+        """
+        latest = now + EXTENSION_MAX_S
+        self.deadlines = deque(
+            max(deadline, min(deadline + seconds, latest)) if deadline < below else deadline
+            for deadline, below in zip(self.deadlines, self._extended_below, strict=True)
+        )
 
     def drop(self, why: str) -> None:
         """Close the connection, and fail all pending and later commands for a reason."""
@@ -191,6 +204,7 @@ class RedisProtocol(txredisapi.HiredisProtocol):  # type: ignore[misc] # has no 
         self.replies += 1
         if self.deadlines:
             self.deadlines.popleft()
+            self._extended_below.popleft()
         super().replyReceived(reply)
 
     def dataReceived(self, data: bytes, unpause: bool = False) -> None:  # noqa: FBT001, FBT002 - txredisapi's

@@ -268,7 +268,7 @@ class ReconnectingRedis:
             return
         if due > 1:
             for one in self._connections(protocol):
-                one.extend_deadlines((due - 1) * _CHECK_EVERY_S)
+                one.extend_deadlines((due - 1) * _CHECK_EVERY_S, self._reactor.seconds())
         self._checks += 1
         if not self._drop_if_overdue(protocol) and self._checks % _CHECKS_PER_ROLE_CHECK == 0:
             checking = Deferred.fromCoroutine(self._check_role(protocol))

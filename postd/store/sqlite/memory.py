@@ -37,8 +37,9 @@ class MemoryDatabase(SqliteDatabase):
     def _open(self) -> None:
         folder = tempfile.mkdtemp(prefix="postd-")
         try:
-            self._file = DatabaseFile(str(Path(folder) / "posts.db"), synchronous="OFF")
-            self._file.open_writer(create=True).close()
+            file = Path(folder) / "posts.db"
+            file.touch(0o600)
+            self._file = DatabaseFile(str(file), synchronous="OFF")
             super()._open()
         finally:
             shutil.rmtree(folder)

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from functools import cache
 from importlib import resources
 
 _SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
@@ -26,8 +27,14 @@ def apply_step(connection: sqlite3.Connection, step: str) -> None:
 
 def find_missing(connection: sqlite3.Connection, steps: Sequence[str]) -> list[str]:
     """Return the names of tables, indexes and triggers of some schema files that a database lacks, or has otherwise."""
+    missing = _objects_of(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA))
+    return sorted(name for _, name, _ in missing)
+
+
+@cache
+def _objects_of(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL of all that some schema files create."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         for step in steps:
             model.executescript(step)
-        wanted = set(model.execute(_SELECT_SCHEMA))
-    return sorted(name for _, name, _ in wanted - set(connection.execute(_SELECT_SCHEMA)))
+        return frozenset(model.execute(_SELECT_SCHEMA))

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.task import LoopingCall
 
 from postd.errors import (
     StoreUnavailableError,
 )
 from postd.store.interface import Store
+from postd.store.redis.connection import EXTENSION_MAX_S
+from postd.store.redis.reconnecting import DEADLINE_S
 from postd.store.redis.scripts import load_script
 from tests.redis_server import Proxy, RedisServer
-from tests.store.contract import NOW, posts_of, started
+from tests.store.contract import NOW, error_of, posts_of, started
 from tests.store.failing import (
     AT_ONCE_S,
     Log,
@@ -104,6 +107,22 @@ async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer
         reactor.callLater(0.5, server.thaw)
         await asking
         assert log.lines("trying again") == []
+
+
+@ensureDeferred
+async def test_silent_server_is_dropped_in_time_although_each_iteration_is_long(server: RedisServer) -> None:
+    async with connected(server.url) as store:
+        server.freeze()
+        busy = LoopingCall(time.sleep, 0.6)
+        turning = busy.start(0.61)
+        began = time.monotonic()
+        try:
+            assert isinstance(await error_of(store.list_posts(limit=9)), StoreUnavailableError)
+            assert time.monotonic() - began < DEADLINE_S + EXTENSION_MAX_S + 2.5  # some iterations
+        finally:
+            busy.stop()
+            await turning
+            server.thaw()
 
 
 @ensureDeferred

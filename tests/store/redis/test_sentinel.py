@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 from pytest_twisted import ensureDeferred
-from twisted.internet.defer import CancelledError, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
-from postd.errors import StoreRefusedError, StoreUnavailableError
+from postd.errors import PostdError, StoreRefusedError, StoreUnavailableError
 from postd.store.interface import Store
 from postd.store.redis.scripts import KEYS
+from tests.helpers import PATIENCE_S
 from tests.redis_server import RedisServer, Sentinel
 from tests.store.contract import posts_of, started
 from tests.store.failing import (
@@ -28,8 +29,11 @@ from tests.store.failing import (
 
 pytestmark = pytest.mark.usefixtures("log")
 
-OUTAGE_MAX_S = 8.0
-"""How long writes may fail in a failover: a primary counts as dead after 1 s, and some 2.5 s are usual."""
+OUTAGE_MAX_S = 45.0
+"""How long writes may fail in a failover. A primary counts as dead after 1 s, and some 2.5 s are usual. If no sentinel
+wins the election, as on a busy machine, there is another one after twice their failover timeout of 5 s."""
+
+TRIES = 20
 
 PASSWORD = "s3cret"
 
@@ -65,6 +69,24 @@ def is_replicating(server: RedisServer, primary_port: int) -> bool:
     return bool(info.get("master_port") == primary_port and info["master_link_status"] == "up")
 
 
+def waits_for_replica(server: RedisServer) -> bool:
+    """Return whether a connection of a primary is blocked in WAIT."""
+    return int(server.ask("INFO", "clients")["blocked_clients"]) > 0
+
+
+async def write_that_waits(store: Store, primary: RedisServer) -> Deferred[list[PostdError]]:
+    """Start a write that will fail, and return it while it waits for a replica, which is half a second only."""
+    for _ in range(TRIES):
+        await serves_again(store, PATIENCE_S)
+        writing = started(fails(store.add_post("perhaps"), within_s=PATIENCE_S))
+        while not writing.called:
+            if waits_for_replica(primary):
+                return writing
+            await sleep(0.02)
+        await writing
+    pytest.fail("no write waits for a replica")
+
+
 def start_group(stack: ExitStack, folder: Path, *, replicas: int, password: str | None = None) -> Group:
     """Start a group, and wait until its members know each other."""
     options = ["repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
@@ -92,16 +114,16 @@ async def until_all_know_each_other(group: Group) -> None:
         return int(found["num-slaves"]) == len(group.replicas) and int(found["num-other-sentinels"]) == 2
 
     for replica in group.replicas:
-        await wait_until(lambda: is_replicating(replica, group.primary.port), within_s=15)  # noqa: B023
+        await wait_until(lambda: is_replicating(replica, group.primary.port), within_s=PATIENCE_S)  # noqa: B023
     for sentinel in group.sentinels:
-        await wait_until(lambda: known(sentinel), within_s=15)  # noqa: B023
+        await wait_until(lambda: known(sentinel), within_s=PATIENCE_S)  # noqa: B023
     # Sentinels promote only replicas that have reported their offset.
     await wait_until(
         lambda: all(
             group.primary.ask("INFO", "replication")[f"slave{n}"]["state"] == "online"
             for n in range(len(group.replicas))
         ),
-        within_s=15,
+        within_s=PATIENCE_S,
     )
 
 
@@ -175,7 +197,8 @@ async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) ->
         left_over = count_posts(group.primary)
         await writers.more(300)
         await writers.end()
-        assert (role_of(group.primary), count_posts(group.primary)) == ("master", left_over)
+        count = count_posts(group.primary)
+        assert count == left_over or role_of(group.primary) != "master"  # demoted meanwhile
         assert group.primary_port() == promoted
         await writers.check_nothing_is_lost(store)
         assert len(log.lines("it may lack the last writes")) == 1
@@ -197,14 +220,14 @@ async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) 
         assert writers.longest_gap_s < OUTAGE_MAX_S
         promoted = group.primary_port()
         assert promoted != group.primary.port
-        await serves_again(idle)
+        await serves_again(idle, OUTAGE_MAX_S)
         group.primary.thaw()
+        assert role_of(group.primary) == "master"  # not demoted yet
         for n in range(40):
             post_id = await idle.add_post(f"idle {n}")
             writers.acknowledged[post_id] = f"idle {n}"
             await sleep(0.01)
         await writers.end()
-        assert role_of(group.primary) == "master"  # not demoted yet
         group.sentinels[0].thaw()
         await writers.check_nothing_is_lost(store)
         await writers.check_nothing_is_lost(idle)
@@ -248,26 +271,33 @@ def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
 
 @ensureDeferred
 async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> None:
-    async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store:
-        await store.add_post("before")
-        for replica in group.replicas:
-            replica.freeze()
-        # They count as replicas for some two seconds more.
-        errors = await fails(*(store.add_post("perhaps") for _ in range(20)))
-        assert "no replica has the last writes yet" in str(errors[0])
-        began = reactor.seconds()
-        writing = started(fails(store.add_post("perhaps")))
-        assert (await store.list_posts(limit=1)).posts == [(1, "before")]
-        assert reactor.seconds() < began + 0.4  # reads do not stand behind a write that waits
-        await writing
-        given_up = started(store.add_post("perhaps"))
-        await sleep(0.1)
-        given_up.cancel()
-        with pytest.raises(CancelledError):
-            await given_up
-        group.replicas[0].thaw()
-        await until_written(store)
-        group.replicas[1].thaw()
+    async with group_of(tmp_path, replicas=2) as group:
+        # Suspended replicas count as replicas during the whole test, instead of for two seconds.
+        group.primary.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+        group.primary.ask("CONFIG", "SET", "min-replicas-max-lag", int(PATIENCE_S))
+        async with connected(group.url) as store:
+            await store.add_post("before")
+            for replica in group.replicas:
+                replica.freeze()
+            errors = await fails(*(store.add_post("perhaps") for _ in range(20)), within_s=PATIENCE_S)
+            assert "no replica has the last writes yet" in str(errors[0])
+            # Reads do not wait behind a write.
+            for _ in range(TRIES):
+                writing = await write_that_waits(store, group.primary)
+                assert (await store.list_posts(limit=1)).posts == [(1, "before")]
+                if not writing.called:
+                    break
+                await writing
+            else:
+                pytest.fail("each read was done after the write")
+            await writing
+            given_up = await write_that_waits(store, group.primary)
+            given_up.cancel()
+            with pytest.raises(CancelledError):
+                await given_up
+            group.replicas[0].thaw()
+            await until_written(store)
+            group.replicas[1].thaw()
 
 
 @ensureDeferred
@@ -281,7 +311,7 @@ async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: P
             group.replicas[0].freeze()
             until = reactor.seconds() + 4
             while reactor.seconds() < until:
-                await fails(store.add_post("perhaps"))
+                await fails(store.add_post("perhaps"), within_s=PATIENCE_S)
             group.replicas[0].thaw()
             await until_written(store)
 

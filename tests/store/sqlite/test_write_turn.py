@@ -242,6 +242,30 @@ async def test_stop_leaves_no_file_and_no_descriptor(path: Path) -> None:
         assert descriptors() == 0
 
 
+@ensureDeferred
+async def test_stores_that_close_together_leave_no_log_behind(path: Path) -> None:
+    for _ in range(20):
+        opened = [SqliteStore(str(path), reactor=reactor) for _ in range(4)]
+        for store in opened:
+            store.prepare()
+            await store.start()
+        await opened[0].add_post("x")
+        await gatherResults([started(store.stop()) for store in opened])
+        assert [file.name for file in path.parent.iterdir()] == ["posts.db"]
+
+
+@ensureDeferred
+async def test_store_closes_in_its_turn(path: Path, stores: list[SqliteStore]) -> None:
+    await stores[0].add_post("x")
+    write_turn = WriteTurn(str(path))
+    with write_turn.turn():
+        stopping = started(stores.pop().stop())
+        await deferLater(reactor, 0.3)
+        assert not stopping.called
+    await stopping
+    write_turn.close()
+
+
 def make_backup(path: Path, name: str) -> Path:
     backup = path.with_name(name)
     SqliteStore(str(backup), reactor=reactor).prepare()
