@@ -97,9 +97,9 @@ class RedisServer:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen([self._program, str(config), *self._mode], stdout=log, stderr=log)
         if wait:
-            self.wait_until_available()
+            self.wait_until_it_answers()
 
-    def wait_until_available(self) -> None:
+    def wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + START_MAX_S
         while True:
             try:

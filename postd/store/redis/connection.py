@@ -29,7 +29,7 @@ CONNECT_MAX_S = 0.5
 """Timeout of connecting to a server or a sentinel, and of each command that `call` sends."""
 
 EXTENSION_MAX_S = 1.5
-"""How far a deadline is moved in all, and past now at most, where this process has stalled."""
+"""How far stalls of this process may move a deadline in all, and how far after the last stall it may be."""
 
 _ERRORS: Mapping[str, type[StoreRefusedError | StoreUnavailableError]] = {
     # Permanent, until the settings of the server or of postd are changed.
@@ -132,7 +132,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         self.where = where
         self._reactor = reactor
         self.deadlines: deque[float] = deque()
-        self._extendable_until: deque[float] = deque()  # for each of them: from where on it is not moved any more
+        self._extended_below: deque[float] = deque()  # for each deadline: a later one is not extended any more
         self.replies = 0
         self._lost: type[StoreRefusedError | StoreUnavailableError] | None = None
         self.why_lost = ""
@@ -152,7 +152,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         if self._lost is not None:
             raise self._lost(self.why_lost)
         self.deadlines.append(deadline)
-        self._extendable_until.append(deadline + EXTENSION_MAX_S)
+        self._extended_below.append(deadline + EXTENSION_MAX_S)
         reply: Deferred[Any] = self.execute_command(*command)
         return reply.addErrback(self._translate)
 
@@ -177,13 +177,13 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
     def extend_deadlines(self, seconds: float, now: float) -> None:
         """Move the deadlines of all pending replies, within bounds.
 
-        None moves further than `EXTENSION_MAX_S` from now, and one that has moved by `EXTENSION_MAX_S` stays: else a
-        process whose turns are all long would never give up a server that is silent.
+        None is moved further than `EXTENSION_MAX_S` from now. A deadline that was moved by `EXTENSION_MAX_S` or more
+        stays: else a process whose iterations are all long would never drop a server that does not answer.
         """
         latest = now + EXTENSION_MAX_S
         self.deadlines = deque(
-            max(deadline, min(deadline + seconds, latest)) if deadline < until else deadline
-            for deadline, until in zip(self.deadlines, self._extendable_until, strict=True)
+            max(deadline, min(deadline + seconds, latest)) if deadline < below else deadline
+            for deadline, below in zip(self.deadlines, self._extended_below, strict=True)
         )
 
     def drop(self, why: str) -> None:
@@ -200,7 +200,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         self.replies += 1
         if self.deadlines:
             self.deadlines.popleft()
-            self._extendable_until.popleft()
+            self._extended_below.popleft()
         super().replyReceived(reply)
 
     def dataReceived(self, data: bytes) -> None:

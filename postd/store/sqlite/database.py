@@ -332,8 +332,8 @@ class SqliteDatabase:
         if not self._file_is_in_place():
             self._leave_file(_CHECKPOINT_TIMEOUT_MS)
         if self._write_turn is not None:
-            # SQLite removes the write-ahead log when the last connection closes. Of two processes that close at the
-            # same time each would find the other there, and leave the log behind.
+            # SQLite removes the write-ahead log with the last connection. Two processes that close at the same time
+            # would each see the other's, and leave the log behind.
             with suppress(OSError), self._write_turn.turn():
                 self._close_writer()
         self._close_writer()

@@ -27,12 +27,13 @@ def apply_step(connection: sqlite3.Connection, step: str) -> None:
 
 def find_missing(connection: sqlite3.Connection, steps: Sequence[str]) -> list[str]:
     """Return the names of tables, indexes and triggers of some schema files that a database lacks, or has otherwise."""
-    return sorted(name for _, name, _ in _wanted(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA)))
+    missing = _objects_of(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA))
+    return sorted(name for _, name, _ in missing)
 
 
 @cache
-def _wanted(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
-    """Return type, name and SQL of everything that the steps create."""
+def _objects_of(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL of all that some schema files create."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         for step in steps:
             model.executescript(step)

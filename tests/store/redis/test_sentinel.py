@@ -30,8 +30,8 @@ from tests.store.failing import (
 pytestmark = pytest.mark.usefixtures("log")
 
 OUTAGE_MAX_S = 45.0
-"""How long a failover may keep writers waiting. A primary counts as dead after 1 s, and some 2.5 s are usual. Where no
-sentinel wins the election, as on a busy machine, they begin another one after twice their failover timeout of 5 s."""
+"""How long writes may fail in a failover. A primary counts as dead after 1 s, and some 2.5 s are usual. If no sentinel
+wins the election, as on a busy machine, there is another one after twice their failover timeout of 5 s."""
 
 TRIES = 20
 
@@ -70,12 +70,12 @@ def is_replicating(server: RedisServer, primary_port: int) -> bool:
 
 
 def waits_for_replica(server: RedisServer) -> bool:
-    """Tell whether a connection waits at a primary until a replica has what it has written (WAIT)."""
+    """Return whether a connection of a primary is blocked in WAIT."""
     return int(server.ask("INFO", "clients")["blocked_clients"]) > 0
 
 
 async def write_that_waits(store: Store, primary: RedisServer) -> Deferred[list[PostdError]]:
-    """Begin a write that will fail, and return it while it waits for a replica: half a second, which may be missed."""
+    """Start a write that will fail, and return it while it waits for a replica, which is half a second only."""
     for _ in range(TRIES):
         await serves_again(store, PATIENCE_S)
         writing = started(fails(store.add_post("perhaps"), within_s=PATIENCE_S))
@@ -198,7 +198,7 @@ async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) ->
         await writers.more(300)
         await writers.end()
         count = count_posts(group.primary)
-        assert count == left_over or role_of(group.primary) != "master"  # it has been told meanwhile
+        assert count == left_over or role_of(group.primary) != "master"  # demoted meanwhile
         assert group.primary_port() == promoted
         await writers.check_nothing_is_lost(store)
         assert len(log.lines("it may lack the last writes")) == 1
@@ -222,7 +222,7 @@ async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) 
         assert promoted != group.primary.port
         await serves_again(idle, OUTAGE_MAX_S)
         group.primary.thaw()
-        assert role_of(group.primary) == "master"  # it has not been told yet
+        assert role_of(group.primary) == "master"  # not demoted yet
         for n in range(40):
             post_id = await idle.add_post(f"idle {n}")
             writers.acknowledged[post_id] = f"idle {n}"
@@ -272,7 +272,7 @@ def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
 @ensureDeferred
 async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group:
-        # For as long as this test lasts they count as replicas, whatever they say; else it would be for two seconds.
+        # Suspended replicas count as replicas during the whole test, instead of for two seconds.
         group.primary.ask("CONFIG", "SET", "min-replicas-to-write", 1)
         group.primary.ask("CONFIG", "SET", "min-replicas-max-lag", int(PATIENCE_S))
         async with connected(group.url) as store:
@@ -281,7 +281,7 @@ async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> No
                 replica.freeze()
             errors = await fails(*(store.add_post("perhaps") for _ in range(20)), within_s=PATIENCE_S)
             assert "no replica has the last writes yet" in str(errors[0])
-            # Reads do not stand behind a write that waits.
+            # Reads do not wait behind a write.
             for _ in range(TRIES):
                 writing = await write_that_waits(store, group.primary)
                 assert (await store.list_posts(limit=1)).posts == [(1, "before")]
@@ -289,7 +289,7 @@ async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> No
                     break
                 await writing
             else:
-                pytest.fail("each read has come after the write")
+                pytest.fail("each read was done after the write")
             await writing
             given_up = await write_that_waits(store, group.primary)
             given_up.cancel()

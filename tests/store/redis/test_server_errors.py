@@ -148,7 +148,7 @@ async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisSe
         assert await posts_of(store) == [(1, "before")]
         lines = log.lines("trying again")
         assert any("is loading its data" in line for line in lines)
-        assert all(one != other for one, other in pairwise(lines))  # no line repeats the one before
+        assert all(line != following for line, following in pairwise(lines))  # no reason is repeated
 
 
 @ensureDeferred

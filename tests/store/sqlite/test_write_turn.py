@@ -257,13 +257,13 @@ async def test_stores_that_close_together_leave_no_log_behind(path: Path) -> Non
 @ensureDeferred
 async def test_store_closes_in_its_turn(path: Path, stores: list[SqliteStore]) -> None:
     await stores[0].add_post("x")
-    turnstile = WriteTurn(str(path))
-    with turnstile.turn():
+    write_turn = WriteTurn(str(path))
+    with write_turn.turn():
         stopping = started(stores.pop().stop())
         await deferLater(reactor, 0.3)
         assert not stopping.called
     await stopping
-    turnstile.close()
+    write_turn.close()
 
 
 def make_backup(path: Path, name: str) -> Path:
