@@ -6,7 +6,7 @@ and write there. The `Host` field still has the page's name, so it is judged bef
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from twisted.logger import Logger
 
@@ -14,9 +14,7 @@ from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
 from postd.web.peer import PeerResolver
-
-if TYPE_CHECKING:
-    from postd.web.server.connection import Channel
+from postd.web.server.interface import Connection
 
 _MISDIRECTED = 421
 _REMEMBERED_MAX = 256
@@ -45,16 +43,16 @@ class Hosts:
         self._is_known = lru_cache(maxsize=_REMEMBERED_MAX)(self._look_up)
         self._noted = False
 
-    def allow(self, head: Head, channel: "Channel") -> bool:
+    def allow(self, head: Head, connection: Connection) -> bool:
         """Tell whether a request may be answered that has come on a connection."""
         values = head.fields.get(b"Host")
         if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
             return True
         if self._exclusive:
             return False
-        return not channel.loopback_only or self._clients.trusts(channel.addresses()[0])
+        return not connection.loopback_only or self._clients.trusts(connection.addresses()[0])
 
-    def refuse(self, head: Head, channel: "Channel") -> NoReturn:
+    def refuse(self, head: Head, connection: Connection) -> NoReturn:
         """Refuse a request, and log the first refusal.
 
         Raises:
@@ -62,7 +60,7 @@ class Hosts:
         """
         if not self._noted:
             self._noted = True
-            peer, ours = channel.addresses()
+            peer, ours = connection.addresses()
             _log.warn(
                 "request from {peer} to {ours}: 421, its host ({count} bytes) is not allowed. If clients use that "
                 "name, add it to hosts or set public_url; if a proxy sent it, add the proxy to trusted_proxies. "

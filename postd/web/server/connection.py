@@ -25,7 +25,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
 import math
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.interfaces import (
     IAddress,
@@ -45,11 +45,9 @@ from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
+from postd.web.server.interface import ServingSite
 from postd.web.server.request import PostdRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
-
-if TYPE_CHECKING:
-    from postd.web.server.factory import PostdSite
 
 LINGER_S = 2
 """How long a client that was refused may go on sending before it is cut off."""
@@ -104,7 +102,7 @@ class Channel(Protocol):
     _addresses: tuple[IAddress, IAddress] | None = None
     _for_this_machine: bool | None = None
 
-    def __init__(self, site: "PostdSite") -> None:
+    def __init__(self, site: ServingSite) -> None:
         self.site = self.factory = site
         self._clock = site.reactor
         self._buffer = b""

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -27,8 +27,8 @@ from twisted.web.server import Site
 
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import AccessLog
-from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import Channel
+from postd.web.server.interface import HostRule, Limits
 from postd.web.server.request import PostdRequest
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -50,30 +50,6 @@ GroupOf = Callable[[IAddress | None], str | None]
 
 def _no_group(_peer: IAddress | None) -> None:
     return None
-
-
-class Limits(Protocol):
-    """What one client may ask of the server (contract: `[limits]`), in bytes and seconds."""
-
-    @property
-    def max_body_bytes(self) -> int:
-        """The largest body of a request."""
-
-    @property
-    def header_s(self) -> float:
-        """From the first byte of a head to its last."""
-
-    @property
-    def body_s(self) -> float:
-        """From the end of a head to that of its body."""
-
-    @property
-    def idle_s(self) -> float:
-        """A connection without a request; an answer of which the client takes nothing."""
-
-    @property
-    def connections(self) -> int:
-        """Connections at the same time."""
 
 
 class _TurnedAway(TwistedProtocol):
@@ -111,7 +87,7 @@ class PostdSite(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: Hosts | None = None,
+        hosts: HostRule | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
         secure_fields: Callable[[PostdRequest], bytes] | None = None,
@@ -120,7 +96,7 @@ class PostdSite(Site):
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
-        self.hosts = hosts
+        self.hosts: HostRule | None = hosts
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
         self.secure_fields = secure_fields
@@ -145,7 +121,7 @@ class PostdSite(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: Hosts | None,
+        hosts: HostRule | None,
         access_log: AccessLog | None,
         secure_fields: Callable[[PostdRequest], bytes] | None,
         group_of: GroupOf,

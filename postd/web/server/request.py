@@ -12,7 +12,7 @@ Departures from stock Twisted:
 
 import re
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -31,10 +31,7 @@ from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import Problem, make_error_response, make_problem_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
-
-if TYPE_CHECKING:
-    from postd.web.server.connection import Channel
-    from postd.web.server.factory import PostdSite
+from postd.web.server.interface import Connection, ServingSite
 
 SEGMENTS_MAX = 256
 """The most segments of a path; what has more is not there (404), and no resource or file is looked for."""
@@ -77,8 +74,8 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     route: str | None = None
     file: bytes | None = None
     responder: Any = None
-    channel: "Channel"  # type: ignore[assignment]
-    site: "PostdSite"
+    channel: Connection  # type: ignore[assignment]
+    site: ServingSite  # type: ignore[assignment]
     transport: Any
     prepath: list[bytes]
     postpath: list[bytes]
@@ -87,7 +84,7 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     _response_headers: Headers | None = None
     _id: str | None = None
 
-    def __init__(self, channel: "Channel", head: Head, body: bytes, started_s: float) -> None:
+    def __init__(self, channel: Connection, head: Head, body: bytes, started_s: float) -> None:
         # All that Twisted's two constructors set, and what its requestReceived does.
         self.channel = channel
         self.site = channel.site
