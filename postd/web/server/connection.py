@@ -24,7 +24,8 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
 
 import math
 import re
-from enum import Enum
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -62,11 +63,48 @@ _TOO_SLOW = 408
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
-class _State(Enum):
-    OPEN = "requests are taken"
-    REFUSED = "the last answer has been given, what still comes is thrown away"
-    CLOSING = "what was written is on its way, what still comes is thrown away"
+class State(StrEnum):
+    """What a connection does."""
+
+    IDLE = "no request is there, nor the beginning of one"
+    HEAD = "a head is read"
+    BODY = "the body of a request is read"
+    RESPONDING = "a request is answered; what arrives meanwhile waits"
+    LINGERING = "the last response is written and our side closed; what still arrives is discarded (RFC 9112 §9.6)"
+    CLOSING = "the connection closes when what was written is sent; what still arrives is discarded"
     LOST = "the connection is gone"
+
+
+class Event(StrEnum):
+    """What changes the state of a connection."""
+
+    HEAD_BEGUN = "a part of a head has arrived"
+    BODY_BEGUN = "a head with a body has arrived"
+    REQUEST_READ = "a request is complete"
+    RESPONSE_WRITTEN = "the response to it is written, and another request may follow"
+    LINGER = "the last response is written, and the client may still be sending"
+    CLOSE = "the last response is written, or there is none to write"
+    CONNECTION_LOST = "the transport is closed"
+
+
+OPEN = (State.IDLE, State.HEAD, State.BODY, State.RESPONDING)
+"""The states in which input counts."""
+
+_READING = (State.HEAD, State.BODY)
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.IDLE, Event.HEAD_BEGUN): State.HEAD,
+    (State.IDLE, Event.BODY_BEGUN): State.BODY,
+    (State.HEAD, Event.BODY_BEGUN): State.BODY,
+    (State.IDLE, Event.REQUEST_READ): State.RESPONDING,
+    (State.HEAD, Event.REQUEST_READ): State.RESPONDING,
+    (State.BODY, Event.REQUEST_READ): State.RESPONDING,
+    (State.RESPONDING, Event.RESPONSE_WRITTEN): State.IDLE,
+    **{(state, Event.LINGER): State.LINGERING for state in OPEN},
+    **{(state, Event.CLOSE): State.CLOSING for state in OPEN},
+    **{(state, Event.CONNECTION_LOST): State.LOST for state in State if state is not State.LOST},
+}
+"""All transitions; any other event in a state is an error of ours."""
 
 
 @implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
@@ -79,12 +117,13 @@ class Channel(Protocol):
     Attributes:
         deadline_s: when something must have happened, by the reactor's clock.
         group: what it counts as among the connections of one address, None if that has no limit.
+        state: what it does.
     """
 
     transport: Any
     group: str | None = None
     request: PostdRequest | None = None
-    _state = _State.OPEN
+    state = State.IDLE
     _persistent = True
     _begun: PartialHead | None = None  # a head, of which not all is there
     _passed_empty_line = False  # before this head
@@ -125,16 +164,16 @@ class Channel(Protocol):
         """Called when a PROXY header has named the client; return whether it may have one connection more."""
         may_stay = self.site.regroup(self, self.getPeer())
         if not may_stay:
-            self._state = _State.CLOSING
+            self._enter(Event.CLOSE)
             self.abort()
         return may_stay
 
     def dataReceived(self, data: bytes) -> None:
         # Over TLS bytes still come in after the connection was closed for a bad request.
-        if self._state is not _State.OPEN:
+        if self.state not in OPEN:
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self.request is None and self._next_turn is None and not self._full:
+        if self.state is not State.RESPONDING and self._next_turn is None and not self._full:
             self._take()
         if self._buffer or self._full:
             self._hold_input()
@@ -147,7 +186,7 @@ class Channel(Protocol):
         """Called when our own half-close is done."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._state = _State.LOST
+        self._enter(Event.CONNECTION_LOST)
         self.deadline_s = math.inf
         request, self.request = self.request, None
         if self._next_turn is not None:
@@ -162,7 +201,7 @@ class Channel(Protocol):
     def pauseProducing(self) -> None:
         """Called when the client has much to read."""
         self._full = True
-        if self._state is _State.OPEN:
+        if self.state in OPEN:
             self._taken = bytes_taken(self.transport)
             self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._producer is not None:
@@ -173,7 +212,7 @@ class Channel(Protocol):
     def resumeProducing(self) -> None:
         """Called when the client has read it."""
         self._full = False
-        if self._state is _State.OPEN and self.request is not None:
+        if self.state is State.RESPONDING:
             self.deadline_s = math.inf
         if self._producer is not None:
             self._producer.resumeProducing()
@@ -262,8 +301,9 @@ class Channel(Protocol):
     def requestDone(self, _request: PostdRequest) -> None:
         """Called when an answer was written whole."""
         self.request = None
-        if self._state is not _State.OPEN:
+        if self.state is not State.RESPONDING:
             return
+        self._enter(Event.RESPONSE_WRITTEN)
         if self.site.ending:  # since the head of the answer went out
             self._persistent = False
         if not self._persistent:
@@ -285,9 +325,9 @@ class Channel(Protocol):
 
     def close_if_idle(self) -> None:
         """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
-        waits = self.request is None and self._head is None and not self._buffer and not self._full
-        # What the kernel has and nobody has read is a request, too.
-        if waits and self._state is _State.OPEN and not has_unread(self.transport):
+        is_idle = self.state is State.IDLE and not self._buffer and not self._full
+        # Bytes that only the kernel has are the beginning of a request, too.
+        if is_idle and not has_unread(self.transport):
             self._close_idle()
 
     def _close_idle(self) -> None:
@@ -298,22 +338,25 @@ class Channel(Protocol):
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
-        if self._state is not _State.OPEN or self._full:
+        if self.state not in OPEN or self._full:
             taken, self._taken = self._taken, bytes_taken(self.transport)
             if self._taken > taken and not self._all_sent:  # slowly, but it goes on
-                more_s = LINGER_S if self._state is _State.REFUSED else self.site.limits.idle_s
+                more_s = LINGER_S if self.state is State.LINGERING else self.site.limits.idle_s
                 self.deadline_s = self._clock.seconds() + more_s
             else:
                 self.abort()
-        elif self._head is not None or self._begun is not None:
+        elif self.state in _READING:
             self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
-        elif self.request is None and not has_unread(self.transport):
+        elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
 
     def abort(self) -> None:
         self.transport.abortConnection()
 
     # Requests
+
+    def _enter(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state, event]
 
     def _take(self) -> None:
         """Take a request from what has come in, if there is one."""
@@ -328,6 +371,7 @@ class Channel(Protocol):
         self._head = self._chunks = None
         self._persistent = head.persistent
         self.deadline_s = math.inf
+        self._enter(Event.REQUEST_READ)
         self.request = PostdRequest(self, head, body, self._started_s)
         self.request.process()
 
@@ -359,6 +403,7 @@ class Channel(Protocol):
     def _begin_body(self, head: Head) -> None:
         # Also before the first look at the body: what is refused there is this request.
         self._head = head
+        self._enter(Event.BODY_BEGUN)
         self.deadline_s = self._started_s + self.site.limits.body_s
         max_body_bytes = self.site.limits.max_body_bytes
         if head.length is None:
@@ -373,6 +418,7 @@ class Channel(Protocol):
     def _await_head(self, buffer: bytes) -> None:
         if self._begun is None:
             self._begun = PartialHead(canonical_header_name)
+            self._enter(Event.HEAD_BEGUN)
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
         self._begun.check(buffer)
 
@@ -396,7 +442,7 @@ class Channel(Protocol):
         return body
 
     def _refuse(self, error: HttpSyntaxError) -> None:
-        self._state = _State.REFUSED
+        self._enter(Event.LINGER)
         self._persistent = False
         head = self._head
         if head is None:
@@ -410,8 +456,7 @@ class Channel(Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Say our last, and go on reading for a while what nobody looks at (RFC 9112 §9.6)."""
-        self._state = _State.REFUSED
+        """Close our side, and discard for a while what still arrives (RFC 9112 §9.6)."""
         self.deadline_s = self._clock.seconds() + LINGER_S
         self._taken = bytes_taken(self.transport)
         self._input.resumeProducing()
@@ -428,7 +473,7 @@ class Channel(Protocol):
     def _take_next(self) -> None:
         """Take the next of several requests that were sent without waiting for answers."""
         self._next_turn = None
-        if self._state is not _State.OPEN or self._full or self.request is not None:
+        if self._full or self.state not in OPEN or self.state is State.RESPONDING:
             return  # resumeProducing comes back to it
         self._take()
         if self._next_turn is None and self.request is None:
@@ -440,15 +485,15 @@ class Channel(Protocol):
         """Close when the client has said its last and has all its answers."""
         if not self._input_ended:
             return
-        if self._state is _State.REFUSED:  # our side has been closed already
+        if self.state is State.LINGERING:  # our side is closed already
             self.transport.loseConnection()
-        elif self._state is _State.OPEN and self.request is None and self._next_turn is None and not self._full:
+        elif self.state is not State.RESPONDING and self._next_turn is None and not self._full:
             self.loseConnection()
 
     def _hold_input(self) -> None:
         """Stop reading from a client that does not read its answers, or sends ahead of them by more than a little."""
         hold = (self._full and self.request is None) or len(self._buffer) > INPUT_MAX_BYTES
-        if self._state is _State.OPEN and hold != self._input_held:
+        if self.state in OPEN and hold != self._input_held:
             self._input_held = hold
             if hold:
                 self._input.pauseProducing()
@@ -456,13 +501,14 @@ class Channel(Protocol):
                 self._input.resumeProducing()
 
     def _close(self, within_s: float) -> None:
-        if self._state is not _State.OPEN:
+        if self.state not in OPEN:
             return
         may_follow = not (self._input_ended or self.isSecure())
         if may_follow and (self._buffer or has_unread(self.transport)):
-            self._linger()  # closed with unread input, the client could lose its last answer
+            self._enter(Event.LINGER)  # closed with unread input, the client could lose its last answer
+            self._linger()
             return
-        self._state = _State.CLOSING
+        self._enter(Event.CLOSE)
         self._taken = bytes_taken(self.transport)
         self.transport.unregisterProducer()
         self.deadline_s = self._clock.seconds() + within_s
