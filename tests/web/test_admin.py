@@ -21,24 +21,24 @@ def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") ->
     return ask_raw(site, clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-def test_it_is_alive_whatever_it_lacks() -> None:
+def test_healthz_is_200_even_if_not_ready() -> None:
     answer = ask("/healthz", {"store": "away"})
     assert (answer.status, answer.body) == (200, b"ok\n")
 
 
-def test_it_is_ready_if_all_is_well() -> None:
+def test_readyz_is_200_when_ready() -> None:
     answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "ok"})
     assert (answer.status, answer.body) == (200, b"store: ok\nbearer https://idp.example: ok\n")
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     assert answer.header("Cache-Control") == "no-store"
 
 
-def test_what_is_missing_is_named() -> None:
+def test_readyz_names_what_is_missing() -> None:
     answer = ask("/readyz", {"store": "ok", "bearer https://idp.example": "no keys yet"})
     assert (answer.status, answer.body) == (503, b"store: ok\nbearer https://idp.example: no keys yet\n")
 
 
-def test_numbers_are_in_prometheus_format() -> None:
+def test_metrics_are_in_prometheus_format() -> None:
     answer = ask("/metrics")
     assert answer.status == 200
     assert (answer.header("Content-Type") or "").startswith("text/plain; version=")
@@ -55,5 +55,5 @@ def test_head_and_other_methods(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/post", "/login", "/metrics/", "/readyz/x", "//healthz"])
-def test_nothing_else_is_there(path: str) -> None:
+def test_other_path_is_404(path: str) -> None:
     assert ask(path).status == 404
