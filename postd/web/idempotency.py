@@ -7,7 +7,7 @@ draft wants it quoted, but most clients send it bare.
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from postd.errors import KeyInUseError
@@ -18,6 +18,7 @@ KEPT_S = 24 * 3600
 """How long a key is remembered after the post was stored."""
 
 _KEY = re.compile(rb"[!-~]{1,255}")
+_NO_KEY = nullcontext()
 
 
 class IdempotencyKeys:
@@ -31,18 +32,18 @@ class IdempotencyKeys:
         self._now = now
         self._in_progress: set[bytes] = set()
 
-    @contextmanager
-    def hold(self, request: Any) -> Iterator[IdempotencyKey | None]:
-        """Hold the key of a request while it is processed; yield what the store needs, None without a key.
+    def hold(self, request: Any) -> AbstractContextManager[IdempotencyKey | None]:
+        """Return a context that holds the key of a request; its value is for the store, None without a key.
 
         Raises:
             Problem: 400, the field is not exactly one key.
             KeyInUseError: a request with the same key is in progress.
         """
         values = request.fields.get(b"Idempotency-Key")
-        if values is None:
-            yield None
-            return
+        return _NO_KEY if values is None else self._hold(request, values)
+
+    @contextmanager
+    def _hold(self, request: Any, values: list[bytes]) -> Iterator[IdempotencyKey]:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
         account = "" if request.identity is None else request.identity.account

@@ -63,7 +63,7 @@ def full(api: InMemoryApi) -> InMemoryApi:
 
 class ListTests:
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30", "/post?after=3", "/post?limit=30&after=3"])
-    def test_it_has_two_forms(self, full: InMemoryApi, path: str) -> None:
+    def test_list_has_a_plain_and_a_gzip_representation(self, full: InMemoryApi, path: str) -> None:
         plain, zipped = ask(full, "GET", path), ask(full, "GET", path, None, GZIP)
         assert unzip(zipped) == plain.body
         assert len(zipped.body) < len(plain.body)
@@ -75,13 +75,13 @@ class ListTests:
         assert plain.header("Vary") == zipped.header("Vary") == "Accept-Encoding"
 
     @pytest.mark.parametrize("value", ["", "identity", "gzip;q=0", "br", ["gzip", "gzip;q=0"], "gzip;q=x"])
-    def test_who_does_not_take_it_is_sent_the_text(self, full: InMemoryApi, value: Any) -> None:
+    def test_client_without_gzip_gets_plain_text(self, full: InMemoryApi, value: Any) -> None:
         answer, plain = ask(full, "GET", "/post", None, {"Accept-Encoding": value}), ask(full, "GET", "/post")
         forget_own(answer, plain)
         assert answer == plain
 
     @pytest.mark.parametrize("value", ["x-gzip", "*", ["br", "gzip"], "identity;q=0, gzip;q=0.1"])
-    def test_whoever_takes_it_is_sent_it(self, full: InMemoryApi, value: Any) -> None:
+    def test_client_with_gzip_gets_gzip(self, full: InMemoryApi, value: Any) -> None:
         assert unzip(ask(full, "GET", "/post", None, {"Accept-Encoding": value})) == ask(full, "GET", "/post").body
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
@@ -91,19 +91,19 @@ class ListTests:
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=1", "/post?after=38"])
-    def test_a_short_one_has_one_form(self, api: InMemoryApi, path: str) -> None:
+    def test_short_list_is_not_compressed(self, api: InMemoryApi, path: str) -> None:
         fill(api, 3)
         plain, asked = ask(api, "GET", path), ask(api, "GET", path, None, GZIP)
         forget_own(plain, asked)
         assert asked == plain
         assert (plain.header("Content-Encoding"), plain.header("Vary")) == (None, "Accept-Encoding")
 
-    def test_a_single_post_has_one_form_and_no_more_to_vary(self, api: InMemoryApi) -> None:
+    def test_single_post_is_not_compressed_and_has_no_vary(self, api: InMemoryApi) -> None:
         api.add("x" * 140)
         answer = ask(api, "GET", "/post/1", None, GZIP)
         assert (answer.header("Content-Encoding"), answer.header("Vary")) == (None, None)
 
-    def test_each_change_is_seen_in_both_forms(self, full: InMemoryApi) -> None:
+    def test_change_shows_in_both_representations(self, full: InMemoryApi) -> None:
         tags = set()
         for n in range(3):
             full.add(f"another {n}")
@@ -113,7 +113,7 @@ class ListTests:
             tags |= {plain.header("ETag"), zipped.header("ETag")}
         assert len(tags) == 6
 
-    def test_what_only_some_may_read_is_compressed_too(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_private_list_is_compressed(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic"]')
         fill(api)
         refused = ask(api, "GET", "/post", None, GZIP)
@@ -122,7 +122,7 @@ class ListTests:
         assert zipped.header("Cache-Control") == "private, no-store"
         assert unzip(zipped).startswith(b"[\n")
 
-    def test_it_is_made_once_for_each_version(self, full: InMemoryApi, made: list[threading.Thread]) -> None:
+    def test_list_is_compressed_once_per_version(self, full: InMemoryApi, made: list[threading.Thread]) -> None:
         for _ in range(3):
             ask(full, "GET", "/post")
         assert made == []
@@ -132,7 +132,7 @@ class ListTests:
 
 class NotModifiedTests:
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
-    def test_who_has_a_form_that_is_good_for_it_is_told_so(self, full: InMemoryApi, path: str) -> None:
+    def test_acceptable_etag_is_304(self, full: InMemoryApi, path: str) -> None:
         plain = ask(full, "GET", path).header("ETag") or ""
         zipped = ask(full, "GET", path, None, GZIP).header("ETag") or ""
         for named, headers, told in (
@@ -152,7 +152,7 @@ class NotModifiedTests:
             assert answer.header("Content-Encoding") is None
 
     @pytest.mark.parametrize(("headers", "form"), [({}, ""), (GZIP, ""), (GZIP, "-gzip")])
-    def test_another_worker_tells_it_without_reading_the_posts(
+    def test_other_worker_answers_304_without_reading_posts(
         self, full: InMemoryApi, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], form: str
     ) -> None:
         etag = ask(full, "GET", "/post").header("ETag") or ""
@@ -165,14 +165,14 @@ class NotModifiedTests:
         assert (answer.status, answer.header("ETag")) == (304, tag)
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
-    def test_the_compressed_form_is_not_good_for_who_does_not_take_it(self, full: InMemoryApi, path: str) -> None:
+    def test_gzip_etag_without_gzip_is_200(self, full: InMemoryApi, path: str) -> None:
         """A cache in between would take the 304 for leave to pass on what it has."""
         zipped = ask(full, "GET", path, None, GZIP).header("ETag")
         answer = ask(full, "GET", path, None, {"If-None-Match": zipped})
         assert (answer.status, answer.header("Content-Encoding")) == (200, None)
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
-    def test_a_form_of_another_version_is_good_for_nobody(self, full: InMemoryApi, path: str) -> None:
+    def test_outdated_etag_is_200(self, full: InMemoryApi, path: str) -> None:
         tags = [ask(full, "GET", path, None, headers).header("ETag") for headers in ({}, GZIP)]
         full.add("another")
         for tag in tags:
@@ -180,7 +180,7 @@ class NotModifiedTests:
                 assert ask(full, "GET", path, None, {**headers, "If-None-Match": tag}).status == 200
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
-    def test_if_match_may_name_either(self, full: InMemoryApi, path: str) -> None:
+    def test_if_match_accepts_either_etag(self, full: InMemoryApi, path: str) -> None:
         plain = ask(full, "GET", path).header("ETag") or ""
         zipped = ask(full, "GET", path, None, GZIP).header("ETag") or ""
         for named, headers, status in (
@@ -199,11 +199,11 @@ def serve(text: NegotiatedText) -> Worker:
     return Worker(make_site(ViewResource(text.respond), clock=clock), clock)
 
 
-class TextTests:
+class NegotiatedTextTests:
     def text(self, body: bytes) -> NegotiatedText:
         return NegotiatedText(TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY})
 
-    def test_what_becomes_no_shorter_is_sent_as_it_is(self) -> None:
+    def test_incompressible_text_is_sent_plain(self) -> None:
         noise = random.Random(1).randbytes(2 * COMPRESSED_MIN_BYTES)
         worker = serve(self.text(noise))
         plain, asked = ask(worker, "GET", "/"), ask(worker, "GET", "/", None, GZIP)
@@ -212,12 +212,12 @@ class TextTests:
         assert (plain.body, plain.header("ETag"), plain.header("Vary")) == (noise, '"tag"', "Accept-Encoding")
 
     @pytest.mark.parametrize(("length", "coding"), [(COMPRESSED_MIN_BYTES - 1, None), (COMPRESSED_MIN_BYTES, "gzip")])
-    def test_it_begins_to_pay_with_a_kibibyte(self, length: int, coding: str | None) -> None:
+    def test_compression_begins_at_one_kibibyte(self, length: int, coding: str | None) -> None:
         answer = ask(serve(self.text(b"x" * length)), "GET", "/", None, GZIP)
         assert answer.header("Content-Encoding") == coding
 
     @ensureDeferred
-    async def test_a_long_one_is_made_in_a_thread_once_for_all_who_ask(self, made: list[threading.Thread]) -> None:
+    async def test_long_text_is_compressed_once_in_a_thread(self, made: list[threading.Thread]) -> None:
         body = b"some words, and more " * (INLINE_MAX_BYTES // 10)
         worker = serve(self.text(body))
         asked = [begin(worker, "GET", "/", None, GZIP) for _ in range(3)]

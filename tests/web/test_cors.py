@@ -88,7 +88,7 @@ class ListedTests:
         return api
 
     @pytest.mark.parametrize("origin", [APP, "http://localhost:3000"])
-    def test_a_page_sees_what_it_reads_and_writes(self, api: InMemoryApi, origin: str) -> None:
+    def test_page_of_an_allowed_origin_reads_and_writes(self, api: InMemoryApi, origin: str) -> None:
         headers = from_page(origin)
         for method, path, body, status in (
             ("GET", "/post", None, 200),
@@ -103,7 +103,7 @@ class ListedTests:
             assert answer.status == status
             check_readable(answer, origin)
 
-    def test_it_hears_of_changes(self, api: InMemoryApi) -> None:
+    def test_event_stream_is_readable(self, api: InMemoryApi) -> None:
         asked = begin(api, "GET", "/post/events", None, from_page())
         api.clock.advance(0)
         head = asked.transport.value().partition(b"\r\n\r\n")[0].decode("ascii").split("\r\n")
@@ -111,7 +111,7 @@ class ListedTests:
         assert "Vary: Origin" in head
         asked.disconnect()
 
-    def test_it_sees_what_went_wrong(self, api: InMemoryApi) -> None:
+    def test_errors_are_readable(self, api: InMemoryApi) -> None:
         for method, path, body, headers, status in (
             ("GET", "/post/7", None, {}, 404),
             ("GET", "/post/x", None, {}, 404),
@@ -128,14 +128,14 @@ class ListedTests:
             assert answer.header("Content-Type") == "application/problem+json"
             check_readable(answer)
 
-    def test_it_sees_that_the_store_is_away(self, api: InMemoryApi) -> None:
+    def test_503_is_readable(self, api: InMemoryApi) -> None:
         api.close()
         for method in ("GET", "POST"):
             answer = ask(api, method, "/post", BODY if method == "POST" else None, from_page() | JSON)
             assert answer.status == 503
             check_readable(answer)
 
-    def test_a_304_can_be_seen_too(self, api: InMemoryApi) -> None:
+    def test_304_is_readable(self, api: InMemoryApi) -> None:
         for path in ("/post", "/post/1", "/openapi.json"):
             etag = ask(api, "GET", path).header("ETag") or ""
             answer = ask(api, "GET", path, None, from_page() | {"If-None-Match": etag})
@@ -143,13 +143,13 @@ class ListedTests:
             check_readable(answer)
 
     @pytest.mark.parametrize("path", [*PATHS, "/post/x", "/post/0", "/post/1/x", "/.well-known/x", "/%70ost"])
-    def test_a_preflight_is_answered(self, api: InMemoryApi, path: str) -> None:
+    def test_preflight_is_204(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST", "PUT", "DELETE"):
             answer = ask(api, "OPTIONS", path, None, preflight(method))
             check_allowed(answer, method)
             assert varies_by_origin(answer)
 
-    def test_a_preflight_says_what_there_is(self, api: InMemoryApi) -> None:
+    def test_preflight_lists_methods_and_headers(self, api: InMemoryApi) -> None:
         for path, allow in (
             ("/post", "GET, HEAD, OPTIONS, POST"),
             ("/post/1", "DELETE, GET, HEAD, OPTIONS, PUT"),
@@ -166,7 +166,7 @@ class ListedTests:
             *("http://localhost:3001", "http://localhost", "https://app.example https://app.example", b"\xff"),
         ],
     )
-    def test_another_origin_is_answered_as_if_there_was_none_of_this(self, api: InMemoryApi, origin: Any) -> None:
+    def test_other_origin_gets_no_cors_fields(self, api: InMemoryApi, origin: Any) -> None:
         for method, headers in (("GET", from_page(origin)), ("OPTIONS", preflight("POST", origin))):
             answer = ask(api, method, "/post", None, headers)
             assert answer.status == (200 if method == "GET" else 204)
@@ -174,32 +174,32 @@ class ListedTests:
             assert varies_by_origin(answer)
 
     @pytest.mark.parametrize("origins", [[APP, APP], [APP, "https://evil.example"], ["https://evil.example", APP]])
-    def test_two_origins_are_none(self, api: InMemoryApi, origins: list[str]) -> None:
+    def test_repeated_origin_gets_no_cors_fields(self, api: InMemoryApi, origins: list[str]) -> None:
         for method, headers in (("GET", from_page(origins)), ("OPTIONS", preflight("POST", origins))):
             answer = ask(api, method, "/post", None, headers)
             assert cors_in(answer) == {}
 
-    def test_caches_are_told_for_those_without_an_origin_too(self, api: InMemoryApi) -> None:
+    def test_vary_is_sent_without_an_origin_too(self, api: InMemoryApi) -> None:
         for method, path in (("GET", "/post"), ("GET", "/post/1"), ("GET", "/post/7"), ("OPTIONS", "/post")):
             answer = ask(api, method, path)
             assert cors_in(answer) == {}
             assert varies_by_origin(answer)
         assert "Accept-Encoding" in ask(api, "GET", "/post").headers["vary"]
 
-    def test_options_without_the_rest_of_a_preflight_is_no_preflight(self, api: InMemoryApi) -> None:
+    def test_options_without_request_method_is_not_a_preflight(self, api: InMemoryApi) -> None:
         answer = ask(api, "OPTIONS", "/post", None, from_page())
         assert (answer.status, answer.header("Allow")) == (204, "GET, HEAD, OPTIONS, POST")
         check_readable(answer)
         assert ask(api, "OPTIONS", "/post/x", None, from_page()).status == 404
 
     @pytest.mark.parametrize("path", ["/", "/login", "/home", "/logout", "/docs", "/basic", "/digest", "/nothing"])
-    def test_pages_are_not_shared(self, api: InMemoryApi, path: str) -> None:
+    def test_pages_have_no_cors_fields(self, api: InMemoryApi, path: str) -> None:
         for method, headers in (("GET", from_page()), ("OPTIONS", preflight("POST"))):
             answer = ask(api, method, path, None, headers)
             assert cors_in(answer) == {}
             assert not varies_by_origin(answer)
 
-    def test_a_private_network_is_not_opened(self, api: InMemoryApi) -> None:
+    def test_private_network_access_is_not_granted(self, api: InMemoryApi) -> None:
         headers = preflight("POST") | {"Access-Control-Request-Private-Network": "true"}
         answer = ask(api, "OPTIONS", "/post", None, headers)
         assert answer.header("Access-Control-Allow-Private-Network") is None
@@ -214,25 +214,25 @@ class ProtectedTests:
         for path in PATHS:
             check_allowed(ask(api, "OPTIONS", path, None, preflight("DELETE")), "DELETE")
 
-    def test_a_page_with_credentials_of_its_own_is_let_in(self, api: InMemoryApi) -> None:
+    def test_explicit_credentials_are_accepted(self, api: InMemoryApi) -> None:
         answer = ask(api, "POST", "/post", BODY, from_page() | JSON | basic())
         assert answer.status == 201
         check_readable(answer)
 
     @pytest.mark.parametrize("credentials", [{}, basic(password="wrong"), {"Authorization": ["Basic x", "Basic y"]}])
-    def test_a_page_sees_that_it_was_not(self, api: InMemoryApi, credentials: dict[str, Any]) -> None:
+    def test_401_is_readable(self, api: InMemoryApi, credentials: dict[str, Any]) -> None:
         answer = ask(api, "GET", "/post", None, from_page() | credentials)
         assert answer.status in {400, 401}
         check_readable(answer)
 
-    def test_a_page_sees_that_there_were_too_many_failures(self, make: Make) -> None:
+    def test_429_is_readable(self, make: Make) -> None:
         api = make(LISTED + BASIC + "[throttle]\nfailures = 1\n")
         for status in (401, 429):
             answer = ask(api, "GET", "/post", None, from_page() | basic(password="wrong"))
             assert answer.status == status
             check_readable(answer)
 
-    def test_a_cookie_does_not_make_a_write_across_sites_good(self, make: Make) -> None:
+    def test_cross_site_write_with_a_cookie_is_refused(self, make: Make) -> None:
         api = make(LISTED + "read = ['session']\nwrite = ['session']\n")
         answer = ask(api, "POST", "/post", BODY, from_page() | JSON | {"Cookie": "session=x"})
         check_problem(answer, 403)
@@ -248,19 +248,19 @@ class AllTests:
     @pytest.mark.parametrize(
         "headers", [{}, from_page(), from_page("null"), from_page("https://x.example"), from_page([APP, APP])]
     )
-    def test_everybody_is_told_the_same(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+    def test_wildcard_is_the_same_for_every_origin(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         for path, status in (("/post", 200), ("/post/7", 404), ("/openapi.json", 200), ("/.well-known/x", 404)):
             answer = ask(api, "GET", path, None, headers)
             assert answer.status == status
             check_readable(answer, "*")
 
-    def test_so_is_a_preflight(self, api: InMemoryApi) -> None:
+    def test_wildcard_preflight_is_the_same_for_every_origin(self, api: InMemoryApi) -> None:
         for origin in (APP, "null"):
             check_allowed(ask(api, "OPTIONS", "/post", None, preflight("PUT", origin)), "PUT", "*")
 
 
 class NoneTests:
-    def test_without_origins_there_is_no_sign_of_this(self, api: InMemoryApi) -> None:
+    def test_no_cors_fields_without_origins(self, api: InMemoryApi) -> None:
         for path in PATHS:
             for method, headers in (("HEAD", from_page()), ("OPTIONS", preflight("POST"))):
                 answer = ask(api, method, path, None, headers) if path != "/post/events" else ask(api, "OPTIONS", path)

@@ -1,4 +1,4 @@
-"""Digest over HTTP: each case of the contract's table (auth.md section 2), for every algorithm and offer."""
+"""Digest over HTTP, for every algorithm and offer (reference: Digest)."""
 
 import json
 from collections.abc import Callable, Iterator

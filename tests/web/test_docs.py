@@ -66,7 +66,7 @@ def words(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def test_it_is_a_page_of_its_own(all_of_it: InMemoryApi) -> None:
+def test_docs_page_is_self_contained(all_of_it: InMemoryApi) -> None:
     answer = ask(all_of_it, "GET", "/docs")
     assert answer.header("Content-Type") == "text/html; charset=utf-8"
     assert answer.header("Content-Security-Policy") == DOCS_POLICY.decode()
@@ -78,7 +78,7 @@ def test_it_is_a_page_of_its_own(all_of_it: InMemoryApi) -> None:
     assert all(link.startswith("#") or link == "/openapi.json" for link in page.links)
 
 
-def test_its_parts_are_labelled_and_its_links_lead_somewhere(all_of_it: InMemoryApi) -> None:
+def test_docs_sections_are_labeled_and_links_resolve(all_of_it: InMemoryApi) -> None:
     page = Page(ask(all_of_it, "GET", "/docs").body)
     assert len(set(page.ids)) == len(page.ids)
     assert {link.removeprefix("#") for link in page.links} - {"/openapi.json"} <= set(page.ids)
@@ -91,7 +91,7 @@ def test_its_parts_are_labelled_and_its_links_lead_somewhere(all_of_it: InMemory
     assert all(below - above <= 1 for above, below in pairwise(levels))
 
 
-def test_it_tells_of_every_operation(all_of_it: InMemoryApi) -> None:
+def test_docs_page_has_every_operation(all_of_it: InMemoryApi) -> None:
     text = words(Page(ask(all_of_it, "GET", "/docs").body).text)
     document = read(all_of_it)
     told = list(operations(document))
@@ -106,7 +106,7 @@ def test_it_tells_of_every_operation(all_of_it: InMemoryApi) -> None:
         assert words(component["description"]) in text
 
 
-def test_it_tells_who_may(make: Callable[[str], InMemoryApi]) -> None:
+def test_docs_page_names_the_schemes(make: Callable[[str], InMemoryApi]) -> None:
     api = make('[api]\nread = ["open"]\nwrite = ["basic", "digest", "session"]\n')
     text = words(Page(ask(api, "GET", "/docs").body).text)
     assert "GET /post List the posts" in text
@@ -114,7 +114,7 @@ def test_it_tells_who_may(make: Callable[[str], InMemoryApi]) -> None:
     assert "Bearer" not in text
 
 
-def test_examples_name_the_scheme_that_is_asked_for(make: Callable[[str], InMemoryApi]) -> None:
+def test_examples_use_the_required_scheme(make: Callable[[str], InMemoryApi]) -> None:
     for scheme, option in {
         "open": "curl -X",
         "basic": "curl -u alice -X",
@@ -126,7 +126,7 @@ def test_examples_name_the_scheme_that_is_asked_for(make: Callable[[str], InMemo
         assert f'{option} DELETE "$POSTD/post/1"' in text
 
 
-def test_nothing_breaks_out_of_it(all_of_it: InMemoryApi) -> None:
+def test_markup_in_the_document_is_escaped(all_of_it: InMemoryApi) -> None:
     def spoil(value: Any) -> Any:
         """Put markup into every text that is no key of the document's own."""
         if isinstance(value, dict):
@@ -144,7 +144,7 @@ def test_nothing_breaks_out_of_it(all_of_it: InMemoryApi) -> None:
     assert Page(page).tags == plain.tags
 
 
-def test_a_realm_is_only_text(make: Callable[[str], InMemoryApi]) -> None:
+def test_markup_in_the_realm_is_escaped(make: Callable[[str], InMemoryApi]) -> None:
     realm = "</style><script>$title</script>&amp;'"
     page = ask(make(f"realm = {json.dumps(realm)}\n"), "GET", "/docs").body
     assert b"<script" not in page

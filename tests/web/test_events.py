@@ -1,4 +1,4 @@
-"""`GET /post/events` (contract 2): what listeners are sent, through in-memory connections that read as a test likes."""
+"""`GET /post/events` (reference: Event stream), over in-memory connections whose client reads at any pace."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ FORM = {"Content-Type": FORM_TYPE}
 
 
 @pytest.fixture(autouse=True)
-def closed_listeners() -> Iterator[None]:
+def closed_subscribers() -> Iterator[None]:
     """Let no connection outlive its test, and with it a coroutine that waits."""
-    Listener.opened.clear()
+    Subscriber.opened.clear()
     yield
-    for listener in Listener.opened:
+    for listener in Subscriber.opened:
         if listener.transport.connected:
             listener.transport.loseConnection()
 
@@ -38,10 +38,10 @@ class Event(Struct):
     data: Any
 
 
-class Listener:
+class Subscriber:
     """Reads a stream as the standard has it (HTML §9.2.6); it takes what is sent when a test looks."""
 
-    opened: ClassVar[list["Listener"]] = []
+    opened: ClassVar[list["Subscriber"]] = []
 
     def __init__(self, api: InMemoryApi, path: str = "/post/events", method: str = "GET", **headers: str) -> None:
         self._api = api
@@ -109,17 +109,17 @@ def added(number: int, post_id: int, text: str) -> Event:
 
 
 class StreamTests:
-    def test_it_is_an_event_stream_that_nobody_keeps(self, api: InMemoryApi) -> None:
-        listener = Listener(api)
+    def test_response_is_an_uncached_event_stream(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
         assert listener.read() == []
         assert listener.head.startswith("HTTP/1.1 200 OK\r\n")
         for line in ("Content-Type: text/event-stream", "Cache-Control: no-store", "X-Content-Type-Options: nosniff"):
             assert f"{line}\r\n" in listener.head
         assert "Content-Length" not in listener.head
 
-    def test_each_change_is_told_as_it_was(self, api: InMemoryApi) -> None:
+    def test_each_change_is_an_event(self, api: InMemoryApi) -> None:
         api.add("before")
-        listener = Listener(api)
+        listener = Subscriber(api)
         assert listener.wait() == []
         api.add("two\nlines \u2028 🚀")
         put(api, 1, "after")
@@ -132,109 +132,109 @@ class StreamTests:
         ]
         assert listener.wait() == []
 
-    def test_all_listeners_are_told_the_same(self, api: InMemoryApi) -> None:
-        listeners = [Listener(api) for _ in range(BATCH_MAX + 5)]
+    def test_all_subscribers_get_the_same_events(self, api: InMemoryApi) -> None:
+        listeners = [Subscriber(api) for _ in range(BATCH_MAX + 5)]
         api.add("one")
         listeners[0].wait()
         assert all(listener.read() == [added(1, 1, "one")] for listener in listeners[1:])
 
-    def test_a_comment_comes_while_there_is_nothing_to_tell(self, api: InMemoryApi) -> None:
-        listener = Listener(api)
+    def test_idle_stream_gets_heartbeats(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
         assert listener.wait(4 * HEARTBEAT_EVERY_S + 1) == []
         assert listener.beats == 4
 
     def test_head_has_the_headers_and_ends(self, api: InMemoryApi) -> None:
-        listener = Listener(api, method="HEAD")
+        listener = Subscriber(api, method="HEAD")
         assert listener.read() == []
         assert "Content-Type: text/event-stream\r\n" in listener.head
         assert not listener.transport.connected
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-    def test_it_can_only_be_read(self, api: InMemoryApi, method: str) -> None:
+    def test_other_method_is_405(self, api: InMemoryApi, method: str) -> None:
         answer = ask(api, method, "/post/events", post_body("x"), JSON)
         check_problem(answer, 405)
         assert answer.header("Allow") == "GET, HEAD, OPTIONS"
 
-    def test_without_listeners_nobody_looks(self, api: InMemoryApi) -> None:
-        listener = Listener(api)
+    def test_no_polling_without_subscribers(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
         listener.wait()
         listener.transport.loseConnection()
         asked = len(api.clock.getDelayedCalls())
         api.clock.advance(1)
-        Listener(api)
+        Subscriber(api)
         assert len(api.clock.getDelayedCalls()) == asked + 2
 
 
 class ResumeTests:
-    def test_who_was_cut_off_misses_nothing_and_sees_nothing_twice(self, api: InMemoryApi) -> None:
-        first = Listener(api)
+    def test_resumed_stream_has_each_event_once(self, api: InMemoryApi) -> None:
+        first = Subscriber(api)
         api.add("one")
         assert first.wait() == [added(1, 1, "one")]
         first.transport.loseConnection()
         api.add("two")
         put(api, 1, "uno")
-        again = Listener(api, Last_Event_ID=first.last_id)
+        again = Subscriber(api, Last_Event_ID=first.last_id)
         assert again.read() == [added(2, 2, "two"), Event("updated", 3, {"id": 1, "post": "uno"})]
         api.add("three")
         assert again.wait() == [added(4, 3, "three")]
 
-    def test_so_is_who_was_cut_off_before_the_first_event(self, api: InMemoryApi) -> None:
+    def test_stream_resumes_from_the_initial_id(self, api: InMemoryApi) -> None:
         api.add("one")
-        first = Listener(api)
+        first = Subscriber(api)
         first.read()
         assert first.last_id == "1"
         first.transport.loseConnection()
         api.add("two")
-        assert Listener(api, Last_Event_ID=first.last_id).read() == [added(2, 2, "two")]
+        assert Subscriber(api, Last_Event_ID=first.last_id).read() == [added(2, 2, "two")]
 
-    def test_a_browser_says_in_the_path_where_it_begins(self, api: InMemoryApi) -> None:
+    def test_after_parameter_sets_the_start(self, api: InMemoryApi) -> None:
         for text in ("one", "two", "three"):
             api.add(text)
-        assert Listener(api, "/post/events?after=2").read() == [added(3, 3, "three")]
+        assert Subscriber(api, "/post/events?after=2").read() == [added(3, 3, "three")]
         # When it comes back the field is newer.
-        assert Listener(api, "/post/events?after=1", Last_Event_ID="3").read() == []
-        assert [event.number for event in Listener(api, "/post/events?after=0").read()] == [1, 2, 3]
+        assert Subscriber(api, "/post/events?after=1", Last_Event_ID="3").read() == []
+        assert [event.number for event in Subscriber(api, "/post/events?after=0").read()] == [1, 2, 3]
 
-    def test_all_that_the_log_has_is_told(self, api: InMemoryApi) -> None:
+    def test_whole_change_log_is_streamed(self, api: InMemoryApi) -> None:
         many = 3 * BATCH_MAX + 7
         writer: Any = api.store.database.writer  # many posts at once, past the queue
         writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(many)])
-        listener = Listener(api, Last_Event_ID="3")
+        listener = Subscriber(api, Last_Event_ID="3")
         assert [event.number for event in listener.wait()] == list(range(4, many + 1))
         api.add("one more")
         assert [event.number for event in listener.wait()] == [many + 1]
 
     @pytest.mark.parametrize("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "", "٣"])
-    def test_who_cannot_be_told_what_was_missed_reads_the_list_again(self, api: InMemoryApi, last: str) -> None:
+    def test_invalid_last_event_id_gets_a_reset(self, api: InMemoryApi, last: str) -> None:
         api.add("one")
-        listener = Listener(api, Last_Event_ID=last)
+        listener = Subscriber(api, Last_Event_ID=last)
         assert listener.wait() == [Event("reset", 1, {})]
         api.add("two")
         assert listener.wait() == [added(2, 2, "two")]
 
-    def test_so_does_who_comes_back_after_the_log_was_trimmed(self, api: InMemoryApi) -> None:
+    def test_resuming_after_the_log_was_trimmed_gets_a_reset(self, api: InMemoryApi) -> None:
         writer: Any = api.store.database.writer
         writer.execute("BEGIN")
         writer.executemany("INSERT INTO post (post) VALUES (?)", [("x",)] * (CHANGES_KEPT + 500))
         writer.execute("COMMIT")
-        listener = Listener(api, Last_Event_ID="1")
+        listener = Subscriber(api, Last_Event_ID="1")
         assert listener.wait() == [Event("reset", CHANGES_KEPT + 500, {})]
         api.add("now")
         assert [event.number for event in listener.wait()] == [CHANGES_KEPT + 501]
 
-    def test_so_does_who_comes_to_a_hole_in_the_log(self, api: InMemoryApi) -> None:
+    def test_gap_in_the_log_gets_a_reset(self, api: InMemoryApi) -> None:
         """As after a failover of Redis, and a large import."""
         for n in range(5):
             api.add(f"post {n}")
         writer: Any = api.store.database.writer
         writer.execute("DELETE FROM change WHERE revision = 4")
-        told = Listener(api, Last_Event_ID="1").wait()
+        told = Subscriber(api, Last_Event_ID="1").wait()
         assert [(event.kind, event.number) for event in told] == [("added", 2), ("added", 3), ("reset", 5)]
 
-    def test_so_does_everybody_when_another_store_has_come_in_its_place(self, api: InMemoryApi) -> None:
+    def test_replaced_store_gets_a_reset(self, api: InMemoryApi) -> None:
         for text in ("one", "two", "three"):
             api.add(text)
-        listener = Listener(api)
+        listener = Subscriber(api)
         listener.wait()
         writer: Any = api.store.database.writer  # what a restored backup looks like
         writer.execute("UPDATE version SET revision = 1, tag = randomblob(8)")
@@ -244,9 +244,9 @@ class ResumeTests:
         assert [event.number for event in listener.wait()] == [2]
 
 
-class SlowListenerTests:
-    def test_one_that_does_not_read_costs_no_more_and_misses_nothing(self, api: InMemoryApi) -> None:
-        slow, quick = Listener(api), Listener(api)
+class SlowSubscriberTests:
+    def test_slow_subscriber_is_not_buffered_and_misses_nothing(self, api: InMemoryApi) -> None:
+        slow, quick = Subscriber(api), Subscriber(api)
         slow.read()
         told = []
         for n in range(5 * BATCH_MAX):
@@ -259,9 +259,9 @@ class SlowListenerTests:
         assert slow.wait() == told
         assert len(told) == 5 * BATCH_MAX
 
-    def test_one_that_reads_nothing_is_dropped_at_last(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_subscriber_that_reads_nothing_times_out(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[limits]\nidle_time = "60s"\n')
-        listener = Listener(api)
+        listener = Subscriber(api)
         listener.read()
         for n in range(3 * BATCH_MAX):
             api.add(f"{n:0140}")
@@ -271,17 +271,17 @@ class SlowListenerTests:
 
 
 class AccessTests:
-    def test_the_rule_is_that_of_reading(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_stream_needs_the_read_rule(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic"]\nwrite = ["basic"]\n')
         check_problem(ask(api, "GET", "/post/events"), 401)
-        listener = Listener(api, **basic())
+        listener = Subscriber(api, **basic())
         ask(api, "POST", "/post", post_body("one"), {**JSON, **basic("bob")})
         assert listener.wait() == [added(1, 1, "one")]
 
-    def test_a_session_that_ends_ends_the_stream(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_end_of_the_session_ends_the_stream(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\nwrite = ["open"]\n')
         cookie = sign_in(api)
-        listener = Listener(api, Cookie=cookie)
+        listener = Subscriber(api, Cookie=cookie)
         api.add("one")
         assert listener.wait() == [added(1, 1, "one")]
         ask(api, "POST", "/logout", None, {"Cookie": cookie})
@@ -289,23 +289,23 @@ class AccessTests:
         assert listener.wait() == []
         assert not listener.transport.connected
 
-    def test_listening_is_no_use_of_a_session(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_stream_does_not_renew_the_session(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\n[session]\nidle = "5m"\n')
-        listener = Listener(api, Cookie=sign_in(api))
+        listener = Subscriber(api, Cookie=sign_in(api))
         listener.wait(4 * 60)
         assert listener.transport.connected
         listener.wait(60 + HEARTBEAT_EVERY_S)
         assert not listener.transport.connected
 
     @pytest.mark.parametrize("scheme", ["basic", "digest"])
-    def test_a_user_who_is_gone_is_told_nothing_more(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
+    def test_removed_user_gets_no_more_events(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
         api = make(f'[api]\nread = ["{scheme}"]\nwrite = ["open"]\n')
         (challenge,) = ask(api, "GET", "/post/events").headers["www-authenticate"]
         if scheme == "digest":
             credentials = {"Authorization": digest_value(challenge, "alice", PASSWORD, uri="/post/events")}
         else:
             credentials = basic()
-        listener = Listener(api, **credentials)
+        listener = Subscriber(api, **credentials)
         assert listener.wait() == []
         assert api.users is not None
         api.users.write_text("")
@@ -316,9 +316,9 @@ class AccessTests:
         assert not listener.transport.connected
 
 
-class TroubleTests:
-    def test_the_stream_goes_on_when_the_store_does(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        listener = Listener(api)
+class FailureTests:
+    def test_stream_resumes_after_a_store_failure(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        listener = Subscriber(api)
         listener.read()
 
         async def away(*_: object, **__: object) -> Any:
@@ -333,7 +333,7 @@ class TroubleTests:
         api.add("one")
         assert listener.wait() == [added(1, 1, "one")]
 
-    def test_who_missed_something_while_the_store_was_away_hears_it_at_once(
+    def test_changes_during_a_store_failure_follow_at_once(
         self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         api.add("one")
@@ -343,11 +343,11 @@ class TroubleTests:
 
         with monkeypatch.context() as patched:
             patched.setattr(api.store, "list_changes", away)
-            listener = Listener(api, Last_Event_ID="0")
+            listener = Subscriber(api, Last_Event_ID="0")
             assert listener.read() == []
         assert listener.wait() == [added(1, 1, "one")]
 
-    def test_looks_do_not_multiply(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_polls_do_not_overlap(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
         """Not where the last listener goes and another comes while the store is being asked."""
         asked: list[Deferred[Version]] = []
 
@@ -362,11 +362,11 @@ class TroubleTests:
 
         monkeypatch.setattr(api.store, "version", slow)
         for _ in range(5):
-            listener = Listener(api)
+            listener = Subscriber(api)
             answer_all()
             api.clock.advance(POLL_EVERY_S)  # a look begins
             listener.transport.loseConnection()
-        last = Listener(api)
+        last = Subscriber(api)
         answer_all()
         last.read()
         before = len(asked)
@@ -375,8 +375,8 @@ class TroubleTests:
             answer_all()
         assert len(asked) - before <= 21
 
-    def test_other_rules_end_the_streams_of_those_who_were_let_in_before(self, api: InMemoryApi) -> None:
-        before = Listener(api)
+    def test_reload_ends_streams_of_earlier_generations(self, api: InMemoryApi) -> None:
+        before = Subscriber(api)
         api.events.begin_generation()  # nobody is let in by them yet
         api.add("one")
         assert before.wait() == [added(1, 1, "one")]
@@ -384,12 +384,12 @@ class TroubleTests:
         api.clock.advance(0)
         before.read()
         assert not before.transport.connected
-        late = Listener(api)  # who was on the way meanwhile; the resource is still the one of before
+        late = Subscriber(api)  # who was on the way meanwhile; the resource is still the one of before
         late.read()
         assert not late.transport.connected
 
-    def test_a_server_that_ends_ends_the_streams(self, api: InMemoryApi) -> None:
-        listeners = [Listener(api) for _ in range(3)]
+    def test_shutdown_ends_the_streams(self, api: InMemoryApi) -> None:
+        listeners = [Subscriber(api) for _ in range(3)]
         api.add("one")
         listeners[0].wait()
         api.site.begin_end()
@@ -398,6 +398,6 @@ class TroubleTests:
         for listener in listeners:
             listener.read()
             assert not listener.transport.connected
-        late = Listener(api)
+        late = Subscriber(api)
         late.read()
         assert not late.transport.connected

@@ -1,4 +1,4 @@
-"""Idempotency-Key (contract 2): a POST that may come more than once and is to be done once."""
+"""`Idempotency-Key`: a repeated POST takes effect once (reference: Idempotency keys)."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def texts(api: InMemoryApi, **headers: Any) -> list[str]:
     return [post["post"] for post in json.loads(ask(api, "GET", "/post", headers=headers).body)]
 
 
-def test_the_same_request_gets_the_first_answer_again(api: InMemoryApi) -> None:
+def test_repeated_request_gets_the_first_response(api: InMemoryApi) -> None:
     first = add(api, post_body("one"), "k-1")
     assert (first.status, first.body, first.header("Location")) == (201, b"Success a Post!\n", "/post/1")
     again = add(api, post_body("one"), "k-1")
@@ -33,20 +33,20 @@ def test_the_same_request_gets_the_first_answer_again(api: InMemoryApi) -> None:
     assert texts(api) == []
 
 
-def test_other_keys_and_no_key_store_as_always(api: InMemoryApi) -> None:
+def test_other_key_or_none_stores_again(api: InMemoryApi) -> None:
     for keys in (["k-1"], ["K-1"], ['"k-1"'], [], []):
         assert add(api, post_body("one"), *keys).status == 201
     assert texts(api) == ["one"] * 5
 
 
-def test_another_body_is_refused(api: InMemoryApi) -> None:
+def test_same_key_with_another_body_is_422(api: InMemoryApi) -> None:
     add(api, post_body("one"), "k-1")
     check_problem(add(api, post_body("two"), "k-1"), 422)
     check_problem(add(api, post_body("one") + b" ", "k-1"), 422)  # other bytes, whatever they mean
     assert texts(api) == ["one"]
 
 
-def test_what_stores_nothing_uses_no_key_up(api: InMemoryApi) -> None:
+def test_failed_request_does_not_use_the_key(api: InMemoryApi) -> None:
     check_problem(add(api, b"{", "k-1"), 400)
     check_problem(add(api, post_body(""), "k-1"), 422, "/post")
     assert add(api, post_body("one"), "k-1").header("Location") == "/post/1"
@@ -67,17 +67,17 @@ def test_a_key_is_remembered_for_a_day(api: InMemoryApi, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("key", ["", "a b", "ü", "x" * 256, "a\tb"], ids=["empty", "space", "umlaut", "long", "tab"])
-def test_what_is_no_key_is_refused(api: InMemoryApi, key: str) -> None:
+def test_invalid_key_is_400(api: InMemoryApi, key: str) -> None:
     check_problem(add(api, post_body("one"), key), 400)
     assert texts(api) == []
 
 
-def test_two_keys_are_refused(api: InMemoryApi) -> None:
+def test_repeated_key_field_is_400(api: InMemoryApi) -> None:
     check_problem(add(api, post_body("one"), "k-1", "k-1"), 400)
     assert add(api, post_body("one"), "x" * 255).status == 201
 
 
-def test_keys_of_different_users_do_not_meet(make: Callable[..., InMemoryApi]) -> None:
+def test_keys_of_different_users_are_separate(make: Callable[..., InMemoryApi]) -> None:
     api = make('[api]\nread = ["basic"]\nwrite = ["basic"]\n')
     for user, location in (("alice", "/post/1"), ("bob", "/post/2"), ("alice", "/post/1"), ("bob", "/post/2")):
         assert add(api, post_body("one"), "k-1", **basic(user)).header("Location") == location
@@ -85,7 +85,7 @@ def test_keys_of_different_users_do_not_meet(make: Callable[..., InMemoryApi]) -
     assert texts(api, **basic()) == ["one", "one"]
 
 
-def test_while_the_first_is_under_way_another_is_refused(api: InMemoryApi) -> None:
+def test_concurrent_request_with_the_same_key_is_409(api: InMemoryApi) -> None:
     headers = {**JSON, "Idempotency-Key": "k-1"}
     asked = [begin(api, "POST", "/post", post_body("one"), headers) for _ in range(3)]  # none is stored yet
     first, *others = [one.response() for one in asked]
@@ -97,7 +97,7 @@ def test_while_the_first_is_under_way_another_is_refused(api: InMemoryApi) -> No
     assert add(api, post_body("one"), "k-1").status == 201
 
 
-def test_put_has_no_use_for_a_key(api: InMemoryApi) -> None:
+def test_put_ignores_the_key(api: InMemoryApi) -> None:
     api.add("one")
     for text in ("two", "three"):
         answer = ask(api, "PUT", "/post/1", post_body(text), {**JSON, "Idempotency-Key": ["a b", "c"]})

@@ -1,4 +1,4 @@
-"""Signing in and out by form: the contract's table of it, and what strangers may try."""
+"""Sign-in and sign-out by form, and attacks on it (reference: Form login)."""
 
 import hashlib
 import json
@@ -96,7 +96,7 @@ def is_signed_in(server: Server, *session_ids: str) -> bool:
 
 
 def check_page(answer: Response) -> None:
-    """Check the headers that all pages for people have (contract 3)."""
+    """Check the headers that all pages for people have (reference: Safe by default)."""
     assert answer.header("Cache-Control") == "no-store"
     assert answer.header("X-Content-Type-Options") == "nosniff"
     assert answer.header("Referrer-Policy") == "same-origin"
@@ -179,7 +179,7 @@ class Page(HTMLParser):
 class FormTests:
     """GET `/`."""
 
-    def test_it_shows_the_form_of_the_specification(self, api: InMemoryApi) -> None:
+    def test_form_is_that_of_the_specification(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", "/")
         assert (answer.status, answer.header("Content-Type")) == (200, "text/html; charset=utf-8")
         assert answer.header("Set-Cookie") is None
@@ -192,7 +192,7 @@ class FormTests:
         assert labelled == {field["id"] for field in page.all("input") if field["type"] != "submit"}
 
     @pytest.mark.parametrize("path", ["/", "/logout"])
-    def test_a_page_needs_nothing_from_elsewhere_and_its_policy_says_so(self, api: InMemoryApi, path: str) -> None:
+    def test_page_is_self_contained_and_has_a_policy(self, api: InMemoryApi, path: str) -> None:
         answer = ask(api, "GET", path)
         check_page(answer)
         page = Page(answer)
@@ -204,23 +204,23 @@ class FormTests:
         assert {f"style-src 'sha256-{style_hash}'", "form-action 'self'", "base-uri 'none'"} <= set(policy)
         assert not any(attributes.get("style") for _, attributes in page.tags)
 
-    def test_with_a_session_it_leads_home(self, api: InMemoryApi) -> None:
+    def test_form_with_a_session_redirects_home(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", "/", None, with_cookie(sign_in(api)))
         assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/home", None)
         check_page(answer)
 
     @pytest.mark.parametrize("value", ["", "x", "A" * 43, '"', "é", "A" * 5000])
-    def test_with_any_other_cookie_it_shows_the_form(self, api: InMemoryApi, value: str) -> None:
+    def test_form_with_an_invalid_cookie_is_shown(self, api: InMemoryApi, value: str) -> None:
         answer = ask(api, "GET", "/", None, with_cookie(value))
         assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
         assert answer.header("Set-Cookie") is None
 
-    def test_a_cache_must_not_mix_up_who_is_signed_in(self, api: InMemoryApi) -> None:
+    def test_form_varies_by_cookie(self, api: InMemoryApi) -> None:
         for headers in ({}, with_cookie(sign_in(api))):
             answer = ask(api, "GET", "/", None, headers)
             assert answer.header("Cache-Control") == "no-store"
 
-    def test_the_site_is_named_safely(self, make_api: MakeApi) -> None:
+    def test_site_name_is_escaped(self, make_api: MakeApi) -> None:
         api = make_api("realm = \"<b>Tom & 'Jerry'</b>\"")
         page = ask(api, "GET", "/").body.decode()
         assert "<b>" not in page
@@ -240,7 +240,7 @@ class HeadAndMethodTests:
         ("path", "allow"),
         [("/", "GET, HEAD, OPTIONS"), ("/login", "OPTIONS, POST"), ("/logout", "GET, HEAD, OPTIONS, POST")],
     )
-    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
+    def test_other_method_is_405_with_allow(self, api: InMemoryApi, path: str, allow: str) -> None:
         for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"} - set(allow.split(", ")):
             answer = ask(api, method, path)
             assert (answer.status, answer.header("Allow")) == (405, allow)
@@ -249,7 +249,7 @@ class HeadAndMethodTests:
         answer = ask(api, "OPTIONS", path)
         assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
 
-    def test_home_is_only_read(self, api: InMemoryApi) -> None:
+    def test_home_allows_reading_only(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api))
         for method in ("POST", "PUT", "DELETE", "FOO"):
             answer = ask(api, method, "/home", None, headers)
@@ -260,11 +260,11 @@ class HeadAndMethodTests:
     @pytest.mark.parametrize(
         "path", ["/login/", "/login/x", "//login", "/logout/", "/logout/x", "/Login", "/login%2F", "//", "/home%2F"]
     )
-    def test_next_to_them_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+    def test_path_beside_the_pages_is_404(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST"):
             check_text(ask(api, method, path, None, with_cookie(sign_in(api))), 404, "Not Found\n")
 
-    def test_below_home_there_is_nothing(self, api: InMemoryApi) -> None:
+    def test_path_below_home_is_404(self, api: InMemoryApi) -> None:
         check_sent_away(ask(api, "GET", "/home/x"), expires=False)
         check_text(ask(api, "GET", "/home/x", None, with_cookie(sign_in(api))), 404, "Not Found\n")
 
@@ -272,7 +272,7 @@ class HeadAndMethodTests:
 class LoginTests:
     """POST `/login`."""
 
-    def test_the_right_password_begins_a_session(self, api: InMemoryApi) -> None:
+    def test_correct_password_begins_a_session(self, api: InMemoryApi) -> None:
         answer = send_form(api)
         assert (answer.status, answer.header("Location")) == (302, "/home")
         cookie = answer.header("Set-Cookie") or ""
@@ -301,7 +301,7 @@ class LoginTests:
             {"username": "bob:p", "password": "w"},
         ],
     )
-    def test_what_is_wrong_is_refused(self, api: InMemoryApi, fields: dict[str, str]) -> None:
+    def test_wrong_credentials_are_401(self, api: InMemoryApi, fields: dict[str, str]) -> None:
         check_refused(send_form(api, fields))
         assert sessions_of(api) == []
 
@@ -329,7 +329,7 @@ class LoginTests:
             b'{"username":"alice","password":"correct horse"}',
         ],
     )
-    def test_a_field_that_is_not_there_once_is_as_a_wrong_one(self, api: InMemoryApi, body: bytes) -> None:
+    def test_missing_or_repeated_field_is_401(self, api: InMemoryApi, body: bytes) -> None:
         for _ in range(12):  # and is not counted, for nothing was verified
             check_refused(send_form(api, body))
         assert sessions_of(api) == []
@@ -349,7 +349,7 @@ class LoginTests:
                 assert (answer.status, answer.header("Location")) == (302, "/home")
 
     @pytest.mark.parametrize("name", USERS)
-    def test_any_text_can_be_sent_escaped_or_not(self, api: InMemoryApi, name: str) -> None:
+    def test_any_user_name_may_be_escaped_or_not(self, api: InMemoryApi, name: str) -> None:
         escapings: list[Callable[[str], str]] = [quote_plus, lambda text: quote(text, safe=""), str]
         if name == "plus":
             escapings.pop()  # has to be escaped
@@ -357,7 +357,7 @@ class LoginTests:
             body = f"username={escape(name)}&password={escape(USERS[name])}".encode()
             check_text(home(api, sign_in(api, body)), 200, f"Success: {name}\n")
 
-    def test_a_name_is_the_same_in_every_normal_form(self, api: InMemoryApi) -> None:
+    def test_user_name_is_normalized(self, api: InMemoryApi) -> None:
         decomposed = {"username": "ju\u0308rgen", "password": "pa\u0308sswo\u0308rd 🚀"}
         check_text(home(api, sign_in(api, decomposed)), 200, "Success: jürgen\n")
 
@@ -368,19 +368,19 @@ class LoginTests:
             *([FORM, FORM], [FORM, "text/plain"], f"{FORM}, text/plain", "\xe9"),
         ],
     )
-    def test_what_is_no_urlencoded_form_is_415(self, api: InMemoryApi, content_type: Any) -> None:
+    def test_other_content_type_is_415(self, api: InMemoryApi, content_type: Any) -> None:
         answer = send_form(api, headers={"Content-Type": content_type})
         check_text(answer, 415, "Unsupported Media Type\n")
         assert answer.header("Set-Cookie") is None
 
-    def test_no_content_type_is_415(self, api: InMemoryApi) -> None:
+    def test_missing_content_type_is_415(self, api: InMemoryApi) -> None:
         check_text(ask(api, "POST", "/login", urlencode(ALICE).encode()), 415, "Unsupported Media Type\n")
 
     @pytest.mark.parametrize("content_type", [FORM.upper(), f"{FORM};charset=UTF-8", f"{FORM} ; charset=utf-8"])
-    def test_the_type_may_be_written_in_other_ways(self, api: InMemoryApi, content_type: str) -> None:
+    def test_content_type_may_have_parameters(self, api: InMemoryApi, content_type: str) -> None:
         sign_in(api, headers={"Content-Type": content_type})
 
-    def test_a_form_has_at_most_8_kib(self, api: InMemoryApi) -> None:
+    def test_form_over_8_kib_is_413(self, api: InMemoryApi) -> None:
         body = urlencode(ALICE).encode() + b"&x="
         sign_in(api, body.ljust(8192, b"x"))
         for size in (8193, 16384, 16385, 100_000):
@@ -395,7 +395,7 @@ class LoginTests:
             *(b"username=%ED%A0%80&password=x", b"\xff=x&username=alice&password=x", b"username=%C0%AF&password=x"),
         ],
     )
-    def test_what_is_not_utf_8_is_400(self, api: InMemoryApi, body: bytes) -> None:
+    def test_invalid_utf_8_is_400(self, api: InMemoryApi, body: bytes) -> None:
         check_text(send_form(api, body), 400, "Bad Request\n")
 
     @given(
@@ -408,7 +408,7 @@ class LoginTests:
     def test_any_bytes_are_answered(self, patient_api: InMemoryApi, body: bytes) -> None:
         assert send_form(patient_api, body).status in {400, 401}
 
-    def test_the_log_tells_why_and_has_no_secret(self, api: InMemoryApi) -> None:
+    def test_log_has_the_reason_and_no_secret(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
             send_form(api, {"username": "alice", "password": "terces-gnorw"})
             send_form(api, {"username": "nobody", "password": "terces-gnorw"})
@@ -428,13 +428,13 @@ class LoginTests:
 class FixationTests:
     """What a browser brings along is never taken on."""
 
-    def test_a_planted_identifier_is_not_adopted(self, api: InMemoryApi) -> None:
+    def test_planted_session_identifier_is_not_adopted(self, api: InMemoryApi) -> None:
         planted = "A" * 43
         answer = send_form(api, headers=with_cookie(planted))
         assert planted not in (answer.header("Set-Cookie") or "")
         assert not is_signed_in(api, planted)
 
-    def test_the_earlier_session_of_the_cookie_ends(self, api: InMemoryApi) -> None:
+    def test_earlier_session_of_the_cookie_ends(self, api: InMemoryApi) -> None:
         old = sign_in(api)
         new = sign_in(api, headers=with_cookie(old))
         assert new != old
@@ -442,13 +442,13 @@ class FixationTests:
         assert is_signed_in(api, new)
         assert len(sessions_of(api)) == 1
 
-    def test_so_does_that_of_another_user(self, api: InMemoryApi) -> None:
+    def test_earlier_session_of_another_user_ends(self, api: InMemoryApi) -> None:
         bob = sign_in(api, {"username": "bob", "password": "p:w"})
         new = sign_in(api, headers=with_cookie(bob, "junk"))
         assert not is_signed_in(api, bob)
         check_text(home(api, new), 200, "Success: alice\n")
 
-    def test_sessions_in_other_browsers_go_on(self, api: InMemoryApi) -> None:
+    def test_sessions_in_other_browsers_continue(self, api: InMemoryApi) -> None:
         here, there = sign_in(api), sign_in(api)
         assert here != there
         assert is_signed_in(api, here)
@@ -485,7 +485,7 @@ class CookieTests:
         for lines in ([f"session={session_id}", "session=x"], ["a=b; c", f"; ;x=session=y;session={session_id} ;"]):
             assert ask(api, "GET", "/home", None, {"Cookie": lines}).status == 200
 
-    def test_two_sessions_at_once_are_none(self, api: InMemoryApi) -> None:
+    def test_two_valid_sessions_are_refused(self, api: InMemoryApi) -> None:
         """One of them was planted, and nobody knows which."""
         alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
         assert not is_signed_in(api, alice, bob)
@@ -493,13 +493,13 @@ class CookieTests:
         assert is_signed_in(api, alice)
         assert is_signed_in(api, bob)
 
-    def test_a_dead_one_beside_a_live_one_does_no_harm(self, api: InMemoryApi) -> None:
+    def test_expired_session_beside_a_valid_one_is_ignored(self, api: InMemoryApi) -> None:
         dead, live = sign_in(api), sign_in(api)
         ask(api, "POST", "/logout", None, with_cookie(dead))
         assert is_signed_in(api, dead, live)
 
     @pytest.mark.parametrize("form", ["{}x", "x{}", '"{}"', "{} x", "%{}", "{}=", "'{}'", "{}\t{}", "{},{}"])
-    def test_what_is_like_a_session_is_none(self, api: InMemoryApi, form: str) -> None:
+    def test_cookie_similar_to_a_session_is_ignored(self, api: InMemoryApi, form: str) -> None:
         session_id = sign_in(api)
         with Lookups(api) as lookups:
             assert not is_signed_in(api, form.replace("{}", session_id))
@@ -524,7 +524,7 @@ class CookieTests:
         "value",
         ["", "x", "a" * 42, "a" * 44, "a" * 257, "a" * 8000, "é" * 43, '"' * 43, "a" * 42 + "=", "a" * 42 + "\t"],
     )
-    def test_odd_values_are_not_looked_up(self, api: InMemoryApi, value: str) -> None:
+    def test_malformed_identifiers_are_not_looked_up(self, api: InMemoryApi, value: str) -> None:
         with Lookups(api) as lookups:
             assert not is_signed_in(api, value)
         assert lookups.count == 0
@@ -604,9 +604,7 @@ class CrossSiteTests:
     """A page of another site cannot sign anybody in or out."""
 
     @pytest.mark.parametrize("headers", FOREIGN)
-    def test_what_another_site_sends_is_refused_and_changes_nothing(
-        self, api: InMemoryApi, headers: dict[str, Any]
-    ) -> None:
+    def test_cross_site_request_is_403_and_changes_nothing(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api)
         before = writes_of(api)
         for path in ("/login", "/logout"):
@@ -620,13 +618,13 @@ class CrossSiteTests:
         assert is_signed_in(api, session_id)
 
     @pytest.mark.parametrize("headers", OURS)
-    def test_what_comes_from_here_or_from_no_browser_is_done(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+    def test_same_origin_or_non_browser_request_is_done(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api, headers=headers)
         answer = ask(api, "POST", "/logout", None, headers | with_cookie(session_id))
         assert answer.status == 302
         assert not is_signed_in(api, session_id)
 
-    def test_with_a_public_url_it_alone_is_ours(self, make_api: MakeApi) -> None:
+    def test_public_url_is_the_only_same_origin(self, make_api: MakeApi) -> None:
         api = make_api('public_url = "https://posts.example"')
         for headers in ({"Origin": "https://posts.example"}, {"Sec-Fetch-Site": "same-origin"}, {}):
             sign_in(api, headers=headers)
@@ -642,7 +640,7 @@ class CrossSiteTests:
 
 
 class ExpiryTests:
-    def test_a_session_that_is_not_used_expires(self, api: InMemoryApi) -> None:
+    def test_unused_session_expires(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         api.clock.advance(30 * 60 - 0.1)
         assert is_signed_in(api, session_id)  # which renews it
@@ -650,7 +648,7 @@ class ExpiryTests:
         assert not is_signed_in(api, session_id)
         assert ask(api, "GET", "/", None, with_cookie(session_id)).status == 200
 
-    def test_a_session_that_is_used_ends_in_the_end(self, api: InMemoryApi) -> None:
+    def test_used_session_ends_at_its_lifetime(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         for _ in range(12 * 6 - 1):
             api.clock.advance(600)
@@ -660,7 +658,7 @@ class ExpiryTests:
         api.clock.advance(1)
         assert not is_signed_in(api, session_id)
 
-    def test_both_are_set(self, make_api: MakeApi) -> None:
+    def test_idle_time_and_lifetime_follow_the_settings(self, make_api: MakeApi) -> None:
         api = make_api('[session]\nidle = "10s"\nlifetime = "15s"')
         session_id = sign_in(api)
         for seconds, alive in ((9, True), (5.5, True), (0.5, False)):
@@ -676,19 +674,19 @@ class ExpiryTests:
         api.clock.advance(60)
         assert not is_signed_in(api, session_id)
 
-    def test_what_has_expired_leaves_the_store(self, api: InMemoryApi) -> None:
+    def test_expired_session_leaves_the_store(self, api: InMemoryApi) -> None:
         sign_in(api)
         api.clock.advance(30 * 60 + 10)
         api.clock.advance(0)
         assert sessions_of(api) == []
 
-    def test_a_dead_session_is_not_brought_back_by_using_it(self, api: InMemoryApi) -> None:
+    def test_expired_session_is_not_renewed(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         api.clock.advance(30 * 60)
         for _ in range(3):
             assert not is_signed_in(api, session_id)
 
-    def test_a_clock_put_back_harms_nobody(self, api: InMemoryApi) -> None:
+    def test_clock_set_back_keeps_sessions(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         api.clock.rightNow -= 3600
         before = writes_of(api)
@@ -700,7 +698,7 @@ class RenewalTests:
     @pytest.mark.parametrize(
         ("setting", "every_s"), [("", 60), ('[session]\nidle = "100s"', 10), ('[session]\nidle = "1d"', 60)]
     )
-    def test_it_is_written_now_and_then(self, make_api: MakeApi, setting: str, every_s: float) -> None:
+    def test_renewal_is_written_at_intervals(self, make_api: MakeApi, setting: str, every_s: float) -> None:
         api = make_api(setting)
         session_id = sign_in(api)
         before = writes_of(api)
@@ -716,7 +714,7 @@ class RenewalTests:
             assert writes_of(api) == before_due + 1
         assert writes_of(api) == before + 5
 
-    def test_the_form_and_the_api_are_uses_too(self, make_api: MakeApi) -> None:
+    def test_form_and_api_renew_the_session(self, make_api: MakeApi) -> None:
         api = make_api('[api]\nread = ["session"]')
         for path in ("/", "/post", "/home"):
             session_id = sign_in(api)
@@ -725,7 +723,7 @@ class RenewalTests:
                 answer = ask(api, "GET", path, None, with_cookie(session_id))
                 assert answer.status == (302 if path == "/" else 200)
 
-    def test_looking_from_no_session_writes_nothing(self, api: InMemoryApi) -> None:
+    def test_request_without_session_writes_nothing(self, api: InMemoryApi) -> None:
         before = writes_of(api)
         for path in ("/", "/home", "/logout"):
             ask(api, "GET", path, None, with_cookie("A" * 43))
@@ -766,7 +764,7 @@ class SecureTests:
         rest = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
         assert re.fullmatch(f"session=[A-Za-z0-9_-]{{43}}{re.escape(rest)}", cookie)
 
-    def test_a_public_url_tells_too(self, make_api: MakeApi) -> None:
+    def test_https_public_url_marks_the_cookie(self, make_api: MakeApi) -> None:
         for url, secure in (("https://posts.example", True), ("http://posts.example", False)):
             api = make_api(f'public_url = "{url}"')
             assert ("; Secure" in (send_form(api).header("Set-Cookie") or "")) == secure
@@ -774,7 +772,7 @@ class SecureTests:
     def test_a_session_is_good_on_both(self, api: InMemoryApi) -> None:
         assert home(api, sign_in(api, tls=True), tls=True).status == 200
 
-    def test_who_only_says_to_be_a_proxy_is_told_of_once(self, api: InMemoryApi) -> None:
+    def test_untrusted_forwarder_is_logged_once(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
             for _ in range(3):
                 sign_in(api, headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "1.2.3.4"})
@@ -783,7 +781,7 @@ class SecureTests:
 
 
 class LogoutTests:
-    def test_it_ends_the_session_for_good(self, api: InMemoryApi) -> None:
+    def test_logout_ends_the_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         answer = ask(api, "POST", "/logout", b"", with_cookie(session_id))
         assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/", EXPIRED)
@@ -794,20 +792,20 @@ class LogoutTests:
         assert ask(api, "GET", "/", None, with_cookie(session_id)).status == 200
 
     @pytest.mark.parametrize("headers", [{}, with_cookie(""), with_cookie("A" * 43), {"Cookie": "a=b"}])
-    def test_it_works_without_a_session_too(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+    def test_logout_works_without_a_session(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api)
         answer = ask(api, "POST", "/logout", None, headers)
         assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/", EXPIRED)
         assert is_signed_in(api, session_id)
 
-    def test_it_ends_each_session_that_the_browser_has(self, api: InMemoryApi) -> None:
+    def test_logout_ends_each_session_of_the_cookies(self, api: InMemoryApi) -> None:
         one, two, elsewhere = sign_in(api), sign_in(api), sign_in(api)
         ask(api, "POST", "/logout", None, with_cookie(one, "junk", two))
         assert not is_signed_in(api, one)
         assert not is_signed_in(api, two)
         assert is_signed_in(api, elsewhere)
 
-    def test_looking_at_the_button_changes_nothing(self, api: InMemoryApi) -> None:
+    def test_logout_page_changes_nothing(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         before = writes_of(api)
         answer = ask(api, "GET", "/logout", None, with_cookie(session_id))
@@ -820,7 +818,7 @@ class LogoutTests:
         assert writes_of(api) == before
         assert is_signed_in(api, session_id)
 
-    def test_over_tls_what_is_cached_goes_too(self, api: InMemoryApi) -> None:
+    def test_logout_over_tls_clears_the_cache(self, api: InMemoryApi) -> None:
         assert ask(api, "POST", "/logout", tls=True).header("Clear-Site-Data") == '"cache"'
         assert ask(api, "POST", "/logout").header("Clear-Site-Data") is None
 
@@ -833,7 +831,7 @@ class LogoutTests:
 class AccountChangeTests:
     """Who has lost the password, or the account, has no session either."""
 
-    def test_another_password_ends_the_users_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
+    def test_changed_password_ends_the_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
         alices, bob = [sign_in(api), sign_in(api)], sign_in(api, {"username": "bob", "password": "p:w"})
         write_users(tmp_path, USERS | {"alice": "battery staple"})
         api.clock.advance(1)
@@ -845,7 +843,7 @@ class AccountChangeTests:
         check_refused(send_form(api))
         sign_in(api, ALICE | {"password": "battery staple"})
 
-    def test_so_does_the_end_of_an_account(self, api: InMemoryApi, tmp_path: Path) -> None:
+    def test_removed_account_ends_the_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
         alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
         write_users(tmp_path, {"bob": "p:w"})
         api.clock.advance(1)
@@ -857,7 +855,7 @@ class AccountChangeTests:
         api.clock.advance(1)
         assert not is_signed_in(api, alice)
 
-    def test_other_changes_of_the_file_end_nothing(self, api: InMemoryApi, tmp_path: Path) -> None:
+    def test_other_user_file_changes_end_no_session(self, api: InMemoryApi, tmp_path: Path) -> None:
         alice = sign_in(api)
         write_users(tmp_path, {"carol": "x", **USERS})
         api.clock.advance(1)
@@ -873,7 +871,7 @@ class AccountChangeTests:
             sign_in(api)
 
     @pytest.mark.parametrize("changed", [True, False])
-    def test_a_password_changed_while_we_were_down_counts(
+    def test_password_changed_while_stopped_ends_sessions(
         self, api: InMemoryApi, tmp_path: Path, *, changed: bool
     ) -> None:
         alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
@@ -883,7 +881,7 @@ class AccountChangeTests:
         assert is_signed_in(restarted, alice) == (not changed)
         assert is_signed_in(restarted, bob)
 
-    def test_an_account_removed_while_we_were_down_is_gone(self, api: InMemoryApi, tmp_path: Path) -> None:
+    def test_account_removed_while_stopped_ends_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
         alice = sign_in(api)
         (tmp_path / "users").unlink()
         assert not is_signed_in(restart(api), alice)
@@ -898,7 +896,7 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
 
 
 class ThrottleTests:
-    def test_too_many_failures_shut_the_form(self, api: InMemoryApi) -> None:
+    def test_too_many_failures_are_429(self, api: InMemoryApi) -> None:
         wrong = ALICE | {"password": "x"}
         for _ in range(10):
             check_refused(send_form(api, wrong))
@@ -913,7 +911,7 @@ class ThrottleTests:
         api.clock.advance(300)
         sign_in(api)
 
-    def test_a_session_goes_on(self, api: InMemoryApi) -> None:
+    def test_throttle_does_not_end_a_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         for _ in range(12):
             send_form(api, ALICE | {"password": "x"})
@@ -931,7 +929,7 @@ class StoreAwayTests:
         assert answer.header("Set-Cookie") is None
         assert answer.header("WWW-Authenticate") is None
 
-    def test_the_form_is_there_and_nothing_else_pretends(self, api: InMemoryApi) -> None:
+    def test_without_store_the_form_is_shown_and_the_rest_is_503(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         form = ask(api, "GET", "/").body
         store_away(api)
@@ -945,7 +943,7 @@ class StoreAwayTests:
         check_sent_away(home(api), expires=False)
         check_refused(send_form(api, {}))
 
-    def test_what_can_only_be_read_lets_sessions_go_on(self, api: InMemoryApi) -> None:
+    def test_read_only_store_keeps_sessions_valid(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         result_of(api.store.database.write_queue.close())  # as when the disk is full
         api.clock.advance(120)
@@ -965,14 +963,14 @@ class SessionPageTests:
             '[[page]]\npath = "/both"\nschemes = ["session", "basic"]\n'
         )
 
-    def test_it_leads_to_the_form(self, api: InMemoryApi) -> None:
+    def test_page_without_session_redirects_to_the_form(self, api: InMemoryApi) -> None:
         for method in ("GET", "HEAD", "POST", "FOO"):
             check_sent_away(ask(api, method, "/club"), expires=False)
         check_sent_away(ask(api, "GET", "/club", None, with_cookie("x")), expires=True)
         check_sent_away(ask(api, "GET", "/club/below"), expires=False)
         check_sent_away(ask(api, "GET", "/club", None, {"Authorization": "Basic Ym9iOnA6dw=="}), expires=False)
 
-    def test_it_lets_its_users_in(self, api: InMemoryApi) -> None:
+    def test_page_is_for_its_users(self, api: InMemoryApi) -> None:
         check_text(ask(api, "GET", "/club", None, with_cookie(sign_in(api))), 200, "Success: alice\n")
         bob = sign_in(api, {"username": "bob", "password": "p:w"})
         answer = ask(api, "GET", "/club", None, with_cookie(bob))
@@ -987,7 +985,7 @@ class SessionPageTests:
         for headers in (with_cookie(sign_in(api)), {"Authorization": "Basic Ym9iOnA6dw=="}):
             assert ask(api, "GET", "/both", None, headers).status == 200
 
-    def test_wrong_credentials_are_not_made_good_by_a_cookie(self, api: InMemoryApi) -> None:
+    def test_wrong_credentials_beside_a_cookie_are_refused(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api)) | {"Authorization": "Basic Ym9iOng="}
         assert ask(api, "GET", "/both", None, headers).status == 401
 
@@ -1006,7 +1004,7 @@ class ApiWithSessionTests:
         assert answer.header("Content-Type") == "application/problem+json"
         assert (answer.status, json.loads(answer.body)["status"]) == (status, status)
 
-    def test_without_a_session_it_is_401(self, api: InMemoryApi) -> None:
+    def test_api_without_session_is_401(self, api: InMemoryApi) -> None:
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
             for path in ("/post", "/post/1"):
                 for headers in ({}, with_cookie("A" * 43)):
@@ -1015,7 +1013,7 @@ class ApiWithSessionTests:
                     assert answer.header("Location") is None
                     assert answer.header("Cache-Control") == "no-store"
 
-    def test_with_one_all_can_be_done(self, api: InMemoryApi) -> None:
+    def test_api_with_session_reads_and_writes(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api))
         assert ask(api, "POST", "/post", b'{"post":"x"}', headers | JSON).status == 201
         answer = ask(api, "GET", "/post", None, headers)
@@ -1024,7 +1022,7 @@ class ApiWithSessionTests:
         assert ask(api, "DELETE", "/post/1", None, headers).status == 200
 
     @pytest.mark.parametrize("foreign", FOREIGN)
-    def test_another_site_cannot_write_with_it(self, api: InMemoryApi, foreign: dict[str, Any]) -> None:
+    def test_cross_site_api_write_is_403(self, api: InMemoryApi, foreign: dict[str, Any]) -> None:
         headers = with_cookie(sign_in(api))
         api.add("untouched")
         for method, path in (("POST", "/post"), ("PUT", "/post/1"), ("DELETE", "/post/1"), ("PATCH", "/post/1")):
@@ -1032,23 +1030,23 @@ class ApiWithSessionTests:
         assert json.loads(ask(api, "GET", "/post", None, headers).body) == [{"id": 1, "post": "untouched"}]
 
     @pytest.mark.parametrize("ours", OURS)
-    def test_our_own_pages_and_programs_can(self, api: InMemoryApi, ours: dict[str, Any]) -> None:
+    def test_same_origin_api_write_is_done(self, api: InMemoryApi, ours: dict[str, Any]) -> None:
         headers = with_cookie(sign_in(api)) | JSON | ours
         assert ask(api, "POST", "/post", b'{"post":"x"}', headers).status == 201
 
-    def test_reading_across_sites_is_the_browsers_business(self, api: InMemoryApi) -> None:
+    def test_cross_site_api_read_is_allowed(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api)) | {"Sec-Fetch-Site": "cross-site"}
         answer = ask(api, "GET", "/post", None, headers)
         assert answer.status == 200
         assert answer.header("Access-Control-Allow-Origin") is None
 
-    def test_a_preflight_is_not_asked_who_it_is(self, api: InMemoryApi) -> None:
+    def test_preflight_needs_no_session(self, api: InMemoryApi) -> None:
         headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "PUT"}
         answer = ask(api, "OPTIONS", "/post/1", None, headers)
         assert answer.status == 204
         assert not any(name.startswith("access-control") for name in answer.headers)
 
-    def test_with_the_store_away_it_is_503(self, api: InMemoryApi) -> None:
+    def test_api_without_store_is_503(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api))
         store_away(api)
         answer = ask(api, "GET", "/post", None, headers)

@@ -1,4 +1,4 @@
-"""The document about the API: that it is one, tells what serves and nothing else, and tells it as it is."""
+"""The OpenAPI document: validity, completeness, and agreement with the server."""
 
 import gzip
 import importlib
@@ -141,24 +141,24 @@ def all_of_it(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
 
 
 class DocumentTests:
-    def test_it_is_openapi_3_1(self, all_of_it: InMemoryApi) -> None:
+    def test_document_is_openapi_3_1(self, all_of_it: InMemoryApi) -> None:
         document = read(all_of_it)
         assert document["openapi"] == "3.1.0"
         OpenAPIV31SpecValidator(document).validate()
 
-    def test_without_anything_set_it_is_so_too(self, api: InMemoryApi) -> None:
+    def test_document_without_settings_is_openapi_3_1(self, api: InMemoryApi) -> None:
         OpenAPIV31SpecValidator(read(api)).validate()
 
-    def test_every_route_is_in_it_and_nothing_else(self, all_of_it: InMemoryApi) -> None:
+    def test_document_has_exactly_the_routes(self, all_of_it: InMemoryApi) -> None:
         """A new route needs words: in the module of postd/web/openapi that is named as that of its views."""
         assert {(method, path) for method, path, _ in operations(read(all_of_it))} == find_routes()
 
-    def test_there_are_no_words_for_what_is_not_there(self) -> None:
+    def test_every_description_has_a_route(self) -> None:
         assert {
             tuple(words.split(" ")) for section in documents.SECTIONS for words in section.operations
         } == find_routes()
 
-    def test_what_it_tells_of_is_served(self, all_of_it: InMemoryApi) -> None:
+    def test_described_operations_are_served(self, all_of_it: InMemoryApi) -> None:
         told = {(method, path) for method, path, _ in operations(read(all_of_it))}
         for path in {path for _, path in told}:
             allowed = {
@@ -170,12 +170,12 @@ class DocumentTests:
             # Where credentials are needed the method is not looked at before.
             assert {method for method, of in told if of == path} <= allowed
 
-    def test_what_settings_do_not_add_is_not_in_it(self, api: InMemoryApi) -> None:
+    def test_document_omits_disabled_routes(self, api: InMemoryApi) -> None:
         paths = read(api)["paths"]
         assert "/.well-known/oauth-protected-resource" not in paths
         assert "/board" not in paths
 
-    def test_every_operation_has_words_and_a_name_of_its_own(self, all_of_it: InMemoryApi) -> None:
+    def test_operations_have_unique_ids_and_summaries(self, all_of_it: InMemoryApi) -> None:
         told = [operation for _, _, operation in operations(read(all_of_it))]
         for operation in told:
             assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"])
@@ -185,21 +185,21 @@ class DocumentTests:
         assert len({operation["operationId"] for operation in told}) == len(told)
         assert len({operation["summary"] for operation in told}) == len(told)
 
-    def test_no_host_is_made_up(self, all_of_it: InMemoryApi) -> None:
+    def test_server_url_is_relative(self, all_of_it: InMemoryApi) -> None:
         assert read(all_of_it)["servers"] == [{"url": "/"}]
 
-    def test_no_docstring_is_in_it(self, all_of_it: InMemoryApi) -> None:
+    def test_document_has_no_docstrings(self, all_of_it: InMemoryApi) -> None:
         """They are written for who reads the source."""
         assert "spec:" not in json.dumps(read(all_of_it))
 
-    def test_every_reference_leads_somewhere(self, all_of_it: InMemoryApi) -> None:
+    def test_every_reference_resolves(self, all_of_it: InMemoryApi) -> None:
         document = read(all_of_it)
         assert "$ref" in json.dumps(document)
         assert "$ref" not in json.dumps(resolve(document, document))
 
 
 class SchemaTests:
-    def test_examples_are_what_their_schemas_ask_for(self, all_of_it: InMemoryApi) -> None:
+    def test_examples_match_their_schemas(self, all_of_it: InMemoryApi) -> None:
         document = resolve(read(all_of_it), read(all_of_it))
         checked = 0
         for _, _, operation in operations(document):
@@ -220,7 +220,7 @@ class SchemaTests:
         assert checked > 50
 
     @pytest.mark.parametrize("case", BODIES)
-    def test_it_takes_what_the_server_takes(self, api: InMemoryApi, case: str) -> None:
+    def test_body_schema_agrees_with_the_server(self, api: InMemoryApi, case: str) -> None:
         body, status = BODIES[case]
         document = read(api)
         schema = resolve(document, document["paths"]["/post"]["post"]["requestBody"]["content"]["application/json"])
@@ -245,15 +245,15 @@ class SchemaTests:
         assert ask(api, "GET", f"/post?{name}={value}").status == (200 if good else 400)
 
     @pytest.mark.parametrize("post_id", [0, 1, 2**53 - 1, 2**53])
-    def test_so_have_ids(self, api: InMemoryApi, post_id: int) -> None:
+    def test_id_has_the_bounds_of_the_server(self, api: InMemoryApi, post_id: int) -> None:
         schema = read(api)["components"]["parameters"]["id"]["schema"]
         answer = ask(api, "GET", f"/post/{post_id}")
         assert answer.status == 404
         assert OAS31Validator(schema).is_valid(post_id) == (b"no post" in answer.body)
 
 
-class AnswerTests:
-    """What is told of an answer is what comes."""
+class ResponseTests:
+    """Real responses match their description."""
 
     def check(self, api: InMemoryApi, method: str, path: str, template: str, **asked: Any) -> Response:
         answer = ask(api, method, path, asked.get("body"), asked.get("headers"))
@@ -269,13 +269,13 @@ class AnswerTests:
             assert answer.body == b""
         return answer
 
-    def test_of_the_post_api(self, api: InMemoryApi) -> None:
+    def test_api_responses_match_the_document(self, api: InMemoryApi) -> None:
         statuses = set()
         for method, path, template, asked in ASKED:
             statuses.add(self.check(api, method, path, template, **asked).status)
         assert statuses == {200, 201, 302, 304, 400, 401, 403, 404, 412, 413, 414, 415, 422, 431}
 
-    def test_of_a_guard(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_guard_responses_match_the_document(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(ALL + "[throttle]\nfailures = 1\n" + ISSUERS)
         metadata = "/.well-known/oauth-protected-resource"
         for method, path, template, asked, status in [
@@ -292,7 +292,7 @@ class AnswerTests:
 
 class SecurityTests:
     @pytest.mark.parametrize("rule", RULES)
-    def test_it_follows_the_settings(self, make: Callable[[str], InMemoryApi], rule: str) -> None:
+    def test_security_follows_the_settings(self, make: Callable[[str], InMemoryApi], rule: str) -> None:
         settings, reading, writing = RULES[rule]
         document = read(make(settings))
         for method, path, operation in operations(document):
@@ -306,7 +306,7 @@ class SecurityTests:
             ]
         assert set(document["components"]["securitySchemes"]) == {*reading, *writing, "session"}
 
-    def test_who_is_not_told_of_is_not_let_in(self, all_of_it: InMemoryApi) -> None:
+    def test_security_agrees_with_the_server(self, all_of_it: InMemoryApi) -> None:
         for method, path, operation in operations(read(all_of_it)):
             answer = ask(all_of_it, method, path.replace("{id}", "1"))
             refused = answer.status == 401 if path.startswith("/post") else answer.header("Location") == "/"
@@ -331,7 +331,7 @@ def sorted_as_challenges(schemes: list[str]) -> list[str]:
 
 class ServingTests:
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-    def test_it_is_for_everybody_and_kept_by_its_tag(self, all_of_it: InMemoryApi, path: str) -> None:
+    def test_document_needs_no_credentials_and_has_an_etag(self, all_of_it: InMemoryApi, path: str) -> None:
         answer = ask(all_of_it, "GET", path)
         assert answer.status == 200
         assert answer.header("Cache-Control") == "no-cache"
@@ -350,7 +350,7 @@ class ServingTests:
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")
 
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-    def test_nobody_may_change_it(self, api: InMemoryApi, path: str) -> None:
+    def test_other_method_is_405_with_allow(self, api: InMemoryApi, path: str) -> None:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             answer = ask(api, method, path)
             assert answer.status == 405
@@ -360,7 +360,7 @@ class ServingTests:
         assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
 
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-    def test_it_comes_with_gzip_to_who_takes_it(self, api: InMemoryApi, path: str) -> None:
+    def test_document_is_compressed(self, api: InMemoryApi, path: str) -> None:
         plain, packed = ask(api, "GET", path), ask(api, "GET", path, headers={"Accept-Encoding": "gzip"})
         assert packed.header("Content-Encoding") == "gzip"
         assert gzip.decompress(packed.body) == plain.body
@@ -368,10 +368,10 @@ class ServingTests:
         assert packed.header("ETag") != plain.header("ETag")
         assert packed.header("Vary") == plain.header("Vary") == "Accept-Encoding"
 
-    def test_its_errors_are_those_of_the_api(self, api: InMemoryApi) -> None:
+    def test_errors_are_problem_details(self, api: InMemoryApi) -> None:
         check_problem(ask(api, "POST", "/openapi.json"), 405)
         check_problem(ask(api, "GET", "/openapi.json/x"), 404)
 
-    def test_its_tag_is_another_one_when_settings_are(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_etag_depends_on_the_settings(self, make: Callable[[str], InMemoryApi]) -> None:
         tags = {ask(make(settings), "GET", "/openapi.json").header("ETag") for settings, _, _ in RULES.values()}
         assert len(tags) == len(RULES)

@@ -100,7 +100,7 @@ class AddressTests:
             (UNIX, "unix"),
         ],
     )
-    def test_without_proxies_it_is_the_peer(self, peer: IAddress, told: str) -> None:
+    def test_address_without_proxies_is_the_peers(self, peer: IAddress, told: str) -> None:
         for trusted in ((), ("10.0.0.0/8",), ("::/0", "0.0.0.0/0", "unix")):
             assert address([], *trusted, peer=peer) == told
 
@@ -124,7 +124,7 @@ class AddressTests:
             (["1.2.3.4, [fd00::1]:1, 10.0.0.2:80"], "fd00::1"),
         ],
     )
-    def test_it_is_the_last_one_that_no_proxy_of_ours_has(self, forwarded: list[str], told: str) -> None:
+    def test_address_is_the_last_untrusted_hop(self, forwarded: list[str], told: str) -> None:
         assert address(forwarded, "10.0.0.0/8") == told
 
     @pytest.mark.parametrize(
@@ -155,13 +155,13 @@ class AddressTests:
             *("a" * 8000, ":" * 8000, "[" * 8000),
         ],
     )
-    def test_behind_what_is_no_address_nobody_is_believed(self, garbage: str | bytes) -> None:
+    def test_hops_before_an_invalid_one_are_ignored(self, garbage: str | bytes) -> None:
         line = garbage if isinstance(garbage, bytes) else garbage.encode()
         assert address([line], "10.0.0.0/8") == "10.0.0.1"
         assert address([b"198.51.100.7, " + line], "10.0.0.0/8") == "10.0.0.1"
         assert address([b"198.51.100.7, " + line + b", 10.0.0.2"], "10.0.0.0/8") == "10.0.0.2"
 
-    def test_a_long_chain_is_followed_without_delay(self) -> None:
+    def test_long_chain_of_hops_takes_linear_time(self) -> None:
         assert address([",".join(["198.51.100.7", *["10.0.0.2"] * 1500])], "10.0.0.0/8") == "198.51.100.7"
 
     @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ class AddressTests:
             (UNIX, ["0.0.0.0/0", "::/0"], False),
         ],
     )
-    def test_only_proxies_of_ours_are_believed(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
+    def test_only_trusted_proxies_may_forward(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
         own = getattr(peer, "host", "unix")
         with capturedLogs() as events:
             told = ask(PeerResolver(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
@@ -191,7 +191,7 @@ class AddressTests:
         warned = [event["peer"] for event in events if event["log_level"] == LogLevel.warn]
         assert warned == ([] if believed else [own])
 
-    def test_others_are_told_of_in_the_log_once(self) -> None:
+    def test_untrusted_forwarder_is_logged_once(self) -> None:
         for field in ("X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https"):
             clients = PeerResolver(["192.0.2.0/24"])
             with capturedLogs() as events:
@@ -201,7 +201,7 @@ class AddressTests:
                     ask(clients, "X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: http", peer=PROXY)
             assert [event["peer"] for event in events if event["log_level"] == LogLevel.warn] == ["203.0.113.9"]
 
-    def test_only_this_field_tells(self) -> None:
+    def test_other_forwarding_fields_are_ignored(self) -> None:
         fields = ("Forwarded: for=1.2.3.4", "X-Real-IP: 1.2.3.4", "Client-IP: 1.2.3.4", "X-Forwarded-Host: evil")
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields).address == "10.0.0.1"
 
@@ -214,7 +214,7 @@ class AddressTests:
             max_size=3,
         )
     )
-    def test_whatever_is_sent_an_address_comes_of_it(self, lines: list[bytes]) -> None:
+    def test_any_forwarded_field_gives_an_address(self, lines: list[bytes]) -> None:
         assert ipaddress.ip_address(address(lines, "10.0.0.0/8"))
 
 
@@ -237,18 +237,18 @@ class SecureTests:
             (["https x"], False),
         ],
     )
-    def test_a_proxy_of_ours_tells(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
+    def test_forwarded_proto_of_a_trusted_proxy_counts(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
         fields = [f"X-Forwarded-Proto: {value}" for value in values]
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
         assert ask(PeerResolver(["unix"]), *fields, peer=UNIX).secure is secure
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields, peer=STRANGER).secure is False
 
-    def test_tls_of_our_own_is_secure(self) -> None:
+    def test_direct_tls_is_secure(self) -> None:
         for trusted in ((), ("10.0.0.0/8",)):
             assert ask(PeerResolver(trusted), tls=True).secure is True
             assert ask(PeerResolver(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
 
-    def test_browsers_are_told_to_come_over_tls_only_over_tls(self) -> None:
+    def test_hsts_is_sent_over_tls_only(self) -> None:
         """RFC 6797 §7.2: whatever our public address is."""
         line = b"Strict-Transport-Security: max-age=60\r\n"
         assert ask(PeerResolver(), tls=True).strict == line
@@ -260,14 +260,14 @@ class SecureTests:
             assert ask(clients).strict == b""
             assert ask(clients, "X-Forwarded-Proto: http").strict == b""
 
-    def test_our_public_address_tells(self) -> None:
+    def test_public_url_decides_whether_secure(self) -> None:
         assert ask(PeerResolver((), "https://posts.example")).secure is True
         assert ask(PeerResolver((), "http://posts.example")).secure is False
         assert ask(PeerResolver((), "http://posts.example"), "X-Forwarded-Proto: https").secure is False
 
 
 class CrossSiteTests:
-    """Who sends what (auth.md F11): browsers of today `Sec-Fetch-Site`, those before `Origin`, curl neither."""
+    """Current browsers send `Sec-Fetch-Site`, older ones `Origin`, curl neither (reference: Form login)."""
 
     @pytest.mark.parametrize("public_url", ["", "https://posts.example"])
     @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ class CrossSiteTests:
             (["Referer: https://evil.example/"], False),
         ],
     )
-    def test_what_a_page_of_somebody_else_sends_is_refused(
+    def test_cross_site_request_is_refused(
         self,
         fields: list[str],
         public_url: str,
@@ -310,33 +310,33 @@ class CrossSiteTests:
     ) -> None:
         assert ask(PeerResolver((), public_url), *fields).foreign is foreign
 
-    def test_without_a_public_address_the_scheme_is_not_known(self) -> None:
+    def test_scheme_is_ignored_without_a_public_url(self) -> None:
         assert ask(PeerResolver(), "Origin: http://posts.example").foreign is False
         assert ask(PeerResolver(), "Origin: http://posts.example", tls=True).foreign is False
         assert ask(PeerResolver((), "https://posts.example"), "Origin: http://posts.example").foreign is True
 
-    def test_a_port_is_a_part_of_it(self) -> None:
+    def test_port_is_part_of_the_origin(self) -> None:
         assert ask(PeerResolver(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is False
         assert ask(PeerResolver(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").foreign is True
         assert ask(PeerResolver(), "Origin: http://[::1]:8080", host=b"[::1]:8080").foreign is False
         assert ask(PeerResolver(), "Origin: http://posts.example", host=b"POSTS.example").foreign is False
 
-    def test_a_public_address_is_ours_whatever_the_proxy_makes_of_the_host(self) -> None:
+    def test_public_url_is_same_origin_whatever_the_host(self) -> None:
         clients = PeerResolver((), "https://posts.example")
         assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").foreign is False
         assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is True
 
     @pytest.mark.parametrize("origin", ["null", "", "https://", "https://evil.example", "//"])
-    def test_where_no_host_is_named_no_origin_is_ours(self, origin: str) -> None:
+    def test_origin_without_a_host_is_cross_site(self, origin: str) -> None:
         assert ask(PeerResolver(), f"Origin: {origin}", version=b"1.0", host=None).foreign is True
         assert ask(PeerResolver(), f"Origin: {origin}", host=b"").foreign is True
 
     @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
-    def test_of_writes_it_refuses_what_is_foreign(self, method: bytes) -> None:
+    def test_cross_site_write_is_refused(self, method: bytes) -> None:
         assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", method=method).foreign_write is True
         assert ask(PeerResolver(), "Sec-Fetch-Site: same-origin", method=method).foreign_write is False
 
     @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
-    def test_reading_is_nobody_elses_business(self, method: bytes) -> None:
+    def test_cross_site_read_is_allowed(self, method: bytes) -> None:
         """A link in another site's page leads here, and what comes back that site cannot see."""
         assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).foreign_write is False

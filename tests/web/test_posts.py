@@ -32,11 +32,11 @@ def check_problem(answer: Response, status: int, pointer: str | None = None) -> 
 
 
 class ListTests:
-    def test_without_posts_it_is_an_empty_array(self, api: InMemoryApi) -> None:
+    def test_empty_list_is_an_empty_array(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", "/post")
         assert (answer.status, answer.body) == (200, b"[]\n")
 
-    def test_it_is_indented_by_two_spaces_and_ascends(self, api: InMemoryApi) -> None:
+    def test_list_is_indented_by_two_spaces_and_ascending(self, api: InMemoryApi) -> None:
         for text in ("first", 'quote " and \\', "Grüße, 世界 🚀\n"):
             api.add(text)
         answer = ask(api, "GET", "/post")
@@ -46,7 +46,7 @@ class ListTests:
         assert answer.header("Cache-Control") == "no-cache"
         assert answer.header("X-Content-Type-Options") == "nosniff"
 
-    def test_it_shows_every_change(self, api: InMemoryApi) -> None:
+    def test_list_shows_every_change(self, api: InMemoryApi) -> None:
         ask(api, "POST", "/post", post_body("one"), JSON)
         assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "one"}]
         ask(api, "PUT", "/post/1", post_body("uno"), JSON)
@@ -62,7 +62,7 @@ class ListTests:
             forget_own(got, head)
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
-    def test_pages_lead_through_the_whole_list(self, api: InMemoryApi) -> None:
+    def test_link_leads_through_all_pages(self, api: InMemoryApi) -> None:
         for n in range(7):
             api.add(f"post {n}")
         path, seen, requests = "/post?limit=3", [], 0
@@ -73,7 +73,7 @@ class ListTests:
             path = link.removeprefix("<").removesuffix('>; rel="next"') if link else ""
         assert (seen, requests) == ([1, 2, 3, 4, 5, 6, 7], 3)
 
-    def test_after_starts_behind_a_post_that_need_not_be_there(self, api: InMemoryApi) -> None:
+    def test_after_may_name_a_missing_post(self, api: InMemoryApi) -> None:
         for n in range(3):
             api.add(f"post {n}")
         for path, ids in (
@@ -97,7 +97,7 @@ class ListTests:
             *("after=-1", "after=x", "after=", "after=01", "after=9007199254740992", "after=1&after=1", "after=+1"),
         ],
     )
-    def test_a_bad_page_is_refused(self, api: InMemoryApi, query: str) -> None:
+    def test_invalid_paging_parameter_is_400(self, api: InMemoryApi, query: str) -> None:
         check_problem(ask(api, "GET", f"/post?{query}"), 400)
 
     @given(
@@ -109,7 +109,7 @@ class ListTests:
 
 
 class EtagTests:
-    def test_a_client_that_has_the_list_is_told_so(self, api: InMemoryApi) -> None:
+    def test_matching_if_none_match_is_304(self, api: InMemoryApi) -> None:
         api.add("one")
         for path in ("/post", "/post?limit=1", "/post/1"):
             etag = ask(api, "GET", path).header("ETag") or ""
@@ -121,7 +121,7 @@ class EtagTests:
             for value in ('"other"', etag.strip('"'), f'W/"x{etag[1:]}', "", f"{etag}x", f"w/{etag}"):
                 assert ask(api, "GET", path, headers={"If-None-Match": value}).status == 200
 
-    def test_two_different_lists_never_share_one(self, api: InMemoryApi) -> None:
+    def test_different_lists_have_different_etags(self, api: InMemoryApi) -> None:
         seen = {ask(api, "GET", "/post").header("ETag")}
         for n, (method, path) in enumerate(
             [("POST", "/post"), ("PUT", "/post/1"), ("PUT", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")]
@@ -132,7 +132,7 @@ class EtagTests:
         pages = {ask(api, "GET", f"/post?{query}").header("ETag") for query in ("limit=1", "limit=2", "after=1")}
         assert len(seen | pages) == 9
 
-    def test_a_history_that_parted_has_its_own(self) -> None:
+    def test_diverged_histories_have_different_etags(self) -> None:
         """As after a restored backup: the same number of changes, but not the same ones."""
         tags = set()
         for text in ("one", "another"):
@@ -142,7 +142,7 @@ class EtagTests:
             api.close()
         assert len(tags) == 2
 
-    def test_a_refused_write_leaves_it(self, api: InMemoryApi) -> None:
+    def test_refused_write_keeps_the_etag(self, api: InMemoryApi) -> None:
         api.add("one")
         etag = ask(api, "GET", "/post").header("ETag")
         ask(api, "PUT", "/post/2", post_body("x"), JSON)
@@ -151,7 +151,7 @@ class EtagTests:
         assert ask(api, "GET", "/post").header("ETag") == etag
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE"])
-    def test_a_write_for_another_state_is_refused(self, api: InMemoryApi, method: str) -> None:
+    def test_write_with_failed_precondition_is_412(self, api: InMemoryApi, method: str) -> None:
         api.add("one")
         etag = ask(api, "GET", "/post/1").header("ETag") or ""
         for headers in (
@@ -171,17 +171,17 @@ class EtagTests:
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE"])
     @pytest.mark.parametrize("value", ["{}", '"other", {}', "*"])
-    def test_a_write_for_this_state_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
+    def test_write_with_matching_precondition_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
         api.add("one")
         etag = ask(api, "GET", "/post/1").header("ETag") or ""
         headers = JSON | {"If-Match": value.replace("{}", etag)}
         assert ask(api, method, "/post/1", post_body("x"), headers).status == 200
 
-    def test_a_post_that_is_not_there_is_404_before_412(self, api: InMemoryApi) -> None:
+    def test_missing_post_is_404_before_412(self, api: InMemoryApi) -> None:
         check_problem(ask(api, "PUT", "/post/1", post_body("x"), JSON | {"If-Match": '"a"'}), 404)
         check_problem(ask(api, "DELETE", "/post/1", headers={"If-Match": "*"}), 404)
 
-    def test_reading_for_another_state_is_refused(self, api: InMemoryApi) -> None:
+    def test_read_with_failed_if_match_is_412(self, api: InMemoryApi) -> None:
         check_problem(ask(api, "GET", "/post", headers={"If-Match": '"other"'}), 412)
 
 
@@ -210,7 +210,7 @@ class WriteTests:
         assert (answer.status, answer.body) == (200, b"Delete a Post!\n")
         check_problem(ask(api, "DELETE", "/post/1"), 404)
 
-    def test_putting_never_creates(self, api: InMemoryApi) -> None:
+    def test_put_never_creates(self, api: InMemoryApi) -> None:
         check_problem(ask(api, "PUT", "/post/1", post_body("x"), JSON), 404)
         assert ask(api, "GET", "/post").body == b"[]\n"
 
@@ -247,7 +247,7 @@ class BadBodyTests:
             *('{"post":"x"}'.encode("utf-16"), b'{"post":"\\x"}', b"\0"),
         ],
     )
-    def test_what_is_not_a_json_object_is_400(self, send: Any, body: bytes) -> None:
+    def test_body_other_than_a_json_object_is_400(self, send: Any, body: bytes) -> None:
         check_problem(send(body), 400)
 
     @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ class BadBodyTests:
             *(post_body("x" * 141), post_body("\U0001f680" * 141), post_body("x" * 10_000)),
         ],
     )
-    def test_a_text_that_no_post_can_carry_is_422(self, send: Any, body: bytes) -> None:
+    def test_invalid_text_is_422(self, send: Any, body: bytes) -> None:
         problem = check_problem(send(body), 422, pointer="/post")
         assert problem["title"] == "Unprocessable Content"
 
@@ -289,7 +289,7 @@ class BadBodyTests:
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
         ],
     )
-    def test_what_is_not_sent_as_json_is_415(self, send: Any, headers: dict[str, Any]) -> None:
+    def test_other_content_type_is_415(self, send: Any, headers: dict[str, Any]) -> None:
         check_problem(send(post_body("x"), headers), 415)
 
     @given(
@@ -301,7 +301,7 @@ class BadBodyTests:
             st.sampled_from((b"}", b" }\r\n", b"}}", b",}", b"")),
         )
     )
-    def test_plain_bodies_mean_what_they_mean_to_a_decoder(self, api: InMemoryApi, body: bytes) -> None:
+    def test_fast_path_agrees_with_the_json_decoder(self, api: InMemoryApi, body: bytes) -> None:
         answer = ask(api, "POST", "/post", body, JSON)
         try:
             wanted = json.loads(body)
@@ -327,7 +327,7 @@ class BadBodyTests:
         body = json.dumps({"post": value}).encode()
         assert ask(api, "POST", "/post", body, JSON).status in {201, 400, 422}
 
-    def test_the_longest_text_is_taken(self, api: InMemoryApi) -> None:
+    def test_longest_text_is_accepted(self, api: InMemoryApi) -> None:
         for text in ("x" * 140, "é" * 140, "\U0001f680" * 140):
             assert ask(api, "POST", "/post", post_body(text), JSON).status == 201
 
@@ -354,7 +354,7 @@ class BadBodyTests:
             *("application/json;profile=x", "application/json ;charset=utf-8"),
         ],
     )
-    def test_json_may_have_parameters(self, api: InMemoryApi, value: str) -> None:
+    def test_json_media_type_may_have_parameters(self, api: InMemoryApi, value: str) -> None:
         assert ask(api, "POST", "/post", post_body("x"), {"Content-Type": value}).status == 201
 
 
@@ -367,7 +367,7 @@ class AddressTests:
             *("%20", "%201", "1%0A", "%00", "%FF", "1/", "1/2", "", "%2F1", "1%2F", "/1", "1//"),
         ],
     )
-    def test_what_is_no_id_is_404(self, api: InMemoryApi, method: str, address: str) -> None:
+    def test_invalid_id_is_404(self, api: InMemoryApi, method: str, address: str) -> None:
         api.add("one")
         answer = ask(api, method, f"/post/{address}", post_body("x"), JSON)
         assert answer.status == 404
@@ -383,7 +383,7 @@ class AddressTests:
     @pytest.mark.parametrize(
         "path", ["/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF", "//post/1"]
     )
-    def test_elsewhere_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+    def test_unknown_path_is_404(self, api: InMemoryApi, path: str) -> None:
         api.add("one")
         answer = ask(api, "GET", path)
         assert (answer.status, answer.body) == (404, b"Not Found\n")
@@ -398,7 +398,7 @@ class AddressTests:
         ("path", "allow"),
         [("/post", "GET, HEAD, OPTIONS, POST"), ("/post/1", "DELETE, GET, HEAD, OPTIONS, PUT")],
     )
-    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
+    def test_other_method_is_405_with_allow(self, api: InMemoryApi, path: str, allow: str) -> None:
         methods = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO"}
         for method in methods - set(allow.split(", ")):
             answer = ask(api, method, path, post_body("x"), JSON)
@@ -407,10 +407,10 @@ class AddressTests:
         answer = ask(api, "OPTIONS", path)
         assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
 
-    def test_a_strange_host_changes_nothing(self, api: InMemoryApi) -> None:
+    def test_unknown_host_name_is_accepted_by_default(self, api: InMemoryApi) -> None:
         for host in ("x" * 1000, "no.such.name.", "[::1]:99", "a_b", ""):
             assert ask(api, "GET", "/post", headers={"Host": host}).status == 200
 
-    def test_what_is_no_host_is_refused(self, api: InMemoryApi) -> None:
+    def test_invalid_host_is_refused(self, api: InMemoryApi) -> None:
         for host in ("a b", "[::1", "localhost:port", "\xe9", "a@b", "a/b"):
             check_problem(ask(api, "GET", "/post", headers={"Host": host.encode("latin-1")}), 400)

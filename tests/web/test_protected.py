@@ -107,7 +107,7 @@ def test_path_of_as_many_segments_as_are_allowed_leads_to_its_resource(api: InMe
 
 
 class TextPageTests:
-    def test_it_says_who_came_in(self, api: InMemoryApi) -> None:
+    def test_text_page_names_the_user(self, api: InMemoryApi) -> None:
         for headers, name in ((ALICE, "alice"), (BOB, "bob")):
             answer = ask(api, "GET", "/text", None, headers)
             assert (answer.status, answer.body.decode()) == (200, f"Success: {name}\n")
@@ -132,16 +132,16 @@ class TextPageTests:
         for method in ("GET", "HEAD"):
             assert ask(api, method, path).status == 401
 
-    def test_below_it_there_is_nothing(self, api: InMemoryApi) -> None:
+    def test_path_below_a_text_page_is_404(self, api: InMemoryApi) -> None:
         for path in ("/text/", "/text/x", "/text//", "/text/%2e", "/text/."):
             check_not_found(get(api, path))
             assert ask(api, "GET", path).status == 401
 
-    def test_beside_it_there_is_nothing(self, api: InMemoryApi) -> None:
+    def test_path_beside_a_text_page_is_404(self, api: InMemoryApi) -> None:
         for path in ("/texts", "/tex", "//text", "/TEXT", "/text%2F", "/x/text", "/%2ftext", "/basic"):
             check_not_found(get(api, path))
 
-    def test_its_path_may_be_escaped(self, api: InMemoryApi) -> None:
+    def test_path_of_a_page_may_be_escaped(self, api: InMemoryApi) -> None:
         assert get(api, "/%74ext").body == b"Success: alice\n"
         assert ask(api, "GET", "/%74ext").status == 401
 
@@ -154,7 +154,7 @@ class FileTests:
             *(("image.png", "image/png"), ("data.json", "application/json"), ("noext", "application/octet-stream")),
         ],
     )
-    def test_a_file_comes_as_what_it_is(self, api: InMemoryApi, folder: Path, name: str, content_type: str) -> None:
+    def test_file_has_its_content_type(self, api: InMemoryApi, folder: Path, name: str, content_type: str) -> None:
         answer = get(api, f"/files/{name}")
         assert (answer.status, answer.body) == (200, (folder / name).read_bytes())
         assert (answer.header("Content-Type") or "").partition(";")[0] == content_type
@@ -162,20 +162,20 @@ class FileTests:
         assert answer.header("Cache-Control") == "private, no-store"
         assert answer.header("Accept-Ranges") == "bytes"
 
-    def test_nothing_is_shown_without_credentials(self, api: InMemoryApi) -> None:
+    def test_folder_needs_credentials(self, api: InMemoryApi) -> None:
         for path in ("/files", "/files/", "/files/digits.txt", "/files/nothing", "/files/..", "/files/.htaccess"):
             for headers in ({}, {"Authorization": "Basic eDp4"}, {"Range": "bytes=0-1"}):
                 answer = ask(api, "GET", path, None, headers)
                 assert (answer.status, answer.body) == (401, b"Unauthorized\n")
 
-    def test_only_its_users_see_it(self, make_api: MakeApi, folder: Path) -> None:
+    def test_folder_is_for_its_users_only(self, make_api: MakeApi, folder: Path) -> None:
         api = make_api(page("/files", folder, 'users = ["bob"]'))
         for path in ("/files", "/files/digits.txt", "/files/nothing"):
             answer = get(api, path)
             assert (answer.status, answer.body, answer.header("WWW-Authenticate")) == (403, b"Forbidden\n", None)
         check_whole(ask(api, "GET", "/files/digits.txt", None, BOB))
 
-    def test_index_html_stands_for_its_folder(self, api: InMemoryApi) -> None:
+    def test_index_html_is_served_for_its_folder(self, api: InMemoryApi) -> None:
         assert get(api, "/files/").body == b"<p>index"
         assert get(api, "/files/sub/").body == b"<p>sub"
         check_not_found(get(api, "/files/bare/"))
@@ -192,19 +192,19 @@ class FileTests:
             ("/%66iles/%73ub", "/%66iles/%73ub/"),
         ],
     )
-    def test_a_folder_without_its_slash_gets_it(self, api: InMemoryApi, path: str, location: str) -> None:
+    def test_folder_without_slash_is_redirected(self, api: InMemoryApi, path: str, location: str) -> None:
         for method in ("GET", "HEAD"):
             answer = get(api, path, method)
             assert (answer.status, answer.header("Location")) == (302, location)
 
-    def test_names_may_be_escaped(self, api: InMemoryApi) -> None:
+    def test_file_names_may_be_escaped(self, api: InMemoryApi) -> None:
         for path in ("/files/Gr%C3%BC%C3%9Fe.txt", "/files/with%20space%20&%20%c3%bc/x.txt", "/files/%6eoext"):
             check_whole(get(api, path), b"x")
         check_whole(get(api, "/files/%64igits%2Etxt"))
         check_whole(get(api, "/files/digits.txt?query=ignored"))
         check_whole(get(api, "/files/a%252fb.txt"), b"x")
 
-    def test_a_large_file_comes_whole(self, api: InMemoryApi, folder: Path) -> None:
+    def test_large_file_is_complete(self, api: InMemoryApi, folder: Path) -> None:
         check_whole(get(api, "/files/big.bin"), b"x" * 300_000)
 
     def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
@@ -213,7 +213,7 @@ class FileTests:
             forget_own(got, head)
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
-    def test_what_changes_is_shown_at_once(self, api: InMemoryApi, folder: Path) -> None:
+    def test_changed_file_is_served_at_once(self, api: InMemoryApi, folder: Path) -> None:
         (folder / "digits.txt").write_bytes(b"other")
         check_whole(get(api, "/files/digits.txt"), b"other")
         (folder / "digits.txt").unlink()
@@ -221,7 +221,7 @@ class FileTests:
         (folder / "new.txt").write_bytes(b"new")
         check_whole(get(api, "/files/new.txt"), b"new")
 
-    def test_a_client_that_goes_away_leaves_no_file_open(self, api: InMemoryApi) -> None:
+    def test_disconnect_closes_the_file(self, api: InMemoryApi) -> None:
         before = len(list(Path("/proc/self/fd").iterdir()))
         asked = begin(api, "GET", "/files/big.bin", None, ALICE)
         asked.disconnect()
@@ -230,16 +230,16 @@ class FileTests:
         get(api, "/files/digits.txt", "HEAD")
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
-    def test_a_folder_that_is_a_link_itself_is_served(self, make_api: MakeApi, folder: Path, tmp_path: Path) -> None:
+    def test_folder_may_be_a_link(self, make_api: MakeApi, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "current").symlink_to(folder)
         check_whole(get(make_api(page("/files", tmp_path / "current")), "/files/digits.txt"))
 
-    def test_a_folder_in_a_hidden_one_is_served(self, make_api: MakeApi, tmp_path: Path) -> None:
+    def test_folder_may_be_in_a_hidden_one(self, make_api: MakeApi, tmp_path: Path) -> None:
         (tmp_path / ".hidden" / "www").mkdir(parents=True)
         (tmp_path / ".hidden" / "www" / "x.txt").write_bytes(DIGITS)
         check_whole(get(make_api(page("/files", tmp_path / ".hidden" / "www")), "/files/x.txt"))
 
-    def test_a_folder_that_has_gone_is_404(self, make_api: MakeApi, tmp_path: Path) -> None:
+    def test_missing_folder_is_404(self, make_api: MakeApi, tmp_path: Path) -> None:
         api = make_api(page("/files", tmp_path / "gone"))
         for path in ("/files", "/files/", "/files/x"):
             check_not_found(get(api, path))
@@ -293,7 +293,7 @@ class ChangingTests:
         return file
 
     @pytest.mark.parametrize("ranges", ["", "bytes=0-299998", "bytes=0-9,20-299998"])
-    def test_of_one_that_grows_no_more_is_sent_than_was_said(self, api: InMemoryApi, file: Path, ranges: str) -> None:
+    def test_growing_file_keeps_its_announced_length(self, api: InMemoryApi, file: Path, ranges: str) -> None:
         slow = SlowClient(api, ranges)
         with file.open("ab") as appending:
             appending.write(b"HTTP/1.1 200 OK\r\n\r\n" * 10_000)
@@ -303,7 +303,7 @@ class ChangingTests:
         assert slow.transport.connected
 
     @pytest.mark.parametrize("ranges", ["", "bytes=0-299998", "bytes=0-9,20-299998"])
-    def test_one_that_shrinks_ends_with_the_connection(self, api: InMemoryApi, file: Path, ranges: str) -> None:
+    def test_shrinking_file_aborts_the_connection(self, api: InMemoryApi, file: Path, ranges: str) -> None:
         slow = SlowClient(api, ranges)
         os.truncate(file, 100_000)
         with capturedLogs() as events:
@@ -337,7 +337,7 @@ class SlowClient:
 
 class TraversalTests:
     @pytest.mark.parametrize("below", NOT_BELOW, ids=lambda below: below[:30])
-    def test_nothing_else_is_reached(self, api: InMemoryApi, below: str) -> None:
+    def test_path_traversal_is_404(self, api: InMemoryApi, below: str) -> None:
         with capturedLogs() as events:
             for method in ("GET", "HEAD"):
                 answer = get(api, f"/files/{below}", method)
@@ -348,7 +348,7 @@ class TraversalTests:
                     assert answer.body == (b"" if method == "HEAD" else b"Not Found\n")
         assert not [event for event in events if "failure" in str(event.get("log_level"))]
 
-    def test_a_prefix_of_its_name_is_another_folder(self, api: InMemoryApi) -> None:
+    def test_sibling_with_the_same_prefix_is_404(self, api: InMemoryApi) -> None:
         for path in ("/files-too/x.txt", "/files../outside.txt", "/files%2f..%2foutside.txt", "/files%2fdigits.txt"):
             check_not_found(get(api, path))
 
@@ -383,7 +383,7 @@ class LinkTests:
         check_whole(get(api, "/files/linked/page.html"), b"<p>page")
         assert get(api, "/files/linked").header("Location") == "/files/linked/"
 
-    def test_links_that_lead_elsewhere_are_not_there(self, api: InMemoryApi, folder: Path, tmp_path: Path) -> None:
+    def test_link_out_of_the_folder_is_404(self, api: InMemoryApi, folder: Path, tmp_path: Path) -> None:
         for number, target in enumerate(
             [
                 *(
@@ -402,25 +402,25 @@ class LinkTests:
             for below in ("", "/", "/outside.txt", "/x.txt", "/config", "/etc/passwd"):
                 check_not_found(get(api, f"/files/link{number}{below}"))
 
-    def test_links_that_lead_to_themselves_are_not_there(self, api: InMemoryApi, folder: Path) -> None:
+    def test_link_loop_is_404(self, api: InMemoryApi, folder: Path) -> None:
         for name, target in (("loop", "loop"), ("a", "b"), ("b", "a"), ("sub/up", "../sub/up/x")):
             (folder / name).symlink_to(target)
             for below in ("", "/", "/x"):
                 check_not_found(get(api, f"/files/{name}{below}"))
 
-    def test_an_index_is_not_linked_from_elsewhere(self, api: InMemoryApi, folder: Path, tmp_path: Path) -> None:
+    def test_index_linked_from_outside_is_404(self, api: InMemoryApi, folder: Path, tmp_path: Path) -> None:
         (folder / "bare" / "index.html").symlink_to(tmp_path / "outside.txt")
         check_not_found(get(api, "/files/bare/"))
 
 
 class OddFileTests:
-    def test_what_is_no_file_does_not_hang(self, api: InMemoryApi, folder: Path) -> None:
+    def test_special_file_is_404(self, api: InMemoryApi, folder: Path) -> None:
         os.mkfifo(folder / "fifo")
         os.mkfifo(folder / "bare" / "index.html")
         for path in ("/files/fifo", "/files/bare/", "/files/fifo/"):
             check_not_found(get(api, path))
 
-    def test_what_may_not_be_read_is_403(self, make_api: MakeApi) -> None:
+    def test_unreadable_file_is_403(self, make_api: MakeApi) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             folder.chmod(0o755)
@@ -463,7 +463,7 @@ class RangeTests:
             *(("bytes=0-1,20-30", 0, 1), ("bytes=20-,0-1,-0", 0, 1), (" bytes=0-3 ", 0, 3)),
         ],
     )
-    def test_one_range_is_that_part(self, api: InMemoryApi, value: str, first: int, last: int) -> None:
+    def test_single_range_is_206(self, api: InMemoryApi, value: str, first: int, last: int) -> None:
         answer = get(api, "/files/digits.txt", Range=value)
         assert (answer.status, answer.body) == (206, DIGITS[first : last + 1])
         assert answer.header("Content-Range") == f"bytes {first}-{last}/10"
@@ -481,9 +481,7 @@ class RangeTests:
             ("bytes=0-1,50-60,-1000", [(0, 1), (0, 9)]),
         ],
     )
-    def test_several_ranges_are_as_many_parts(
-        self, api: InMemoryApi, value: str, ranges: list[tuple[int, int]]
-    ) -> None:
+    def test_several_ranges_are_multipart(self, api: InMemoryApi, value: str, ranges: list[tuple[int, int]]) -> None:
         answer = get(api, "/files/digits.txt", Range=value)
         assert answer.status == 206
         assert answer.header("Content-Range") is None
@@ -498,12 +496,12 @@ class RangeTests:
         ]
 
     @pytest.mark.parametrize("value", ["bytes=10-", "bytes=10-20", "bytes=-0", "bytes=20-30,40-", "bytes=-0,-0"])
-    def test_none_that_is_in_the_file_is_416(self, api: InMemoryApi, value: str) -> None:
+    def test_unsatisfiable_range_is_416(self, api: InMemoryApi, value: str) -> None:
         answer = get(api, "/files/digits.txt", Range=value)
         assert (answer.status, answer.header("Content-Range")) == (416, "bytes */10")
         assert answer.header("Content-Type") == "text/plain; charset=utf-8"
 
-    def test_an_empty_file_has_no_range(self, api: InMemoryApi) -> None:
+    def test_range_of_an_empty_file_is_416(self, api: InMemoryApi) -> None:
         for value in ("bytes=0-", "bytes=-1", "bytes=0-0"):
             answer = get(api, "/files/empty.txt", Range=value)
             assert (answer.status, answer.header("Content-Range")) == (416, "bytes */0")
@@ -528,17 +526,17 @@ class RangeTests:
         ],
         ids=lambda value: str(value)[:20],
     )
-    def test_what_is_malformed_or_too_many_is_ignored(self, api: InMemoryApi, value: Any) -> None:
+    def test_malformed_or_too_many_ranges_are_ignored(self, api: InMemoryApi, value: Any) -> None:
         check_whole(get(api, "/files/digits.txt", Range=value))
 
-    def test_head_has_no_ranges(self, api: InMemoryApi) -> None:
+    def test_head_ignores_ranges(self, api: InMemoryApi) -> None:
         """RFC 9110 §14.2: the field is defined for GET alone."""
         for value in ("bytes=0-1", "bytes=99-", "bytes=0-0,2-2"):
             answer = get(api, "/files/digits.txt", "HEAD", Range=value)
             assert (answer.status, answer.header("Content-Length")) == (200, "10")
             assert answer.header("Content-Range") is None
 
-    def test_a_text_page_has_none(self, api: InMemoryApi) -> None:
+    def test_text_page_ignores_ranges(self, api: InMemoryApi) -> None:
         assert get(api, "/text", Range="bytes=0-1").body == b"Success: alice\n"
 
     @given(
@@ -557,7 +555,7 @@ class RangeTests:
 
 
 class ConditionTests:
-    def test_a_file_that_has_not_changed_is_not_sent(self, api: InMemoryApi) -> None:
+    def test_unchanged_file_is_304(self, api: InMemoryApi) -> None:
         assert get(api, "/files/digits.txt").header("Last-Modified") == LAST_MODIFIED
         for method in ("GET", "HEAD"):
             for since in (LAST_MODIFIED, "Wed, 15 Nov 2023 00:00:00 GMT", "Tue, 14 Nov 2124 00:00:00 GMT"):
@@ -581,14 +579,14 @@ class ConditionTests:
             *(["Tue, 14 Nov 2124 00:00:00 GMT", "Tue, 14 Nov 2124 00:00:00 GMT"], "Tue, 14 Nov 2124 00:00:00 GMT; x"),
         ],
     )
-    def test_any_other_date_gets_the_file(self, api: InMemoryApi, since: Any) -> None:
+    def test_other_or_invalid_date_is_200(self, api: InMemoryApi, since: Any) -> None:
         check_whole(get(api, "/files/digits.txt", If_Modified_Since=since))
 
-    def test_a_tag_is_the_better_condition(self, api: InMemoryApi) -> None:
+    def test_if_none_match_overrides_if_modified_since(self, api: InMemoryApi) -> None:
         """RFC 9110 §13.1.3: beside If-None-Match, If-Modified-Since must be ignored; files have no tags here."""
         check_whole(get(api, "/files/digits.txt", If_None_Match='"x"', If_Modified_Since=LAST_MODIFIED))
 
-    def test_a_range_of_the_same_file_is_sent(self, api: InMemoryApi) -> None:
+    def test_matching_if_range_is_206(self, api: InMemoryApi) -> None:
         answer = get(api, "/files/digits.txt", Range="bytes=0-1", If_Range=LAST_MODIFIED)
         assert (answer.status, answer.body) == (206, b"01")
 
@@ -599,11 +597,11 @@ class ConditionTests:
             [LAST_MODIFIED, LAST_MODIFIED],
         ],
     )
-    def test_a_range_of_another_one_is_not(self, api: InMemoryApi, condition: Any) -> None:
+    def test_other_if_range_is_200(self, api: InMemoryApi, condition: Any) -> None:
         check_whole(get(api, "/files/digits.txt", Range="bytes=0-1", If_Range=condition))
         check_whole(get(api, "/files/digits.txt", Range="bytes=99-", If_Range=condition))
 
-    def test_a_file_from_the_future_or_the_past_is_served(self, api: InMemoryApi, folder: Path) -> None:
+    def test_file_with_extreme_mtime_is_served(self, api: InMemoryApi, folder: Path) -> None:
         for year in (1965, 1970, 2100):
             when = datetime(year, 1, 1, tzinfo=UTC)
             os.utime(folder / "digits.txt", (when.timestamp(), when.timestamp()))
@@ -628,7 +626,7 @@ class NestedPageTests:
             page("/x/y"),
         )
 
-    def test_the_nearest_page_above_wins(self, api: InMemoryApi) -> None:
+    def test_nearest_page_above_wins(self, api: InMemoryApi) -> None:
         assert get(api, "/files/digits.txt").status == 200
         for path in ("/files/inner", "/files/inner/", "/files/inner/deep.txt", "/files/sub/far/away/x"):
             assert get(api, path).status == 403
@@ -637,7 +635,7 @@ class NestedPageTests:
         assert get(api, "/files/sub/page.html").status == 200
         check_not_found(get(api, "/files/sub/far"))
 
-    def test_there_is_no_way_round_it(self, api: InMemoryApi) -> None:
+    def test_nested_page_cannot_be_bypassed(self, api: InMemoryApi) -> None:
         for path in (
             *(
                 "/files/%69nner/deep.txt",
@@ -652,7 +650,7 @@ class NestedPageTests:
             assert answer.status in {403, 404}
             assert b"deep" not in answer.body
 
-    def test_above_a_page_there_is_nothing(self, api: InMemoryApi) -> None:
+    def test_path_above_a_page_is_404(self, api: InMemoryApi) -> None:
         for path in ("/x", "/x/", "/x/z", "/x/yy"):
             check_not_found(ask(api, "GET", path))
         assert ask(api, "GET", "/x/y").status == 401

@@ -173,7 +173,7 @@ def test_no_encoding_of_a_secret_is_in_the_log(logged: InMemoryApi, secret: str)
 
 
 @pytest.mark.parametrize("name", ["session", "jwt", "basic"])
-def test_request_id_with_the_form_of_a_secret_is_not_taken(logged: InMemoryApi, name: str) -> None:
+def test_request_id_like_a_secret_is_replaced(logged: InMemoryApi, name: str) -> None:
     for given_id in (SECRETS[name], *(f"trace:{SECRETS[name]}", f"a/{SECRETS[name]}.b")[: 0 if name == "basic" else 2]):
         log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
         assert SECRETS[name] not in log
@@ -184,7 +184,7 @@ def test_request_id_with_the_form_of_a_secret_is_not_taken(logged: InMemoryApi, 
     ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "3b241101-e2bb-4255-8caf-4136c566a962", "0af76519" * 4],
     ids=["traceparent", "UUID", "nginx"],
 )  # fmt: skip
-def test_request_id_of_a_proxy_is_taken(logged: InMemoryApi, given_id: str) -> None:
+def test_request_id_of_a_proxy_is_kept(logged: InMemoryApi, given_id: str) -> None:
     log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
     assert given_id in log
 
@@ -193,7 +193,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_siz
 
 
 @given(unit=_TEXT, size=st.sampled_from([10, 1000, 4000, 8000]), index=st.integers(0, 60))
-def test_no_line_is_over_the_bound(api: InMemoryApi, unit: str, size: int, index: int) -> None:
+def test_log_line_length_is_limited(api: InMemoryApi, unit: str, size: int, index: int) -> None:
     requests = list(place((unit * size)[:size]))
     for as_json in (False, True):
         log_as(api, as_json=as_json)

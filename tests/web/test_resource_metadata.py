@@ -72,7 +72,7 @@ def where(answer: Response) -> str:
 class DocumentTests:
     """B31."""
 
-    def test_it_is_this(self, api: InMemoryApi) -> None:
+    def test_document_has_the_defaults(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", METADATA_PATH, headers={"Host": "posts.example"})
         assert read(answer) == {
             "resource": "http://posts.example",
@@ -82,7 +82,7 @@ class DocumentTests:
         assert answer.body.startswith(b'{\n  "resource": ')
         assert answer.body.endswith(b"}\n")
 
-    def test_it_says_what_is_set(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_document_follows_the_settings(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(
             """
             [[bearer]]
@@ -107,7 +107,7 @@ class DocumentTests:
         }
         assert b"s3cr3t" not in answer.body
 
-    def test_anybody_may_read_it(self, api: InMemoryApi) -> None:
+    def test_document_needs_no_credentials(self, api: InMemoryApi) -> None:
         expected = ask(api, "GET", METADATA_PATH).body
         origin = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
         for headers in ({}, basic("nobody"), bearer("x"), bearer(MINT.token()), {"Authorization": ["a", "b"]}, origin):
@@ -121,7 +121,7 @@ class DocumentTests:
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"])
-    def test_nobody_may_change_it(self, api: InMemoryApi, method: str) -> None:
+    def test_other_method_is_405(self, api: InMemoryApi, method: str) -> None:
         answer = ask(api, method, METADATA_PATH)
         check_problem(answer, 405)
         assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
@@ -143,10 +143,10 @@ class DocumentTests:
             ),
         ],
     )
-    def test_what_is_not_there(self, api: InMemoryApi, path: str) -> None:
+    def test_other_path_is_404(self, api: InMemoryApi, path: str) -> None:
         assert ask(api, "GET", path).status == 404
 
-    def test_without_issuers_there_is_none(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_document_without_issuers_is_404(self, make: Callable[[str], InMemoryApi]) -> None:
         check_problem(ask(make(RULES), "GET", METADATA_PATH), 404)
 
 
@@ -161,11 +161,11 @@ class OriginTests:
         return resource
 
     @pytest.mark.parametrize("host", GOOD_HOSTS)
-    def test_it_is_the_host_that_was_asked_for(self, api: InMemoryApi, host: str) -> None:
+    def test_resource_has_the_requested_host(self, api: InMemoryApi, host: str) -> None:
         assert self.origin(api, Host=host) == f"http://{GOOD_HOSTS[host]}"
 
     @pytest.mark.parametrize("host", ODD_HOSTS)
-    def test_what_is_no_host_is_never_repeated(self, api: InMemoryApi, host: bytes) -> None:
+    def test_invalid_host_is_not_repeated(self, api: InMemoryApi, host: bytes) -> None:
         here = self.origin(api, Host=b"*")
         for path in (METADATA_PATH, "/bearer"):
             answer = ask(api, "GET", path, headers={"Host": host})
@@ -176,7 +176,7 @@ class OriginTests:
             ) == here + METADATA_PATH
             assert len(host) < 3 or host.decode("latin-1") not in str(answer.headers) + answer.body.decode()
 
-    def test_a_host_cannot_add_a_field(self, api: InMemoryApi) -> None:
+    def test_host_cannot_inject_a_field(self, api: InMemoryApi) -> None:
         for host in (
             b"a\r\nX-Evil: b",
             b"a\r\n b",
@@ -191,7 +191,7 @@ class OriginTests:
                 assert "evil" not in str(answer.headers).lower() + answer.body.decode().lower()
 
     @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=30))
-    def test_any_host_leaves_a_challenge_one_that_can_be_read(self, api: InMemoryApi, host: str) -> None:
+    def test_challenge_is_well_formed_for_any_host(self, api: InMemoryApi, host: str) -> None:
         answer = ask(api, "GET", "/bearer", headers={"Host": host.encode("latin-1")})
         if answer.status != 400:
             (line,) = answer.headers["www-authenticate"]
@@ -200,18 +200,18 @@ class OriginTests:
             assert where(answer).startswith("http://")
             assert " " not in where(answer)
 
-    def test_http_1_0_needs_no_host(self, api: InMemoryApi) -> None:
+    def test_http_1_0_without_host_gets_the_address(self, api: InMemoryApi) -> None:
         here = self.origin(api, Host=b"*")
         answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
         assert read(answer)["resource"] == here
         assert where(ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")) == here + METADATA_PATH
 
-    def test_tls_is_told(self, api: InMemoryApi) -> None:
+    def test_resource_has_https_over_tls(self, api: InMemoryApi) -> None:
         assert read(ask(api, "GET", METADATA_PATH, tls=True))["resource"] == "https://localhost"
         assert where(ask(api, "GET", "/bearer", tls=True)) == "https://localhost" + METADATA_PATH
 
     @pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::7", "unix"])
-    def test_a_trusted_proxy_tells_of_tls(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
+    def test_forwarded_proto_of_a_trusted_proxy_counts(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
         api = make(f"trusted_proxies = ['192.0.2.7', '2001:db8::/32', 'unix']\n{RULES}{ISSUERS}")
         for told, scheme in (("https", "https"), ("HTTPS", "https"), ("http", "http"), ("x", "http"), ("", "http")):
             headers = {"X-Forwarded-Proto": told, "Host": "posts.example"}
@@ -220,13 +220,13 @@ class OriginTests:
             challenged = ask(api, "GET", "/bearer", headers=headers, peer=peer)
             assert where(challenged) == f"{scheme}://posts.example{METADATA_PATH}"
 
-    def test_nobody_else_does(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_forwarded_proto_of_others_is_ignored(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(f"trusted_proxies = ['192.0.2.7']\n{RULES}{ISSUERS}")
         for peer in ("192.0.2.8", "127.0.0.1", "::1", "unix"):
             answer = ask(api, "GET", METADATA_PATH, headers={"X-Forwarded-Proto": "https"}, peer=peer)
             assert read(answer)["resource"] == "http://localhost"
 
-    def test_not_even_a_trusted_one_tells_of_another_host(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_forwarded_host_is_ignored(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(f"trusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
         other = {
             "X-Forwarded-Host": "evil.example",
@@ -236,7 +236,7 @@ class OriginTests:
         assert self.origin(api, **other) == "http://localhost"
 
     @pytest.mark.parametrize("url", ["https://posts.example", "http://127.0.0.1:8080", "https://posts.example:8443"])
-    def test_where_it_is_set_nothing_else_counts(self, make: Callable[[str], InMemoryApi], url: str) -> None:
+    def test_public_url_overrides_the_request(self, make: Callable[[str], InMemoryApi], url: str) -> None:
         api = make(f"public_url = '{url}'\ntrusted_proxies = ['127.0.0.1']\n{RULES}{ISSUERS}")
         for headers in ({}, {"Host": "evil.example"}, {"X-Forwarded-Proto": "http"}):
             answer = ask(api, "GET", METADATA_PATH, headers=headers)

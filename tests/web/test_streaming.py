@@ -53,20 +53,20 @@ def ids(body: bytes) -> list[int]:
     return [post["id"] for post in json.loads(body)]
 
 
-def test_a_long_list_is_whole(transport: SlowTransport) -> None:
+def test_long_list_is_complete(transport: SlowTransport) -> None:
     get(transport)
     posts = [{"id": n, "post": f"post {n}"} for n in range(1, MANY + 1)]
     assert body_of(read_to_the_end(transport)).decode() == json.dumps(posts, indent=2) + "\n"
 
 
-def test_no_more_is_read_than_the_client_takes(transport: SlowTransport) -> None:
+def test_reading_follows_the_client(transport: SlowTransport) -> None:
     get(transport)
     for _ in range(3):
         assert transport.value().count(b'"id"') == PAGE_POSTS
         transport.drain()
 
 
-def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_concurrent_changes_leave_the_list_well_formed(transport: SlowTransport, api: InMemoryApi) -> None:
     get(transport)
     begun = transport.drain()
     writer: Any = api.store.database.writer
@@ -75,7 +75,7 @@ def test_changes_meanwhile_leave_it_well_formed(transport: SlowTransport, api: I
     assert ids(body_of(begun + read_to_the_end(transport))) == list(range(1, 2 * PAGE_POSTS + 1))
 
 
-def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_list_emptied_while_streaming_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
     assert ask(api, "HEAD", "/post", headers=NO_GZIP).header("ETag") is None
     writer: Any = api.store.database.writer
     writer.execute("DROP TRIGGER post_deleted")  # the version stays, as if the posts went just after it was asked for
@@ -84,7 +84,7 @@ def test_a_list_that_is_gone_when_it_is_read_is_empty(transport: SlowTransport, 
     assert body_of(transport.value()) == b"[]\n"
 
 
-def test_a_list_up_to_the_bound_has_a_tag_and_a_length(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_list_up_to_the_limit_has_etag_and_length(transport: SlowTransport, api: InMemoryApi) -> None:
     long = ask(api, "HEAD", "/post", headers=NO_GZIP)
     assert (long.status, long.header("ETag"), long.header("Content-Length")) == (200, None, None)
     writer: Any = api.store.database.writer
@@ -103,7 +103,7 @@ def read(api: InMemoryApi) -> Response:
     return ask(api, "GET", "/post", headers=NO_GZIP)
 
 
-def test_what_is_asked_for_again_is_kept_and_has_a_tag_from_then_on(
+def test_repeated_list_is_cached_with_an_etag(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read(api).header("ETag") is None
@@ -120,7 +120,7 @@ def test_what_is_asked_for_again_is_kept_and_has_a_tag_from_then_on(
 
 
 @pytest.mark.parametrize("when", [0, 1, 5])
-def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, api: InMemoryApi, when: int) -> None:
+def test_list_changed_while_streaming_is_not_cached(transport: SlowTransport, api: InMemoryApi, when: int) -> None:
     read(api)
     get(transport)
     for _ in range(when):
@@ -133,12 +133,12 @@ def test_what_changed_while_it_was_sent_is_not_kept(transport: SlowTransport, ap
 
 
 @pytest.mark.usefixtures("transport")
-def test_what_is_too_long_to_be_kept_is_not(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_over_the_cache_limit_is_not_cached(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postd.web.streamed_list.CACHED_MAX_BYTES", 10_000)
     assert [read(api).header("ETag") for _ in range(4)] == [None] * 4
 
 
-def test_of_several_who_are_sent_it_one_keeps_it(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_one_of_several_concurrent_responses_is_recorded(transport: SlowTransport, api: InMemoryApi) -> None:
     read(api)
     get(transport)  # slowly, and for good
     assert [read(api).header("ETag") for _ in range(3)] == [None] * 3
@@ -147,7 +147,7 @@ def test_of_several_who_are_sent_it_one_keeps_it(transport: SlowTransport, api: 
     assert read(api).header("ETag") is not None
 
 
-def test_who_takes_long_leaves_it_to_another(
+def test_slow_recording_is_replaced(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("postd.web.streamed_list.RECORDING_MAX_S", 0)
@@ -157,7 +157,7 @@ def test_who_takes_long_leaves_it_to_another(
     assert len(ids(body_of(read_to_the_end(transport)))) == MANY
 
 
-def test_who_was_sent_something_else_leaves_it_to_another(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_recording_of_a_changed_list_is_replaced(transport: SlowTransport, api: InMemoryApi) -> None:
     read(api)
     get(transport)
     transport.drain()
@@ -167,14 +167,14 @@ def test_who_was_sent_something_else_leaves_it_to_another(transport: SlowTranspo
     assert [read(api).header("ETag") is None for _ in range(3)] == [True, True, False]
 
 
-def test_head_sends_no_list(transport: SlowTransport) -> None:
+def test_head_of_a_long_list_has_no_body(transport: SlowTransport) -> None:
     get(transport, "HEAD")
     top, body = transport.value().split(b"\r\n\r\n", 1)
     assert b"Content-Type: application/json" in top
     assert body == b""
 
 
-def test_a_client_that_leaves_ends_the_reading(
+def test_disconnect_ends_the_reading(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_in: list[BaseException | None] = []
@@ -192,7 +192,7 @@ def test_a_client_that_leaves_ends_the_reading(
     assert [type(error) for error in left_in] == [CancelledError]
 
 
-def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api: InMemoryApi) -> None:
+def test_store_failure_aborts_the_list(transport: SlowTransport, api: InMemoryApi) -> None:
     get(transport, version="1.1")
     result_of(api.store.stop())
     transport.drain()
@@ -202,7 +202,7 @@ def test_a_store_that_goes_away_cuts_the_list_off(transport: SlowTransport, api:
         result_of(api.store.version())
 
 
-def test_flow_is_a_push_producer() -> None:
+def test_paced_writer_is_a_push_producer() -> None:
     assert verifyObject(IPushProducer, PacedWriter(None))
 
 
@@ -230,7 +230,7 @@ def unzip(answer: bytes) -> bytes:
 
 @pytest.mark.parametrize(("path", "first"), [("/post", 1), ("/post?after=0", 1), ("/post?after=1", 2)])
 @pytest.mark.usefixtures("another")
-def test_a_long_list_is_whole_with_gzip(transport: SlowTransport, path: str, first: int) -> None:
+def test_long_list_is_complete_with_gzip(transport: SlowTransport, path: str, first: int) -> None:
     get_zipped(transport, path=path)
     answer = read_to_the_end(transport)
     assert ids(unzip(answer)) == list(range(first, MANY + 2))
@@ -244,7 +244,7 @@ def another(transport: SlowTransport, api: InMemoryApi) -> int:
     return api.add("another")
 
 
-def test_each_piece_with_gzip_can_be_read_when_it_is_there(transport: SlowTransport) -> None:
+def test_each_gzip_piece_is_readable_on_arrival(transport: SlowTransport) -> None:
     get_zipped(transport)
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     text = inflating.decompress(body_of(transport.drain()))
@@ -256,7 +256,7 @@ def test_each_piece_with_gzip_can_be_read_when_it_is_there(transport: SlowTransp
 
 
 @pytest.mark.parametrize("keeps_zipped", [False, True])
-def test_what_is_kept_serves_both_forms(
+def test_cached_list_serves_both_representations(
     transport: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, *, keeps_zipped: bool
 ) -> None:
     plain = read(api).body
