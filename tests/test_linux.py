@@ -16,8 +16,8 @@ LIBRARIES = "import twisted.internet.defer, twisted.logger"
     [
         (TWISTD, "run()"),
         (POSTD, "from postd.cli.main import main; main()"),
-        (LIBRARIES, "import postd.service"),
-        (LIBRARIES, "import postd.store"),
+        (LIBRARIES, "import postd.daemon.service"),
+        (LIBRARIES, "import postd.store.opening"),
     ],
     ids=["twistd", "postd", "service", "store"],
 )
