@@ -125,7 +125,7 @@ def find_workers(pid: int) -> dict[int, int]:
         name = _read_of_process(f"{child}/comm").split()
         if "postd.daemon.worker" in command:
             found[int(command[-2])] = int(child)
-        elif name[:1] == ["postd.worker"]:  # one that `fork_server` has made
+        elif name[:1] == ["worker"]:  # one that `fork_server` has made
             found[int(name[1])] = int(child)
     return found
 

@@ -29,7 +29,7 @@ from twisted.internet.process import Process
 ENTRIES = {
     "twistd": "twisted.scripts.twistd:run",
     "postd": "postd.cli.main:main",
-    "postd.worker": "postd.daemon.worker:main",
+    "postd.daemon.worker": "postd.daemon.worker:main",
 }
 """What each script calls, and the module that workers run."""
 
@@ -186,7 +186,7 @@ def _become_worker(wanted: Mapping[str, Any], descriptors: Sequence[int]) -> str
     os.environ.update(wanted["environment"])
     if os.environ.get("PYTHONFAULTHANDLER"):  # what starts as Python does looks there
         import_module("faulthandler").enable()
-    Path("/proc/self/comm").write_text(f"{_WORKER[-1]} {wanted['number']}"[:15])
+    Path("/proc/self/comm").write_text(f"worker {wanted['number']}")
     sys.argv = [_WORKER[-1], wanted["number"]]
     signal.pthread_sigmask(signal.SIG_SETMASK, wanted["blocked"])
     return _WORKER[-1]
