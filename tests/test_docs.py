@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference.md"
 CITING = ("postd", "tests", "bench", "etc")
@@ -55,3 +57,16 @@ def test_links_of_the_reference_lead_to_files() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", REFERENCE.read_text("utf-8"))
     assert targets
     assert [target for target in targets if not (REFERENCE.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("cited", ["contract" + " ", "auth" + ".md"])
+def test_no_code_cites_papers_outside_the_repository(cited: str) -> None:
+    number = re.compile(re.escape(cited) + (r"[0-9]" if cited.endswith(" ") else ""))
+    found = [
+        str(path.relative_to(ROOT))
+        for folder in CITING
+        for path in sorted((ROOT / folder).rglob("*.*"))
+        if path.suffix in {".py", ".lua", ".sql", ".md", ".toml", ".js"} and "node_modules" not in path.parts
+        if number.search(path.read_text("utf-8"))
+    ]
+    assert found == []

@@ -11,7 +11,7 @@ from bench.soaking.server import GUEST, PASSWORD, Server
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
 
 TAKEN_UP_S = 2.5
-"""When a changed user file must be in force: two seconds (contract 4.1), and a little for us to ask."""
+"""When a changed user file must be in force: two seconds (reference: User file), and a little for us to ask."""
 
 AGAIN_AFTER_S = 5.0
 

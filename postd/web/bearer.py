@@ -17,8 +17,8 @@ class BearerCredentialFactory:
 
     Args:
         realm: the protection realm's text.
-        clients: tells where a request comes from, if there are proxies in between.
-        with_metadata: whether challenges say where to read who issues tokens (RFC 9728 §5.1).
+        clients: resolves the client's address and our origin behind proxies.
+        with_metadata: whether challenges have the URL of the resource metadata (RFC 9728 §5.1).
     """
 
     scheme = b"bearer"
@@ -45,5 +45,5 @@ class BearerCredentialFactory:
             token = decode_token(response)
         except BearerSyntaxError as error:
             raise InvalidTokenError(f"malformed: {error}") from None
-        # What a token must be good for hangs on the method alone (contract: read_scope, write_scope).
+        # The method alone decides which scope is needed (reference: Bearer).
         return BearerCredentials(token, request.method not in SAFE_METHODS, self._clients.address(request))

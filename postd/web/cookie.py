@@ -1,4 +1,4 @@
-"""The session cookie (spec: Session; contract 3)."""
+"""The session cookie (spec: Session; reference: Sessions)."""
 
 import re
 

@@ -43,7 +43,7 @@ class DigestCredentialFactory:
         """Decode the credentials of a request.
 
         Raises:
-            Refused: they are malformed, or not what was offered.
+            Refused: they are malformed, or for an algorithm or a realm that was not offered.
             Problem: 400, they are for another URI (RFC 7616 §3.4.6).
         """
         try:

@@ -126,7 +126,7 @@ class Guard(AuthSessionWrapper):
     Args:
         portal: checks credentials.
         factories: the schemes of `Authorization` that a client may use, in the order of their challenges.
-        resource: what is protected.
+        resource: the protected resource.
         readers: the other schemes that a client may use.
         clients: resolves the client's address behind proxies.
         users: the only accounts that may enter; all if there is none.

@@ -1,4 +1,4 @@
-"""Signing in and out by form (spec: Form-login paths; contract 3)."""
+"""Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
 from http import HTTPStatus
 
@@ -30,7 +30,7 @@ class LoginPages:
     Args:
         portal: verifies passwords and sessions.
         sessions: begins and ends them.
-        clients: tells where a request comes from.
+        clients: resolves the client's address behind proxies.
         realm: the protection realm's text, which names the site.
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
     """
@@ -84,12 +84,12 @@ class LoginPages:
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
         user, _ = await run_to_completion(self._portal.sign_in(credentials, None, IIdentity))
         cookies = decode_session_cookies(request)
-        # What the browser had is never taken on: somebody may have planted it (session fixation).
+        # The identifier is always a new one: the browser's may have been planted (session fixation).
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
     async def show_button(self, _request: Request) -> Response:
-        # Nothing else: a link in somebody's page, or a browser that reads ahead, must not sign anybody out.
+        # GET changes nothing: a link in a page of another site, or a prefetching browser, must not sign a user out.
         return self._logout_page
 
     @app.route("/logout", methods=["POST"])

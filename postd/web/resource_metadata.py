@@ -1,4 +1,4 @@
-"""Who issues the tokens that are accepted here (RFC 9728; contract 4.4)."""
+"""Protected resource metadata: the issuers of accepted tokens (RFC 9728; reference: Bearer)."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -18,7 +18,7 @@ class ResourceMetadata:
     Args:
         issuers: their identifiers.
         scopes: the words of scopes that are asked for.
-        clients: tells our origin, which is the resource.
+        clients: resolves our origin, which is the resource.
     """
 
     app = Application()
@@ -41,6 +41,6 @@ class ResourceMetadata:
             {name: value for name, value in members.items() if value},
             option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
         )
-        # A cache must not give one client's Host to another (contract 7).
+        # A cache must not give one client's Host to another (reference: Safe by default).
         cached = b"max-age=3600" if self._clients.public_url else b"no-store"
         return make_response(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})

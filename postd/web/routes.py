@@ -34,7 +34,7 @@ _NOT_FOUND = error_page(NotFound())
 
 
 class ProtectedPage(Struct, frozen=True):
-    """A page at a path: the folder `files`, or a text; for `users`, or for all who are known."""
+    """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users."""
 
     path: str
     schemes: Collection[str]
@@ -43,7 +43,7 @@ class ProtectedPage(Struct, frozen=True):
 
 
 class _ByMethod(Resource):
-    """Shows what may be read and what may be written to different people; a preflight asks for neither."""
+    """Routes by method to the resource for reading, the one for writing, or the one for OPTIONS."""
 
     isLeaf = True
 
@@ -66,7 +66,7 @@ class _Root(Resource):
         child: IResource | None = self.children.get(path)
         if child is None:
             return self.getChild(path, request)
-        # For the log, until somebody knows better: who is not let in never gets there.
+        # For the log of requests that the guard refuses; a router sets a more exact one.
         request.route = "/" + path.decode("ascii")
         return child
 
@@ -98,10 +98,10 @@ def make_root(  # noqa: PLR0913 - all that there is
 
     Args:
         store: keeps the posts.
-        events: tells of their changes.
+        events: streams their changes.
         access: the authentication schemes.
-        read: the schemes that let a client read posts; "open" for no questions asked.
-        write: those that let it write.
+        read: the schemes that may read posts; "open" for access without credentials.
+        write: the schemes that may write posts.
         pages: further pages.
         cors_origins: origins whose pages may use the API (`postd.web.cors`).
     """

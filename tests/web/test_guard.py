@@ -1,4 +1,4 @@
-"""What stands before protected resources: the cases of auth.md sections 0 and 1, and rules of several schemes."""
+"""The guard before protected resources: the cases of reference: Schemes and Basic, and rules of several schemes."""
 
 import json
 from collections.abc import Callable

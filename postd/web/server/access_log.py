@@ -2,8 +2,8 @@
 
 | field | text | JSON |
 |---|---|---|
-| the client's address, or that which a trusted proxy tells | first | `client` |
-| who it was found to come from | third, `-` for nobody | `user` |
+| the client's address, behind trusted proxies too | first | `client` |
+| the account, if the credentials were accepted | third, else `-` | `user` |
 | when the request was answered | in brackets | `time` |
 | its first line, as far as it is shown | in quotes | `method`, `target`, `protocol` |
 | the status, and the bytes of the body | after that | `status`, `bytes` |
@@ -13,7 +13,7 @@
 | from its head to its answer's end, in milliseconds | `ms=` | `ms` |
 | what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
 
-`postd.web.redaction` chooses what is shown of a request.
+`postd.web.redaction` decides which parts of a request are shown.
 """
 
 import re
@@ -49,7 +49,7 @@ class AccessLog:
 
     Args:
         as_json: whether they are JSON.
-        address_of: tells a request's client.
+        address_of: returns the address of a request's client.
         reactor: its clock, by which bundles are made.
     """
 
@@ -67,7 +67,7 @@ class AccessLog:
         if not self._lines:
             self._reactor.callLater(DELAY_S, self.flush)
         self._lines.append(self._format(request, (self._reactor.seconds() - request.started_s) * 1000, now))
-        if self._closed:  # nobody would come for it later
+        if self._closed:  # no later flush would write it
             self.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The hosts that requests may be for (contract: `hosts`), against DNS rebinding.
+"""The hosts that requests may name, against DNS rebinding (reference: Hosts).
 
 A page whose host name resolves to 127.0.0.1 shares its origin with a server on loopback: the browser lets the page read
 and write there. The `Host` field still has the page's name, so it is judged before anything else of a request is.
@@ -23,7 +23,7 @@ _log = Logger()
 
 
 class Hosts:
-    """The rule for the hosts of requests. What the contract leaves open is settled here:
+    """The rule for the hosts of requests, with these decisions (reference: Hosts):
 
     - A request of HTTP/1.0 without `Host` names no host and passes: every browser sends the field.
     - A list of names holds for trusted proxies and UNIX sockets, too: it is the client's host that they pass on.
@@ -31,7 +31,7 @@ class Hosts:
 
     Args:
         names: normalized hosts; none for any host, but on loopback listeners those of this machine alone.
-        clients: knows the trusted proxies, and `public_url`, whose host is always allowed.
+        clients: has the trusted proxies and `public_url`, whose host is always allowed.
         exclusive: whether the names are the only ones, where there are any.
     """
 
@@ -44,7 +44,7 @@ class Hosts:
         self._noted = False
 
     def allow(self, head: Head, connection: Connection) -> bool:
-        """Tell whether a request may be answered that has come on a connection."""
+        """Return whether a request on a connection may be answered."""
         values = head.fields.get(b"Host")
         if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
             return True

@@ -3,11 +3,11 @@
 This takes the place of twisted.web's `HTTPChannel`; what it is to a `Request` it still is. Departures from stock
 Twisted, beside those of `postd.protocol.http1`, which decodes every head and every body:
 
-- What is not taken is answered with a problem, 400 or whatever says it best, and closes the connection; stock Twisted
+- A request that is refused gets a problem, 400 or a more exact status, and closes the connection; stock Twisted
   answers bytes of its own or nothing. The connection then lingers (RFC 9112 §9.6): closed at once, with unread input,
   it would be reset, and the client could lose the answer.
-- A body over the limit is refused as soon as its `Content-Length`, or the count of its bytes, tells (contract 2): 413
-  goes out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
+- A body over the limit is refused by its `Content-Length`, or when it passes the limit (reference: Post API): 413 goes
+  out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
 - A request for a host that is not allowed is refused by its head, before its body is read
   (`postd.web.server.allowed_hosts`).
 - A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes no byte of its
@@ -16,9 +16,9 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
   more is read of them than a little. Stock Twisted goes on reading behind a paused response, and answers all that one
   read has brought whether or not the answers can be sent.
 - A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
-  takes that for a client that has gone. One that has gone is then only noticed when it is written to: what is done
+  takes that for a client that has gone. A client that has gone is then noticed only when it is written to: the work
   for a request must have an end of its own.
-- When the server ends, answers carry `Connection: close`, what is under way is finished, and connections without a
+- When the server ends, responses carry `Connection: close`, requests in progress are finished, and connections without a
   request are closed. Stock Twisted drops them all, with the answers that are not there yet.
 """
 
@@ -69,9 +69,9 @@ class State(StrEnum):
     IDLE = "no request is there, nor the beginning of one"
     HEAD = "a head is read"
     BODY = "the body of a request is read"
-    RESPONDING = "a request is answered; what arrives meanwhile waits"
-    LINGERING = "the last response is written and our side closed; what still arrives is discarded (RFC 9112 §9.6)"
-    CLOSING = "the connection closes when what was written is sent; what still arrives is discarded"
+    RESPONDING = "a request is answered; further input waits"
+    LINGERING = "the last response is written and our side closed; further input is discarded (RFC 9112 §9.6)"
+    CLOSING = "the connection closes when all output is sent; further input is discarded"
     LOST = "the connection is gone"
 
 
@@ -263,7 +263,7 @@ class Channel(Protocol):
         Args:
             head: what all such answers have.
             headers: fields that this one has beside.
-            body: what is there of the body.
+            body: the body, or its beginning.
         """
         parts = [head]
         if headers is not None:
@@ -291,7 +291,7 @@ class Channel(Protocol):
         if not streaming:
             raise ValueError("only producers that push are taken")
         self._producer = producer
-        # The transport asks for a pause once; who comes later would never hear of it.
+        # The transport asks for a pause only once, which may have been before this producer was registered.
         if self._full:
             self._producer.pauseProducing()
 
@@ -318,7 +318,7 @@ class Channel(Protocol):
             self._hold_input()
 
     def loseConnection(self) -> None:
-        """Close the connection when what was written is sent; one that does not take it is cut off in the end."""
+        """Close the connection when all output is sent, or after `idle_s` without progress."""
         self._close(self.site.limits.idle_s)
 
     # From the site
@@ -359,7 +359,7 @@ class Channel(Protocol):
         self.state = TRANSITIONS[self.state, event]
 
     def _take(self) -> None:
-        """Take a request from what has come in, if there is one."""
+        """Take a request from the buffer, if it has a complete one."""
         try:
             head = self._head or self._take_head()
             body = None if head is None else self._take_body()
@@ -401,7 +401,7 @@ class Channel(Protocol):
         return head
 
     def _begin_body(self, head: Head) -> None:
-        # Also before the first look at the body: what is refused there is this request.
+        # Before the body is looked at: a refusal there is one of this request.
         self._head = head
         self._enter(Event.BODY_BEGUN)
         self.deadline_s = self._started_s + self.site.limits.body_s

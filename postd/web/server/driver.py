@@ -99,7 +99,7 @@ class _Responder:
 
 
 async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
-    """Send what is larger than one write at the pace of the client: each slow client would hold a copy of it."""
+    """Send a large body at the pace of the client: else each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
         async with PacedWriter(request) as flow:

@@ -37,10 +37,10 @@ time."""
 
 IDLE_GRACE_S = 0.5
 """How long connections without a request may still send one when the server ends. Closed at once, a client that is just
-sending one would not know what has become of it."""
+sending a request could not know whether it was executed."""
 
 FULL_NOTE_S = 60
-"""How often the log tells that there are too many connections, in all and of one address."""
+"""How often the log warns of too many connections, in all and of one address."""
 
 _log = Logger()
 
@@ -241,7 +241,7 @@ class PostdSite(Site):
         """Return when all requests have had their answers, and all connections are closed.
 
         Args:
-            within_s: what is still under way after so many seconds is cut off.
+            within_s: connections that are still open after so many seconds are aborted.
         """
         if not self.channels:
             return
@@ -272,7 +272,7 @@ class PostdSite(Site):
         for channel in [one for one in self.channels if one.deadline_s <= now]:
             try:
                 channel.pass_deadline()
-            except Exception:  # noqa: BLE001 - nobody else's limit is to be lost by it
+            except Exception:  # noqa: BLE001 - the limits of other connections still hold
                 _log.failure("could not end a connection whose time has passed")
 
     def _note_full(self) -> None:

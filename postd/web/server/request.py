@@ -3,11 +3,10 @@
 Departures from stock Twisted:
 
 - It is made when all of it is there, of a head that was decoded already: nothing of it is taken apart once more. What
-  resources of ours have no use for (`args`, headers in Twisted's form) is made when somebody asks for it.
+  resources of ours do not use (`args`, headers in Twisted's form) is made on demand.
 - An answer that is known whole goes out with its head in one write (`send`).
-- No `Server` field with a version in it (contract 7), and no look at an encoder.
-- Each answer names its request (`X-Request-Id`), as the client or a proxy has, or as we do: who has the answer finds
-  its line in the log.
+- No `Server` field with a version in it (reference: Safe by default), and no encoder.
+- Each response has the name of its request (`X-Request-Id`), the client's, a proxy's or ours, which is in the log, too.
 """
 
 import re
@@ -34,7 +33,7 @@ from postd.web.responses import Response, StreamedResponse, encode_header, make_
 from postd.web.server.interface import Connection, ServingSite
 
 SEGMENTS_MAX = 256
-"""The most segments of a path; what has more is not there (404), and no resource or file is looked for."""
+"""The most segments of a path; longer ones are 404, before any resource or file is looked for."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _HTTP_1_1 = 1
@@ -140,7 +139,7 @@ class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
 
     @property
     def id(self) -> str:
-        """What the log calls this request: what it is called by who sent it, or what no other is called."""
+        """The name of the request in the log: that in its `X-Request-Id`, or a unique one."""
         if self._id is None:
             given = self.fields.get(b"X-Request-Id")
             self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
@@ -236,7 +235,7 @@ def _decode_id(lines: list[bytes]) -> str | None:
 
 
 def _is_user_pass(text: bytes) -> bool:
-    """Tell whether it is what Basic sends of a name and a password."""
+    """Return whether it is a name and a password as Basic sends them."""
     try:
         return bool(decode_user_pass(text))
     except BasicSyntaxError:

@@ -13,7 +13,7 @@ from postd.twisted_private import has_buffered_output
 
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED = struct.Struct("=Q")
-_BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; what is behind it has grown since
+_BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fields behind it were added later
 
 
 def bytes_taken(transport: Any) -> int:
@@ -30,7 +30,7 @@ def bytes_taken(transport: Any) -> int:
 
 
 def has_unread(transport: Any) -> bool:
-    """Tell whether bytes of the client are in the kernel that nobody has read."""
+    """Return whether the kernel has bytes of the client that were not read yet."""
     handle = _socket_of(transport)
     if handle is None:
         return False
@@ -43,12 +43,12 @@ def has_unread(transport: Any) -> bool:
 
 
 def has_unsent(transport: Any) -> bool:
-    """Tell whether there is something to send that the kernel has not got yet."""
+    """Return whether there is output that the kernel has not taken yet."""
     return _socket_of(transport) is not None and has_buffered_output(_innermost(transport))
 
 
 def end_output(transport: Any) -> None:
-    """Tell the client at once that no more will come."""
+    """Close the sending direction at once."""
     handle = _socket_of(transport)
     if handle is not None:
         with suppress(OSError):  # it has gone

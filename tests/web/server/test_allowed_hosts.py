@@ -1,4 +1,4 @@
-"""421: requests for hosts that the settings do not allow (contract 1, `hosts`)."""
+"""421: requests for hosts that the settings do not allow (reference: Hosts)."""
 
 import json
 from collections.abc import Sequence

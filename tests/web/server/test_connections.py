@@ -1,4 +1,4 @@
-"""How many connections one address may have (contract: `[limits] connections`), in memory."""
+"""How many connections one address may have (reference: Safe by default), in memory."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -111,7 +111,7 @@ DEPARTURES: Sequence[Departure] = (
             "the end of the chunks/17 digits",
         ],
     ),
-    Departure("a body is bounded (contract 2)", ["chunks over the limit in all/*"]),
+    Departure("a body is bounded (reference: Post API)", ["chunks over the limit in all/*"]),
     Departure(
         "trailers are fields, and none of them frames (RFC 9112 §7.1.2, RFC 9110 §6.5.1)",
         ["bad trailers/*", "a request in a chunk extension/after a quote"],
@@ -123,7 +123,7 @@ DEPARTURES: Sequence[Departure] = (
     ),
     Departure("what is expected is met or refused (RFC 9110 §10.1.1)", ["other expectations/*"]),
     Departure(
-        "a target, a head and what looks like one are bounded (contract, [limits])",
+        "a target, a head and what looks like one are bounded (reference: Settings)",
         [
             "long targets/a byte too many",
             "long targets/many",
