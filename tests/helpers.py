@@ -32,8 +32,8 @@ from postd.store.sqlite.store import MemoryStore
 from postd.store.sqlite.writer_thread import WriterThread
 from postd.web.events import Events
 from postd.web.server.access_log import AccessLog
-from postd.web.server.connection import Channel
-from postd.web.server.factory import PostdSite
+from postd.web.server.connection import HttpConnection
+from postd.web.server.factory import HttpFactory
 
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
@@ -128,11 +128,11 @@ def forget_own(*answers: Any) -> None:
             del answer.headers[name]
 
 
-def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> PostdSite:
+def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> HttpFactory:
     """Return a site for a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
     access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
-    return PostdSite(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
+    return HttpFactory(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
 
 
 def _peer(request: Any) -> str:
@@ -172,9 +172,9 @@ class SlowTransport(MemoryTransport):
         return sent
 
 
-def connect(transport: MemoryTransport, site: PostdSite) -> Channel:
+def connect(transport: MemoryTransport, site: HttpFactory) -> HttpConnection:
     """Make a connection to a site; return its protocol."""
-    channel = cast(Channel, site.buildProtocol(None))
+    channel = cast(HttpConnection, site.buildProtocol(None))
     transport.protocol = channel
     channel.makeConnection(transport)
     return channel

@@ -58,7 +58,7 @@ from postd.twisted_private import (
     take_adopted_socket,
 )
 from postd.web.guard import Realm
-from postd.web.server.request import PostdRequest
+from postd.web.server.request import HttpRequest
 from tests.helpers import make_certificate
 
 GONE = Failure(ConnectionDone())
@@ -283,7 +283,7 @@ def test_request_of_a_lost_connection_has_no_channel() -> None:
 
 def test_request_has_all_attributes_that_the_constructors_of_twisted_set() -> None:
     channel: Any = StubChannel()
-    request = PostdRequest(channel, Head(b"GET", b"/", b"/", 1, {}), b"", 0.0)
+    request = HttpRequest(channel, Head(b"GET", b"/", b"/", 1, {}), b"", 0.0)
     unneeded = {"_parsePOSTFormSubmission"}  # for `requestReceived`, which is not called
     assert {name for name in vars(make_stock_request(channel)) if not hasattr(request, name)} == unneeded
 
@@ -291,7 +291,7 @@ def test_request_has_all_attributes_that_the_constructors_of_twisted_set() -> No
 def test_adapter_cache_is_made_for_each_object_when_it_is_used() -> None:
     class Unconstructed(AdapterCacheOnDemand, Componentized):  # type: ignore[override]
         def __init__(self) -> None:
-            """Leave Twisted's constructor out, as `PostdRequest` does."""
+            """Leave Twisted's constructor out, as `HttpRequest` does."""
 
     class INote(Interface):
         """A component."""

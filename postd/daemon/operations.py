@@ -28,7 +28,7 @@ from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
 from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
-from postd.web.server.factory import PostdSite
+from postd.web.server.factory import HttpFactory
 
 STATUS_CHECK_EVERY_S = 1.0
 """How often the status that systemd shows is updated."""
@@ -49,7 +49,7 @@ class AdminListeners(Struct, frozen=True):
     """The admin listeners, and the site that serves their connections."""
 
     listeners: Sequence[Listener]
-    site: PostdSite
+    site: HttpFactory
 
 
 class Operations(Service):

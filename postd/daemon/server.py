@@ -41,8 +41,8 @@ from postd.web.peer import PeerResolver
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
-from postd.web.server.factory import PostdSite
-from postd.web.server.request import PostdRequest
+from postd.web.server.factory import HttpFactory
+from postd.web.server.request import HttpRequest
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store, at most; after that they get 503 until it answers."""
@@ -75,7 +75,7 @@ class ServerParts:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
         self.authentication = Authentication(settings, self.store, reactor=reactor, where=where, tables=loaded.values)
-        self.site = PostdSite(
+        self.site = HttpFactory(
             make_tree(settings, self.store, self.events, self.authentication),
             limits=settings.limits,
             hosts=_make_hosts(settings, self.authentication.access.clients),
@@ -150,7 +150,7 @@ def _make_hosts(settings: Settings, clients: PeerResolver) -> Hosts | None:
     return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
 
 
-def _secure_fields(settings: Settings, authentication: Authentication) -> Callable[[PostdRequest], bytes] | None:
+def _secure_fields(settings: Settings, authentication: Authentication) -> Callable[[HttpRequest], bytes] | None:
     return authentication.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
 
 

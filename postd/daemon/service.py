@@ -32,7 +32,7 @@ from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
-from postd.web.server.factory import PostdSite
+from postd.web.server.factory import HttpFactory
 
 _log = Logger()
 
@@ -123,7 +123,7 @@ def _bind_admin(
     from postd.web.admin import make_admin_root  # noqa: PLC0415 - its import takes time that most starts save
 
     root = make_admin_root(health)
-    site = PostdSite(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    site = HttpFactory(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
     listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
     site.local_addresses = local_addresses(listeners)
     return AdminListeners(listeners, site)

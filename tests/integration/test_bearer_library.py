@@ -26,7 +26,7 @@ from postd.settings.values import ByteCount
 from postd.web.bearer import BearerCredentialFactory
 from postd.web.guard import Guard, Realm
 from postd.web.peer import PeerResolver
-from postd.web.server.factory import PostdSite
+from postd.web.server.factory import HttpFactory
 from tests.issuer import INTROSPECTION, Issuer, Key
 
 AUDIENCE = "https://api.example"
@@ -59,7 +59,7 @@ def make_app() -> Resource:
     return root
 
 
-def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[PostdSite, Trusted]:
+def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[HttpFactory, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer])])
     factory = BearerCredentialFactory("my realm", PeerResolver())
@@ -67,7 +67,7 @@ def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -
     root.putChild(b"open", Data(b"for all", "text/plain"))
     root.putChild(b"api", Guard(portal, [factory], resource))
     issuer.start()
-    return PostdSite(root, limits=Limits(max_body_bytes=ByteCount(1024**2)), reactor=reactor), issuer
+    return HttpFactory(root, limits=Limits(max_body_bytes=ByteCount(1024**2)), reactor=reactor), issuer
 
 
 @async_yield_fixture

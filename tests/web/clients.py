@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, capturedLogs, eventAsJSON, eventAsText
 
-from postd.web.server.factory import PostdSite
+from postd.web.server.factory import HttpFactory
 from tests.helpers import InMemoryApi, Response
 from tests.web.wire import Worker, begin_raw
 
@@ -104,7 +104,7 @@ class Proof(Struct, kw_only=True):
         return f'qop=auth, rspauth="{self.hash("")}", cnonce="{self.cnonce}", nc={self.nc}'
 
 
-def ask_raw(site: PostdSite, clock: Clock, request: bytes, peer: IAddress | None = None) -> Response:
+def ask_raw(site: HttpFactory, clock: Clock, request: bytes, peer: IAddress | None = None) -> Response:
     """Send bytes on a new connection and return the response."""
     return begin_raw(Worker(site, clock), request, peer).response()
 

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from postd.web.server.connection import Channel
+from postd.web.server.connection import HttpConnection
 from postd.web.server.request import SEGMENTS_MAX
 from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own
 from tests.web.wire import ask, begin, user_line
@@ -272,7 +272,7 @@ SERVED = {"sub/": b"<p>sub"}
 def test_answered_error_keeps_no_connection_in_memory(api: InMemoryApi, path: str) -> None:
     def connections() -> int:
         gc.collect()
-        return sum(isinstance(one, Channel) for one in gc.get_objects())
+        return sum(isinstance(one, HttpConnection) for one in gc.get_objects())
 
     ask(api, "GET", path, None, ALICE)
     before = connections()

@@ -13,8 +13,8 @@ from twisted.internet.interfaces import IAddress, ISSLTransport
 from twisted.internet.task import Clock
 from zope.interface import alsoProvides
 
-from postd.web.server.connection import Channel
-from postd.web.server.factory import PostdSite
+from postd.web.server.connection import HttpConnection
+from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, Response, connect
 
 FORM = "application/x-www-form-urlencoded"
@@ -24,7 +24,7 @@ class Server(Protocol):
     """The server under test; `InMemoryApi` is one."""
 
     @property
-    def site(self) -> PostdSite: ...
+    def site(self) -> HttpFactory: ...
 
     @property
     def clock(self) -> Clock: ...
@@ -33,7 +33,7 @@ class Server(Protocol):
 class Worker(Struct):
     """A server made of a site and a clock."""
 
-    site: PostdSite
+    site: HttpFactory
     clock: Clock
 
 
@@ -56,7 +56,7 @@ class Exchange(Struct):
 
     server: Server
     transport: Transport
-    channel: Channel
+    channel: HttpConnection
     head: bool
 
     def response(self) -> Response:

@@ -18,7 +18,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes every head and ev
 - A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
   takes that for a client that has gone. A client that has gone is then noticed only when it is written to: the work
   for a request must have an end of its own.
-- When the server ends, responses carry `Connection: close`, requests in progress are finished, and connections without a
+- When the server ends, responses carry `Connection: close`, requests in progress finish, and connections without a
   request are closed. Stock Twisted drops them all, with the answers that are not there yet.
 """
 
@@ -47,7 +47,7 @@ from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, 
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.interface import ServingSite
-from postd.web.server.request import PostdRequest
+from postd.web.server.request import HttpRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
 
 LINGER_S = 2
@@ -108,7 +108,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 
 @implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
-class Channel(Protocol):
+class HttpConnection(Protocol):
     """An HTTP/1.1 connection.
 
     Args:
@@ -122,7 +122,7 @@ class Channel(Protocol):
 
     transport: Any
     group: str | None = None
-    request: PostdRequest | None = None
+    request: HttpRequest | None = None
     state = State.IDLE
     _persistent = True
     _begun: PartialHead | None = None  # a head, of which not all is there
@@ -298,7 +298,7 @@ class Channel(Protocol):
     def unregisterProducer(self) -> None:
         self._producer = None
 
-    def requestDone(self, _request: PostdRequest) -> None:
+    def requestDone(self, _request: HttpRequest) -> None:
         """Called when an answer was written whole."""
         self.request = None
         if self.state is not State.RESPONDING:
@@ -372,7 +372,7 @@ class Channel(Protocol):
         self._persistent = head.persistent
         self.deadline_s = math.inf
         self._enter(Event.REQUEST_READ)
-        self.request = PostdRequest(self, head, body, self._started_s)
+        self.request = HttpRequest(self, head, body, self._started_s)
         self.request.process()
 
     def _take_head(self) -> Head | None:
@@ -452,7 +452,7 @@ class Channel(Protocol):
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
-        PostdRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        HttpRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
         self._linger()
 
     def _linger(self) -> None:

@@ -27,9 +27,9 @@ from twisted.web.server import Site
 
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import AccessLog
-from postd.web.server.connection import Channel
+from postd.web.server.connection import HttpConnection
 from postd.web.server.interface import HostRule, Limits
-from postd.web.server.request import PostdRequest
+from postd.web.server.request import HttpRequest
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
@@ -61,7 +61,7 @@ class _TurnedAway(TwistedProtocol):
         self.transport.abortConnection()
 
 
-class PostdSite(Site):
+class HttpFactory(Site):
     """The factory of connections.
 
     Args:
@@ -90,7 +90,7 @@ class PostdSite(Site):
         hosts: HostRule | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
-        secure_fields: Callable[[PostdRequest], bytes] | None = None,
+        secure_fields: Callable[[HttpRequest], bytes] | None = None,
         group_of: GroupOf = _no_group,
         reactor: IReactorTime,
     ) -> None:
@@ -102,7 +102,7 @@ class PostdSite(Site):
         self.secure_fields = secure_fields
         self._group_of = group_of
         self._groups: dict[str, int] = {}
-        self.channels: set[Channel] = set()
+        self.channels: set[HttpConnection] = set()
         self.ending = False
         self._access_log = access_log
         self._tally = tally
@@ -123,7 +123,7 @@ class PostdSite(Site):
         limits: Limits,
         hosts: HostRule | None,
         access_log: AccessLog | None,
-        secure_fields: Callable[[PostdRequest], bytes] | None,
+        secure_fields: Callable[[HttpRequest], bytes] | None,
         group_of: GroupOf,
     ) -> None:
         """Serve the requests from now on with other things; those under way have what they began with.
@@ -145,7 +145,7 @@ class PostdSite(Site):
             self._access_log.close()
         super().stopFactory()
 
-    def log(self, request: PostdRequest) -> None:  # type: ignore[override]
+    def log(self, request: HttpRequest) -> None:  # type: ignore[override]
         """Note a request that was answered, or given up."""
         if self._access_log is not None:
             self._access_log.note(request, time.time())
@@ -178,21 +178,21 @@ class PostdSite(Site):
         if self._is_full(group):
             self._note_full_group(group)
             return _TurnedAway()
-        channel = Channel(self)
+        channel = HttpConnection(self)
         channel.group = group
         return channel
 
     def _is_full(self, group: str | None) -> bool:
         return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
 
-    def add(self, channel: Channel) -> None:
+    def add(self, channel: HttpConnection) -> None:
         """Called when a connection is there."""
         self.channels.add(channel)
         self._enter(channel.group)
         if not self._sweeping.running:
             self._sweep_on()
 
-    def regroup(self, channel: Channel, peer: IAddress) -> bool:
+    def regroup(self, channel: HttpConnection, peer: IAddress) -> bool:
         """Called when a connection that is there turns out to be another peer's; tell whether that may have it."""
         self._leave(channel.group)
         group = self._group_of(peer)
@@ -220,7 +220,7 @@ class PostdSite(Site):
         shortest_s = min(limits.header_s, limits.body_s, limits.idle_s)
         self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: HttpConnection) -> None:
         """Called when a connection is gone."""
         if channel in self.channels:
             self.channels.remove(channel)

@@ -50,7 +50,7 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 
 @implementer(IRequest)
-class PostdRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
+class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     """A request.
 
     Args:

@@ -21,7 +21,7 @@ from postd.web.redaction import (
     USER_MAX_CHARS,
 )
 from postd.web.server.access_log import DELAY_S, AccessLog
-from postd.web.server.factory import PostdSite
+from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, connect
 
 LINE = re.compile(
@@ -50,7 +50,7 @@ class Connection:
         self.clock: Any = Clock()
         access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
         self.room = Room()
-        self.site = PostdSite(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
+        self.site = HttpFactory(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
         self.transport = MemoryTransport()
         self.channel = connect(self.transport, self.site)
 
@@ -288,7 +288,7 @@ def test_nobody_has_to_keep_one() -> None:
     clock: Any = Clock()
     transport = MemoryTransport()
     with capturedLogs() as events:
-        channel = connect(transport, PostdSite(Room(), limits=Limits(), reactor=clock))
+        channel = connect(transport, HttpFactory(Room(), limits=Limits(), reactor=clock))
         channel.dataReceived(get("/a").encode())
         clock.advance(1)
     assert b"hello" in transport.value()

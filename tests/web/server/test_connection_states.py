@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.web.server.connection import TRANSITIONS, Channel, Event, State
+from postd.web.server.connection import TRANSITIONS, Event, HttpConnection, State
 from tests.helpers import MemoryTransport, connect, make_site
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -38,7 +38,7 @@ class SlowTransport(MemoryTransport):
 class Setup:
     def __init__(self) -> None:
         self.later = Later()
-        self.connection: Channel = connect(SlowTransport(), make_site(self.later))
+        self.connection: HttpConnection = connect(SlowTransport(), make_site(self.later))
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:

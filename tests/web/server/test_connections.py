@@ -13,7 +13,7 @@ from postd.monitoring.tally import Tally
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.settings.schema import Limits
 from postd.web.peer import PeerResolver
-from postd.web.server.factory import FULL_NOTE_S, PostdSite
+from postd.web.server.factory import FULL_NOTE_S, HttpFactory
 from tests.helpers import MemoryTransport
 from tests.web.server.connections import Recorder
 
@@ -34,7 +34,7 @@ class Front:
     def __init__(self, connections: int) -> None:
         self.clock, self.tally = Clock(), Tally()
         self.clients = PeerResolver((PROXY,))
-        self.site: Any = PostdSite(
+        self.site: Any = HttpFactory(
             Recorder(),
             limits=Limits(connections=connections),
             tally=self.tally,

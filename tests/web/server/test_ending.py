@@ -10,7 +10,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
-from postd.web.server.connection import LINGER_S, Channel
+from postd.web.server.connection import LINGER_S, HttpConnection
 from postd.web.server.factory import IDLE_GRACE_S
 from tests.helpers import MemoryTransport, connect, make_site
 
@@ -60,7 +60,7 @@ class Ending:
         self.site = make_site(self.slow, clock=self.clock)
         self.ended = False
 
-    def connect(self, *, tls: bool = False) -> tuple[Transport, Channel]:
+    def connect(self, *, tls: bool = False) -> tuple[Transport, HttpConnection]:
         transport = Transport()
         if tls:
             alsoProvides(transport, ISSLTransport)

@@ -11,7 +11,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
-from postd.web.server.connection import LINGER_S, Channel
+from postd.web.server.connection import LINGER_S, HttpConnection
 from tests.helpers import MemoryTransport, connect, make_site
 from tests.web.wire import decode_response
 
@@ -105,7 +105,7 @@ class Front:
         self.slow = Slow()
         self.site = make_site(self.slow, clock=self.clock, header_s=header_s, body_s=body_s, idle_s=idle_s)
 
-    def connect(self, *, tls: bool = False) -> tuple[Line, Channel]:
+    def connect(self, *, tls: bool = False) -> tuple[Line, HttpConnection]:
         line = Line()
         if tls:
             alsoProvides(line, ISSLTransport)
@@ -419,7 +419,7 @@ class UnderWayTests:
 class ReaderTests:
     """Clients that do not read."""
 
-    def stall(self, front: Front, line: Line, channel: Channel) -> Any:
+    def stall(self, front: Front, line: Line, channel: HttpConnection) -> Any:
         """Be in the middle of a long answer, with more of it waiting than a transport likes."""
         line.reading = False
         channel.dataReceived(GET)
