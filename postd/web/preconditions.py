@@ -38,7 +38,7 @@ def matching_etag(request: Any, etags: Sequence[bytes]) -> bytes | None:
         Problem: 412, `If-Match` names none of them.
     """
     fields = request.fields
-    if b"If-Match" in fields and not any(_matches(fields[b"If-Match"], etag, weak_comparison=False) for etag in etags):
+    if b"If-Match" in fields and _first_match(fields[b"If-Match"], etags, weak_comparison=False) is None:
         raise precondition_failed()
     field_lines = fields.get(b"If-None-Match")
     if field_lines is None:
@@ -47,7 +47,7 @@ def matching_etag(request: Any, etags: Sequence[bytes]) -> bytes | None:
         return bytes(field_lines[0])
     if field_lines == [b"*"]:
         return etags[-1]
-    return next((etag for etag in etags if _matches(field_lines, etag, weak_comparison=True)), None)
+    return _first_match(field_lines, etags, weak_comparison=True)
 
 
 def check_preconditions(request: Any, etag: bytes) -> None:
@@ -63,23 +63,26 @@ def check_preconditions(request: Any, etag: bytes) -> None:
 
 def _check_if_match(request: Any, etag: bytes) -> None:
     field_lines = request.fields.get(b"If-Match")
-    if field_lines is not None and not _matches(field_lines, etag, weak_comparison=False):
+    if field_lines is not None and _first_match(field_lines, [etag], weak_comparison=False) is None:
         raise precondition_failed()
 
 
 def _none_match_fails(request: Any, etag: bytes) -> bool:
     field_lines = request.fields.get(b"If-None-Match")
-    return field_lines is not None and _matches(field_lines, etag, weak_comparison=True)
+    return field_lines is not None and _first_match(field_lines, [etag], weak_comparison=True) is not None
 
 
-def _matches(field_lines: list[bytes], etag: bytes, *, weak_comparison: bool) -> bool:
-    """Return whether a list of entity tags, or `*`, contains this one (RFC 9110 §8.8.3.2).
+def _first_match(field_lines: list[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:
+    """Return the first of `etags` that a list of entity tags, or `*`, contains (RFC 9110 §8.8.3.2); None without one.
 
     A malformed list contains nothing, not even its well-formed part.
     """
     value = b",".join(field_lines).strip(b" \t")
-    if value in {b"*", etag}:
-        return True
+    if value == b"*":
+        return etags[0]
+    if value in etags:
+        return value
     if not _LIST.fullmatch(value):
-        return False
-    return any(tag == etag and (weak_comparison or not is_weak) for is_weak, tag in _ENTITY_TAG.findall(value))
+        return None
+    named = {tag for is_weak, tag in _ENTITY_TAG.findall(value) if weak_comparison or not is_weak}
+    return next((etag for etag in etags if etag in named), None)

@@ -42,7 +42,7 @@ class Echo(Resource):
         return notFound()
 
     def render_GET(self, request: Any) -> bytes:
-        return f"hello {request.username}".encode()
+        return f"hello {request.identity.account}".encode()
 
     def render_POST(self, request: Any) -> bytes:
         return b"%d bytes: %s" % (len(body := request.content.read()), body)

@@ -70,7 +70,7 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
         assert document["components"]["securitySchemes"]["apikey"]["name"] == "X-Api-Key"
         assert ">API key<" in client.get("/docs").text
     assert "write apikey" in daemon.log
-    assert " - robot " in daemon.log
+    daemon.wait_for(" - robot ")
     assert "scheme=apikey" in daemon.log
 
 

@@ -512,8 +512,8 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
         ("", "alice\n", ["users: line 1", "no colon"]),
         ("realm = 'a\"b'", "", ["postd.toml: realm", "not a realm"]),
         ("realm = ''", "", ["postd.toml: realm", "not a realm"]),
-        ("[[page]]\npath = '/login'\nschemes = ['basic']", "", ["postd.toml: page[0].path", "/login", "taken"]),
-        ("[[page]]\npath = '/post/x'\nschemes = ['basic']", "", ["postd.toml: page[0].path", "taken"]),
+        ("[[page]]\npath = '/login'\nschemes = ['basic']", "", ["postd.toml: page[0].path", "/login", "reserved"]),
+        ("[[page]]\npath = '/post/x'\nschemes = ['basic']", "", ["postd.toml: page[0].path", "reserved"]),
         (
             "[[page]]\npath = '/a'\nschemes = ['basic']\n[[page]]\npath = '/a'\nschemes = ['digest']",
             "",
@@ -524,8 +524,8 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
             "",
             ["postd.toml: page[0].files", "no/such", "no such folder"],
         ),
-        ("[[page]]\npath = '/a'\nschemes = ['bsaic']", "", ["postd.toml: page[0].schemes", '"basic", "digest"']),
-        ("api.write = ['password']", "", ["postd.toml: api.write", '"open", "basic", "digest", "session"']),
+        ("[[page]]\npath = '/a'\nschemes = ['bsaic']", "", ["postd.toml: page[0].schemes", '"digest", "bearer"']),
+        ("api.write = ['password']", "", ["postd.toml: api.write", '"open", "digest", "bearer", "basic"']),
         ("digest.algorithms = ['SHA-1']", "", ["postd.toml: digest.algorithms", '"SHA-256"']),
     ],
 )
