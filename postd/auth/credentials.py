@@ -87,7 +87,7 @@ class BearerCredentials(Struct, frozen=True):
 
 
 class Refused(UnauthorizedLogin):
-    """The credentials are not good. To the client all reasons look the same.
+    """The credentials are invalid. The client does not learn the reason.
 
     Args:
         why: the reason, for the log.
@@ -148,7 +148,7 @@ class InvalidTokenError(Refused):
 
 
 class InsufficientScopeError(Refused):
-    """An access token that is good, but not for this (RFC 6750 §3.1: insufficient_scope); `scope` would be."""
+    """A valid access token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is what it needs."""
 
     scheme = b"bearer"
 

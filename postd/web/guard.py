@@ -117,7 +117,7 @@ def _log_out() -> None:
     """Do nothing: no client stays logged in."""
 
 
-FORBIDDEN = error_page(Problem(403, "You are known, but this is not for you."))
+FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))
 
 
 class Guard(AuthSessionWrapper):
@@ -199,11 +199,11 @@ class Guard(AuthSessionWrapper):
     async def _challenge(self, refusal: Refused | None, request: Request) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope."""
         factories = self._factories
-        status, detail = HTTPStatus.UNAUTHORIZED, "The credentials are not good." if refusal else _NEEDED
+        status, detail = HTTPStatus.UNAUTHORIZED, "The credentials are invalid." if refusal else _REQUIRED
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
             factories = [factory for factory in factories if factory.scheme == refusal.scheme]
-            status, detail = HTTPStatus.FORBIDDEN, "The token is good, but not for this."
+            status, detail = HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs."
         for factory in factories:
             for challenge in await factory.challenges(refusal, request):
                 request.add_header(b"WWW-Authenticate", challenge)
@@ -216,7 +216,7 @@ class Guard(AuthSessionWrapper):
         return make_problem_response(request.path, Problem(status, detail))
 
 
-_NEEDED = "Credentials are needed."
+_REQUIRED = "Credentials are required."
 
 # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.
 _PREFLIGHT = make_no_content({b"Allow": b"GET, HEAD"})
