@@ -1,6 +1,6 @@
-"""What a client may show to say who it is, and how it is refused (`twisted.cred`).
+"""The kinds of credentials, and the errors that refuse them (`twisted.cred`).
 
-Each kind provides exactly one interface: a portal takes the first checker whose interface fits.
+Each kind provides exactly one interface: a portal takes the first checker whose interface matches.
 """
 
 from collections.abc import Callable, Coroutine
@@ -23,33 +23,33 @@ _log = Logger()
 class IPasswordCredentials(ICredentials):
     """A name and a password (Basic, form login)."""
 
-    scheme: str = Attribute("how it came, for the log")
-    username: str = Attribute("who, as sent")
-    password: str = Attribute("the secret")
-    address: str = Attribute("where it came from, for the throttle")
+    scheme: str = Attribute("the scheme that they came by, for the log")
+    username: str = Attribute("the user name as sent")
+    password: str = Attribute("the password as sent")
+    address: str = Attribute("the client's address, for the throttle")
 
 
 class IDigestCredentials(ICredentials):
     """A proof of knowing a password (Digest)."""
 
-    response: DigestResponse = Attribute("what was sent")
-    method: str = Attribute("the method of the request that it is for")
-    address: str = Attribute("where it came from, for the throttle")
-    accepted: Callable[[str], None] = Attribute("is told the `rspauth` that proves the same of us")
+    response: DigestResponse = Attribute("the decoded response")
+    method: str = Attribute("the method of the request")
+    address: str = Attribute("the client's address, for the throttle")
+    accepted: Callable[[str], None] = Attribute("called with `rspauth`, the server's own proof")
 
 
 class ISessionCredentials(ICredentials):
     """Identifiers of sessions, hashed (form login)."""
 
-    id_hashes: tuple[bytes, ...] = Attribute("each of them")
+    id_hashes: tuple[bytes, ...] = Attribute("the hashes of the identifiers")
 
 
 class IBearerCredentials(ICredentials):
     """An access token (Bearer)."""
 
-    token: str = Attribute("as sent")
-    writes: bool = Attribute("whether it is shown for something that changes what is stored")
-    address: str = Attribute("where it came from, for the log")
+    token: str = Attribute("the token as sent")
+    writes: bool = Attribute("whether the request changes data")
+    address: str = Attribute("the client's address, for log and throttle")
 
 
 @implementer(IPasswordCredentials)
@@ -91,8 +91,8 @@ class Refused(UnauthorizedLogin):
 
     Args:
         why: the reason, for the log.
-        username: the user's name, if there is one in the credentials.
-        known: whether there is such a user. Other names are not kept: people type passwords into the field of the name.
+        username: the user name in the credentials, None without one.
+        known: whether the user exists. Other names are not logged: people type passwords into the name's field.
 
     Attributes:
         user: the user, for the log: the name in quotes, or its length in bytes; None without a name.
@@ -105,12 +105,12 @@ class Refused(UnauthorizedLogin):
 
 
 def unknown_user(username: str) -> str:
-    """Return what the log shows of a name that is not known to be a user's."""
+    """Return what the log shows of a name that is no user's."""
     return f"an unknown user of {len(username.encode(errors='replace'))} bytes"
 
 
 def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
-    """Tell the log why credentials were not good, which the client is not told; return what is to be raised."""
+    """Log why credentials were refused, which the client does not learn; return the refusal, to be raised."""
     _log.info(
         "login refused: {scheme} {user} from {address}: {why}",
         scheme=scheme,
@@ -124,8 +124,7 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
 def run_to_completion(work: Coroutine[Any, Any, T]) -> Deferred[T]:
     """Run a check; return a Deferred for its result, which can be cancelled without stopping the check.
 
-    A client that goes away must not keep its failure from being counted: it could guess as often as it likes, and
-    learn from the time that another try takes.
+    A client that disconnects must not keep its failure from being counted: it could guess without a limit.
     """
     checking = Deferred.fromCoroutine(work)
     if checking.called and not checking.paused:
@@ -136,11 +135,11 @@ def run_to_completion(work: Coroutine[Any, Any, T]) -> Deferred[T]:
 
 
 class StaleNonceError(Refused):
-    """A Digest response that is right for a nonce that is not, or not any more (RFC 7616 §3.3: stale)."""
+    """A right Digest response for a nonce that is unknown, expired or used (RFC 7616 §3.3: stale)."""
 
 
 class InvalidTokenError(Refused):
-    """An access token that is not accepted (RFC 6750 §3.1: invalid_token); one that was, if `expired`."""
+    """An access token that is not accepted (RFC 6750 §3.1: invalid_token); `expired` if only for its age."""
 
     def __init__(self, why: str, *, expired: bool = False) -> None:
         super().__init__(why)
