@@ -98,7 +98,7 @@ class ChallengeTests:
             assert answer.header("Content-Type") == "text/plain; charset=utf-8"
             assert answer.body == (b"" if method == "HEAD" else b"Unauthorized\n")
 
-    def test_nor_on_the_api(self, api: InMemoryApi) -> None:
+    def test_challenge_on_the_api(self, api: InMemoryApi) -> None:
         for path in ("/post", "/post/1", "/post/events"):
             answer = ask(api, "GET", path)
             check_problem(answer, 401)
@@ -200,7 +200,7 @@ class TokenTests:
             *(b"Bearer \xff", "Bearer t\u00f6ken".encode(), b"Bearer a\xa0b", "Bearer a\tb", "bearer <a>", "BEARER *"),
         ],
     )
-    def test_what_is_no_token_is_a_refused_one(self, api: InMemoryApi, value: str | bytes) -> None:
+    def test_malformed_token_is_refused(self, api: InMemoryApi, value: str | bytes) -> None:
         """B3, B4: never 400, never 500."""
         for path in ("/bearer", "/post"):
             check_challenged(ask(api, "GET", path, headers={"Authorization": value}), challenge(INVALID))
@@ -221,7 +221,7 @@ class TokenTests:
         ],
         ids=lambda token: token[:8],
     )
-    def test_what_no_key_is_needed_to_refuse(self, api: InMemoryApi, token: str) -> None:
+    def test_token_is_refused_without_keys_where_none_is_needed(self, api: InMemoryApi, token: str) -> None:
         """Opaque tokens, too: nobody is asked about them here."""
         with recorded_log(api) as events:
             answer = ask(api, "GET", "/bearer", headers=bearer(token))
@@ -421,7 +421,7 @@ class HeldKeysTests:
         for scope, enters in (("r", reading), ("w x", not reading), ("x r w", True), ("w", False), ("", False)):
             assert (ask(server, method, "/", headers=bearer(MINT.token(scope=scope))).status == 200) == enters
 
-    def test_who_is_not_among_the_users_is_known_all_the_same(self) -> None:
+    def test_owner_outside_the_users_is_403_and_in_the_log(self) -> None:
         server = make_server(users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
         assert ask(server, "GET", "/", headers=bearer(MINT.token())).status == 200
         for name in ("bob", "carol", "x#alice", "elsewhere.example#carol", "Alice"):

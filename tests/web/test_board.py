@@ -236,9 +236,7 @@ class RuleTests:
             {"Origin": "null"},
         ],
     )
-    def test_what_another_site_sends_is_refused_and_changes_nothing(
-        self, api: InMemoryApi, headers: dict[str, Any]
-    ) -> None:
+    def test_cross_site_write_is_refused(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         api.add("hello")
         visitor = Visitor(api)
         was = visitor.page("/board/1").forms["/board/1"]["was"]
@@ -432,7 +430,7 @@ class AddTests:
         assert page.forms["/board"]["post"] == ""
 
     @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b", "🚀" * 141, "<b>" * 50])
-    def test_what_no_post_can_carry_is_told_beside_the_field_and_kept(self, api: InMemoryApi, text: str) -> None:
+    def test_invalid_text_is_kept_with_an_error_beside_the_field(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
         answer = Visitor(api).add(text)
         assert answer.status == 422
@@ -472,10 +470,10 @@ class AddTests:
         assert len(posts_of(api)) == 2
 
     @pytest.mark.parametrize("body", [b"", b"text=x", b"post=x&post=y", b"post=%ff", b"post=\xff", b"post=%ED%A0%80"])
-    def test_what_is_no_form_of_ours_is_400(self, api: InMemoryApi, body: bytes) -> None:
+    def test_unknown_form_is_400(self, api: InMemoryApi, body: bytes) -> None:
         check_text(Visitor(api).send("/board", body), 400, "Bad Request\n")
 
-    def test_what_is_no_urlencoded_form_or_too_large_is_refused(self, api: InMemoryApi) -> None:
+    def test_other_content_type_or_large_form_is_refused(self, api: InMemoryApi) -> None:
         visitor = Visitor(api)
         for kind in ("text/plain", "application/json", "multipart/form-data; boundary=x"):
             check_text(visitor.send("/board", b"post=x", **{"Content-Type": kind}), 415, "Unsupported Media Type\n")
@@ -483,7 +481,7 @@ class AddTests:
         assert visitor.send("/board", b"post=".ljust(8192, b"x")).status == 422
         assert posts_of(api) == []
 
-    def test_what_a_browser_lets_one_paste_is_never_too_large(self, api: InMemoryApi) -> None:
+    def test_longest_text_of_the_field_fits_the_form(self, api: InMemoryApi) -> None:
         visitor = Visitor(api)
         page = visitor.page()
         (field,) = page.all("textarea")
@@ -509,7 +507,7 @@ class EditTests:
         assert (posts_of(api), revision_of(api)) == ([(1, "one\r\ntwo\rthree\nfour")], before)
 
     @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b"])
-    def test_what_no_post_can_carry_is_told_beside_the_field_and_kept(self, api: InMemoryApi, text: str) -> None:
+    def test_invalid_text_is_kept_with_an_error_beside_the_field(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
         visitor = Visitor(api)
         answer = visitor.save(1, text)

@@ -214,7 +214,7 @@ class SuccessTests:
     @pytest.mark.parametrize(
         "cnonce", ["x", "", "a, b=c; d", "c\tc", "kö", 'a"b\\c', "\udcff", "=" * 1000, "%0d%0aX: y"]
     )
-    def test_what_the_client_chose_is_echoed(self, md5: Server, cnonce: str) -> None:
+    def test_cnonce_is_echoed(self, md5: Server, cnonce: str) -> None:
         proof = md5.proof(cnonce=cnonce)
         answer = md5.get(proof.headers())
         assert answer.status == 200
@@ -238,7 +238,7 @@ class UsernameTests:
         proof = server.proof(username=username)
         check_entered(server.get(proof.headers()), proof)
 
-    def test_what_is_not_escaped_is_another_name(self, md5: Server) -> None:
+    def test_name_without_escapes_is_another_name(self, md5: Server) -> None:
         """As requests, httpx and wget send it."""
         md5.check_refused(md5.get(md5.proof(username='al"i\\ce').headers(username='"al\\i\\ce"')))
 
@@ -277,7 +277,7 @@ class UsernameTests:
     def test_latin_1_is_another_name(self, md5: Server) -> None:
         md5.check_refused(md5.get(md5.proof(username="jürgen").headers(username='"j\udcfcrgen"')))
 
-    def test_nobody_can_tell_who_is_there(self, server: Server) -> None:
+    def test_unknown_user_gets_the_same_answer(self, server: Server) -> None:
         """D28: whoever they are, the same bytes but for the nonce, the date, and nothing of stale."""
         seen = set()
         for username, password in (
@@ -296,7 +296,7 @@ class UsernameTests:
         assert len(seen) == 1
         server.check_refused(server.get())
 
-    def test_who_has_no_hash_for_an_algorithm_cannot_use_it(self, tmp_path: Path) -> None:
+    def test_user_without_a_hash_for_the_algorithm_is_refused(self, tmp_path: Path) -> None:
         server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
         for username, algorithm, entered in (
             *(("md5", "MD5", True), ("md5", "SHA-256", False), ("sha", "SHA-256", True), ("sha", "MD5", False)),
@@ -338,7 +338,7 @@ class RefusalTests:
             {"realm": ""},
         ],
     )
-    def test_what_proves_something_else(self, server: Server, parts: dict[str, str]) -> None:
+    def test_response_for_something_else_is_refused(self, server: Server, parts: dict[str, str]) -> None:
         """D8, D9, and a wrong password."""
         server.check_refused(server.get(server.proof(**parts).headers()))
 
@@ -348,7 +348,7 @@ class RefusalTests:
         server.check_refused(server.get(server.proof().headers(**{name: None})))
 
     @pytest.mark.parametrize("name", ["realm", "nonce", "response", "nc", "cnonce", "username"])
-    def test_what_is_sent_is_what_was_hashed(self, server: Server, name: str) -> None:
+    def test_uri_is_compared_as_it_was_hashed(self, server: Server, name: str) -> None:
         for value in ('"x"', '""', "00000002", '"' + "0" * 64 + '"', '"' + "0" * 32 + '"'):
             server.check_refused(server.get(server.proof().headers(**{name: value})))
 
@@ -679,7 +679,7 @@ class ThrottleTests:
         proof = server.proof()
         check_entered(server.get(proof.headers()), proof)
 
-    def test_what_proves_nothing_does_not_count(self, md5: Server) -> None:
+    def test_malformed_response_does_not_count_as_a_failure(self, md5: Server) -> None:
         proof = md5.proof()
         check_entered(md5.get(proof.headers()), proof)
         for _ in range(15):

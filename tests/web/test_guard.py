@@ -194,7 +194,7 @@ class ChallengeTests:
             "a" * 8000,
         ],
     )
-    def test_what_is_no_scheme_here_is_challenged(self, api: InMemoryApi, value: str | bytes) -> None:
+    def test_unknown_scheme_is_challenged(self, api: InMemoryApi, value: str | bytes) -> None:
         """G8, G9."""
         check_challenged(ask(api, "GET", "/basic", headers=field(value)))
 
@@ -296,7 +296,7 @@ class BasicTests:
         for scheme in ("Basic", "Basic,", "Basic=", "Basic:", "Básic ", "Basic  x ", ", Basic ", "Basic Basic "):
             check_challenged(ask(api, "GET", "/basic", headers=field(scheme + token)))
 
-    def test_what_is_wrong_does_not_show(self, api: InMemoryApi) -> None:
+    def test_wrong_user_and_wrong_password_look_the_same(self, api: InMemoryApi) -> None:
         """A3: the same bytes, whoever they are."""
         wrong = [basic(password="wrong"), basic("nobody"), basic("nobody", "x"), basic("Alice"), basic("alice ")]
         wrong += [basic(""), basic(password=""), basic("x" * 2000), basic(password="x" * 5000), field("Basic x")]
@@ -340,7 +340,7 @@ class BasicTests:
             ),
         ],
     )
-    def test_what_is_malformed_is_challenged(self, api: InMemoryApi, token: str) -> None:
+    def test_malformed_credentials_are_challenged(self, api: InMemoryApi, token: str) -> None:
         """A6-A10, G9."""
         check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {token}")))
 
@@ -463,7 +463,7 @@ class ThrottleTests:
         check_entered(ask(api, "GET", "/basic", headers={**basic(), "X-Forwarded-For": "198.51.100.7"}))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
 
-    def test_who_is_no_proxy_of_ours_cannot_be_another(self, api: InMemoryApi) -> None:
+    def test_forwarded_address_of_an_untrusted_peer_is_ignored(self, api: InMemoryApi) -> None:
         headers = [{**basic(password="wrong"), "X-Forwarded-For": f"198.51.100.{n}"} for n in range(11)]
         assert [ask(api, "GET", "/basic", headers=each).status for each in headers] == [401] * 10 + [429]
 
@@ -504,7 +504,7 @@ class ThrottleTests:
             check_entered(last)
         check_without_challenge(last, 429)
 
-    def test_what_is_malformed_does_not_count(self, api: InMemoryApi) -> None:
+    def test_malformed_credentials_do_not_count_as_a_failure(self, api: InMemoryApi) -> None:
         for _ in range(15):
             for value in ("Basic x", "Basic YWxpY2U=", "Basic", "Foo x"):
                 check_challenged(ask(api, "GET", "/basic", headers=field(value)))
@@ -588,7 +588,7 @@ class RuleTests:
         assert ask(api, "GET", "/all", headers={**cookie, **basic(password="wrong")}).status == 401
         check_entered(ask(api, "GET", "/all", headers={**cookie, "Authorization": "Bearer x"}), "bob")
 
-    def test_what_another_site_makes_a_browser_send_changes_nothing(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_cross_site_write_with_a_session_is_refused(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\nwrite = ["session", "basic"]')
         cookie = log_in(api)
         for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil"}):
@@ -633,7 +633,7 @@ class ApiRuleTests:
         check_problem(ask(api, "DELETE", "/post/1"), 401)
         assert ask(api, "DELETE", "/post/1", headers=basic()).status == 200
 
-    def test_who_may_write_may_not_read_then(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_write_rule_does_not_give_read_access(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic"]\nwrite = ["open"]')
         assert ask(api, "POST", "/post", BODY, JSON).status == 201
         for method, path in (("GET", "/post"), ("GET", "/post/1"), ("GET", "/post?limit=1")):
@@ -642,7 +642,7 @@ class ApiRuleTests:
         head = ask(api, "HEAD", "/post")
         assert (head.status, head.body, head.headers["www-authenticate"]) == (401, b"", [BASIC])
 
-    def test_what_only_some_may_see_is_kept_by_no_cache(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_protected_resource_is_not_cached(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "session"]\nwrite = ["open"]')
         api.add("one")
         for headers in (basic(), log_in(api)):
@@ -657,7 +657,7 @@ class ApiRuleTests:
                 check_problem(ask(api, "GET", path, headers=etag), 401)
             assert ask(api, "GET", "/post/2", headers=headers).header("Cache-Control") == "no-store"
 
-    def test_what_is_there_shows_only_inside(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_existence_shows_only_after_authentication(self, make: Callable[..., InMemoryApi]) -> None:
         """404, 405, 412, 415, 422: none of them before the login."""
         api = make('[api]\nread = ["basic"]\nwrite = ["basic"]')
         api.add("one")
@@ -733,7 +733,7 @@ class OptionsTests:
         assert answer.body == b""
         assert not [name for name in answer.headers if name.startswith("access-control-")]
 
-    def test_what_only_looks_like_one_is_challenged(self, api: InMemoryApi) -> None:
+    def test_incomplete_preflight_is_challenged(self, api: InMemoryApi) -> None:
         for method, headers in (
             ("OPTIONS", {"Origin": "http://elsewhere"}),
             ("OPTIONS", {"Access-Control-Request-Method": "GET"}),
@@ -806,7 +806,7 @@ class FolderTests:
 class StoreAwayTests:
     """G11: a client that gets 401 throws good credentials away."""
 
-    def test_who_is_known_is_asked_to_come_again(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_credentials_get_503_while_the_store_is_away(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "digest", "session"]\nwrite = ["basic", "digest", "session"]\n' + ALL)
         check_entered(ask(api, "GET", "/basic", headers=basic()))  # it is remembered now
         cookie, digest = log_in(api), proof(api, "/all")
@@ -827,14 +827,14 @@ class StoreAwayTests:
                 assert "set-cookie" not in answer.headers
                 assert answer.header("Cache-Control") == "no-store"
 
-    def test_who_says_nothing_is_never_let_in(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_request_without_credentials_never_enters(self, make: Callable[..., InMemoryApi]) -> None:
         api = make(ALL)
         result_of(api.store.stop())
         check_challenged(ask(api, "GET", "/basic"))
         check_without_challenge(ask(api, "GET", "/digest"), 503)  # no nonce can be made
         check_without_challenge(ask(api, "GET", "/all"), 503)
 
-    def test_what_is_malformed_is_nobodys_fault_but_the_clients(self, api: InMemoryApi) -> None:
+    def test_malformed_credentials_are_401_while_the_store_is_away(self, api: InMemoryApi) -> None:
         result_of(api.store.stop())
         check_challenged(ask(api, "GET", "/basic", headers=field("Basic x")))
 
@@ -1027,7 +1027,7 @@ class PortalTests:
 
 
 class InterfaceTests:
-    def test_what_twisted_is_to_call_can_be_called(self, api: InMemoryApi) -> None:
+    def test_twisted_interfaces_are_provided(self, api: InMemoryApi) -> None:
         access = api.logins.access
         guard = access.protect(error_page(Problem(404, "x")), ["digest", "bearer", "basic"])
         assert verifyObject(IResource, guard)

@@ -111,7 +111,7 @@ def test_it_asks_for_names_and_labels_that_there_are(question: Asked, told: dict
     assert question.shown <= (set.intersection(*kept, kept[0] - {"le"}) | {"le"} if kept else labels)
 
 
-def test_what_is_told_is_asked_for_by_the_dashboard(told: dict[str, set[str]]) -> None:
+def test_each_metric_is_on_the_dashboard(told: dict[str, set[str]]) -> None:
     asked = set().union(*(named_in(question.expression) for question in ask_dashboard()))
     for family in FAMILIES.values():
         assert asked & ({f"{family.name}_bucket"} if family.kind == "histogram" else {family.name}), family.name

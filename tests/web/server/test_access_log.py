@@ -267,7 +267,7 @@ def test_a_client_that_went_before_its_answer_has_a_line(connection: Connection)
     ],
     ids=["version", "host", "tls"],
 )
-def test_what_is_refused_has_a_line(connection: Connection, sent: str, first: str, status: str) -> None:
+def test_refused_request_is_logged(connection: Connection, sent: str, first: str, status: str) -> None:
     (line,) = connection.ask(sent)
     found = decode(line)
     assert (found["first"], found["status"], found["route"]) == (first, status, "-")
@@ -284,7 +284,7 @@ def test_lines_go_out_in_bundles_and_the_rest_at_the_end(connection: Connection)
     assert [event["lines"].count("\n") + 1 for event in events] == [3, 1]
 
 
-def test_nobody_has_to_keep_one() -> None:
+def test_access_log_can_be_off() -> None:
     clock: Any = Clock()
     transport = MemoryTransport()
     with capturedLogs() as events:

@@ -155,7 +155,7 @@ class PipelineTests:
         connection.send(self.GET)
         assert len(connection.recorder.bodies) == sent + 1
 
-    def test_what_follows_a_request_to_close_is_not_taken(self, connection: Connection) -> None:
+    def test_input_after_connection_close_is_discarded(self, connection: Connection) -> None:
         connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + self.GET)
         connection.clock.advance(1)
         assert len(connection.recorder.bodies) == 1

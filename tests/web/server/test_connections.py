@@ -87,7 +87,7 @@ def test_one_address_has_at_most_half_of_the_connections(connections: int, most:
     ],
     ids=["IPv6 by /64", "mapped IPv4", "link-local", "trusted proxy", "mapped trusted proxy", "unix"],
 )
-def test_what_counts_as_one_address(hosts: Sequence[str], accepted: list[bool]) -> None:
+def test_connections_are_counted_by_address(hosts: Sequence[str], accepted: list[bool]) -> None:
     assert Front(3).accepted(*hosts) == accepted
 
 

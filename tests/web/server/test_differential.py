@@ -168,12 +168,12 @@ def test_the_table_of_departures_names_cases_of_the_corpus() -> None:
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=[case.name for case in PLAIN])
-def test_what_clients_send_is_taken(ours: Ours, case: Case) -> None:
+def test_requests_of_real_clients_are_accepted(ours: Ours, case: Case) -> None:
     check(ours, case)
 
 
 @pytest.mark.parametrize("family", sorted({case.family for case in (*ODD, *OPEN_TO_TASTE)}))
-def test_what_clients_may_send_is_taken(ours: Ours, family: str) -> None:
+def test_valid_requests_are_accepted(ours: Ours, family: str) -> None:
     for case in (*ODD, *OPEN_TO_TASTE):
         if case.family == family:
             check(ours, case)

@@ -152,7 +152,7 @@ def test_an_answer_that_has_begun_is_finished_and_is_the_last(server: Ending) ->
     assert server.ended
 
 
-def test_of_requests_sent_without_waiting_the_one_that_is_taken_is_the_last(server: Ending) -> None:
+def test_pipelined_requests_behind_the_current_one_are_not_taken(server: Ending) -> None:
     transport, channel = server.connect()
     channel.dataReceived(GET * 3)
     server.end()
@@ -176,7 +176,7 @@ def test_a_client_that_has_taken_its_answer_does_not_hold_it_up(server: Ending) 
     assert server.ended
 
 
-def test_what_takes_longer_is_cut_off(server: Ending) -> None:
+def test_request_that_outlasts_the_grace_is_cut_off(server: Ending) -> None:
     transport, channel = server.connect()
     channel.dataReceived(GET)
     server.end()

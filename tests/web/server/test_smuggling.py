@@ -95,7 +95,7 @@ def ours() -> Ours:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_refused_is_refused_whole(ours: Ours, family: str) -> None:
+def test_refused_request_has_no_effect(ours: Ours, family: str) -> None:
     assert [wrong for case in of_family(family) for wrong in check(case, ours.talk(whole(case)))] == []
 
 
@@ -118,7 +118,7 @@ def test_in_two_pieces_it_is_the_same(ours: Ours, family: str) -> None:
 
 
 @pytest.mark.parametrize("case", AT_ONCE, ids=[case.key for case in AT_ONCE])
-def test_what_can_only_be_refused_is_not_waited_for(ours: Ours, case: Case) -> None:
+def test_invalid_request_is_refused_before_its_end(ours: Ours, case: Case) -> None:
     assert check(case, ours.talk(case.sent)) == []
     assert check(case, ours.talk(case.sent, AFTER)) == []
 
@@ -134,7 +134,7 @@ def test_a_refusal_says_what_is_wrong_and_closes(ours: Ours) -> None:
                 assert answer.body, case
 
 
-def test_what_the_attempts_are_made_of_would_be_executed(ours: Ours) -> None:
+def test_hidden_request_alone_is_executed(ours: Ours) -> None:
     """Else nothing here could fail."""
     assert ours.talk(AFTER).statuses == [200]
     assert ours.talk(request(line=b"GET / HTTP/1.1", body=b"") + AFTER).statuses == [200, 200]
@@ -174,7 +174,7 @@ class ApiTests:
                 self.post(api, in_bytes(whole(case)))
         assert set(self.stored(api)) <= {LEGITIMATE}
 
-    def test_what_is_hidden_would_be_stored(self, api: InMemoryApi) -> None:
+    def test_hidden_post_alone_is_stored(self, api: InMemoryApi) -> None:
         assert self.post(api, [AFTER, request(body=OPEN_BODY)]) == [201, 201]
         assert self.stored(api) == [SMUGGLED, LEGITIMATE]
 

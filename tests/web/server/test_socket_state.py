@@ -45,7 +45,7 @@ def test_unread_bytes_are_seen(pair: Pair) -> None:
     assert not has_unread(pair.transport)
 
 
-def test_what_is_taken_is_counted() -> None:
+def test_acknowledged_bytes_are_counted() -> None:
     pair = Pair("tcp")
     with closing(pair.ours), closing(pair.client):
         before = bytes_taken(pair.transport)

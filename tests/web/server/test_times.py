@@ -206,7 +206,7 @@ class HeadTests:
         front.slow.answer()
         assert line.value().startswith(b"HTTP/1.1 200 ")
 
-    def test_what_follows_408_is_not_taken(self, front: Front) -> None:
+    def test_input_after_408_is_discarded(self, front: Front) -> None:
         line, channel = front.connect()
         channel.dataReceived(POST_HEAD)
         front.wait(HEADER_S + OVER_S)
@@ -393,7 +393,7 @@ class UnderWayTests:
     @pytest.mark.parametrize(
         ("begun", "limit_s"), [(GET[:-2], HEADER_S), (LENGTH_HEAD + BODY[:-1], BODY_S)], ids=["head", "body"]
     )
-    def test_what_is_begun_behind_one_has_its_time_from_the_answer_on(
+    def test_time_of_a_pipelined_head_starts_with_the_response_before_it(
         self, front: Front, begun: bytes, limit_s: float
     ) -> None:
         line, channel = front.connect()
@@ -559,7 +559,7 @@ class EndTests:
     @pytest.mark.parametrize(
         ("begun", "limit_s"), [(GET[:-2], HEADER_S), (LENGTH_HEAD + BODY[:-1], BODY_S)], ids=["head", "body"]
     )
-    def test_what_is_coming_in_has_its_time_and_no_more(self, front: Front, begun: bytes, limit_s: float) -> None:
+    def test_incoming_request_keeps_its_time_limit(self, front: Front, begun: bytes, limit_s: float) -> None:
         line, channel = front.connect()
         channel.dataReceived(begun)
         front.wait(2)
@@ -571,7 +571,7 @@ class EndTests:
         check_408(line, front)
         assert over
 
-    def test_what_is_under_way_is_finished(self, front: Front) -> None:
+    def test_request_in_progress_is_finished_when_the_server_ends(self, front: Front) -> None:
         line, channel = front.connect()
         channel.dataReceived(GET)
         over = self.end(front)
@@ -583,7 +583,7 @@ class EndTests:
         assert not line.connected
         assert over
 
-    def test_who_does_not_read_is_cut_off(self, front: Front) -> None:
+    def test_client_that_does_not_read_is_cut_off_when_the_server_ends(self, front: Front) -> None:
         line, channel = front.connect()
         line.reading = False
         channel.dataReceived(GET)
