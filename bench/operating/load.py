@@ -216,7 +216,9 @@ class Load:
             try:
                 link = await self._take(alone=alone)
             except NoConnectionError as error:
-                self.tally.note(Outcome.REFUSED, f"{request}: {error}")
+                # A reset while it connects: the worker that accepted it was killed before its ports were listed.
+                doomed = bool(self.doomed_ports) and isinstance(error.__cause__, ConnectionResetError)
+                self.tally.note(Outcome.DOOMED if doomed else Outcome.REFUSED, f"{request}: {error}")
                 return None
             data = encode_request(request.method, request.target, request.fields, request.body, close=close)
             outcome, answer = await self._send(link, request, data)

@@ -94,7 +94,7 @@ class Connection:
                 opening = asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls, local_addr=own)
                 return cls(*await opening)
         except OSError as error:  # a time-out is one, too
-            raise NoConnectionError(f"no connection: {error!r}") from None
+            raise NoConnectionError(f"no connection: {error!r}") from error
 
     def __enter__(self) -> Self:
         return self

@@ -76,7 +76,7 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
     command = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1", f"--store=sqlite:{path}"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "cannot be made: No space left on device; it needs 1 MiB in a folder" in result.stderr
+    assert "cannot be made: No space left on device; it takes 1 MiB in a folder" in result.stderr
     assert {file.name for file in small_disk.iterdir()} == {"posts.db", "ballast"}
     assert tables_of(path) == before
     ballast.unlink()
