@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
@@ -49,9 +50,13 @@ async def show_name(request: Any) -> Response:
         raise NotFound
     check_method(request)
     assert request.identity is not None  # the guard has set it
-    body = f"Success: {request.identity.name}\n".encode()
+    return _make_name_page(request.identity.name)
+
+
+@lru_cache(256)  # it takes a tenth of a request's time
+def _make_name_page(name: str) -> Response:
     headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
-    return make_response(HTTPStatus.OK, TEXT, body, headers)
+    return make_response(HTTPStatus.OK, TEXT, f"Success: {name}\n".encode(), headers)
 
 
 class Folder(Resource):
