@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 from http import HTTPStatus
-from typing import Any
 
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
@@ -18,6 +17,7 @@ from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
 from postd.web.form import decode_form
 from postd.web.idempotency import KEPT_S
+from postd.web.interface import Request
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
@@ -35,7 +35,7 @@ _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
 
-async def show_name_and_board(request: Any) -> Response:
+async def show_name_and_board(request: Request) -> Response:
     """Return the page of `show_name` with a link to the board (RFC 8288)."""
     return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
@@ -60,12 +60,12 @@ class Board:
         self._pages = BoardPages(site_name, writable=writable)
 
     @app.route("/board", methods=["GET"])
-    async def show_posts(self, request: Any) -> Response:
+    async def show_posts(self, request: Request) -> Response:
         after, before, done = _decode_query(request)
         return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
-    async def add_post(self, request: Any) -> Response:
+    async def add_post(self, request: Request) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
@@ -78,7 +78,7 @@ class Board:
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: Any, post_id: int) -> Response:
+    async def show_post(self, _request: Request, post_id: int) -> Response:
         self._require_writable()
         revision = (await self._store.version()).revision
         try:
@@ -88,7 +88,7 @@ class Board:
         return await self._make_post_page(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
-    async def save_post(self, request: Any, post_id: int) -> Response:
+    async def save_post(self, request: Request, post_id: int) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
@@ -109,7 +109,7 @@ class Board:
         return _see_other(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
-    async def delete_post(self, request: Any, post_id: int) -> Response:
+    async def delete_post(self, request: Request, post_id: int) -> Response:
         self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
@@ -129,7 +129,7 @@ class Board:
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
-        request: Any,
+        request: Request,
         *,
         after: int | None = None,
         before: int | None = None,
@@ -186,7 +186,7 @@ class Board:
         return f"{path}{'&' if '?' in path else '?'}{rest}"
 
 
-def _identity(request: Any) -> Identity:
+def _identity(request: Request) -> Identity:
     identity: Identity | None = request.identity
     assert identity is not None  # the board is behind a guard
     return identity
@@ -256,7 +256,7 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
     return IdempotencyKey(hashed, hashed, now, now + KEPT_S)
 
 
-def _decode_query(request: Any) -> tuple[int | None, int | None, str]:
+def _decode_query(request: Request) -> tuple[int | None, int | None, str]:
     """Return `after`, `before` and `done` of the query; other parameters are ignored.
 
     Raises:

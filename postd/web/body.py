@@ -12,6 +12,7 @@ from msgspec import Struct
 from postd.model import PostText, check_text
 from postd.protocol.nesting import is_too_deep
 from postd.web.errors import Problem
+from postd.web.interface import Request
 
 
 class NewText(Struct, frozen=True):
@@ -26,7 +27,7 @@ _PLAIN = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"post"[ \t\r\n]*:[ \t\r\n]*"([ !#-\
 _CHARSET = re.compile(rb";[ \t]*+charset(?![^ \t;=])[ \t]*+=?([^;]*+)")
 
 
-def decode_text(request: Any) -> str:
+def decode_text(request: Request) -> str:
     """Decode the text of a post from a request body.
 
     Raises:
@@ -35,7 +36,7 @@ def decode_text(request: Any) -> str:
         InvalidTextError: the text is not allowed in a post.
     """
     _check_content_type(request)
-    body = request.content.read()
+    body = request.body
     plain = _PLAIN.fullmatch(body)
     if plain is not None:
         return check_text(plain[1].decode("ascii"))
@@ -49,7 +50,7 @@ def decode_text(request: Any) -> str:
     return check_text(texts[0])
 
 
-def _check_content_type(request: Any) -> None:
+def _check_content_type(request: Request) -> None:
     values = request.fields.get(b"Content-Type") or []
     if values != [b"application/json"]:
         value = b",".join(values).lower()

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
 
 import orjson
 from klein import Klein
 
 from postd.web.compression import VARY, NegotiatedText
+from postd.web.interface import Request
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
@@ -47,11 +47,11 @@ class Docs:
         self._page = _make_text(b"text/html; charset=utf-8", page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
-    async def show_document(self, request: Any) -> Response:
+    async def show_document(self, request: Request) -> Response:
         return await self._document.respond(request)
 
     @app.route("/docs", methods=["GET"])
-    async def show_page(self, request: Any) -> Response:
+    async def show_page(self, request: Request) -> Response:
         return await self._page.respond(request)
 
 

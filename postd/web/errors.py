@@ -27,6 +27,7 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.protocol.percent import percent_decode
+from postd.web.interface import Request
 from postd.web.redaction import show_method, show_target
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
 
@@ -111,7 +112,7 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def make_error_response(request: Any, error: BaseException) -> Response:
+def make_error_response(request: Request, error: BaseException) -> Response:
     """Return the response to an exception; log it if it is unexpected."""
     problem = to_problem(error)
     if problem is None:

@@ -19,6 +19,7 @@ from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
+from postd.web.interface import Request
 from postd.web.query import decode_query, parse_number
 from postd.web.responses import StreamedResponse, make_streamed_response
 
@@ -71,7 +72,7 @@ class Events:
         self._heartbeats = 0
         self._catching_up = False
 
-    async def respond(self, request: Any, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
+    async def respond(self, request: Request, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 
         Args:
@@ -227,7 +228,7 @@ class Events:
             self._clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
 
-def _decode_start(request: Any, latest: int) -> int | None:
+def _decode_start(request: Request, latest: int) -> int | None:
     """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid one.
 
     `?after=` is for a browser's first request, which cannot have the field.

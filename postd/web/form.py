@@ -1,10 +1,10 @@
 """HTML form bodies (URL Standard §5.1, `application/x-www-form-urlencoded`)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
+from postd.web.interface import Request
 
 FORM_MAX_BYTES = 8 * 1024
 """Size limit of a form body (reference: Form login)."""
@@ -13,7 +13,7 @@ FIELDS_MAX = 100
 """Limit on the number of fields, each of which costs some microseconds to decode."""
 
 
-def decode_form(request: Any) -> Mapping[str, list[str]]:
+def decode_form(request: Request) -> Mapping[str, list[str]]:
     """Decode a form body: for each field name its values, in order.
 
     Raises:
@@ -23,7 +23,7 @@ def decode_form(request: Any) -> Mapping[str, list[str]]:
     kinds = request.fields.get(b"Content-Type", [b""])
     if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
         raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
-    body = request.content.read()
+    body = request.body
     if len(body) > FORM_MAX_BYTES:
         raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
     if body.count(b"&") >= FIELDS_MAX:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.auth.identity import Authentication, Identity
@@ -45,6 +46,10 @@ class Request(Protocol):
     @property
     def fields(self) -> Mapping[bytes, list[bytes]]:
         """The field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.Head`)."""
+
+    @property
+    def requestHeaders(self) -> Headers:
+        """The fields as resources of twisted.web read and change them."""
 
     @property
     def body(self) -> bytes:

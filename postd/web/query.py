@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
+from postd.web.interface import Request
 
 PARAMETERS_MAX = 100
 """Limit on the number of parameters: each costs some microseconds, and a target has room for thousands."""
@@ -13,7 +13,7 @@ PARAMETERS_MAX = 100
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
-def decode_query(request: Any) -> Mapping[str, list[str]]:
+def decode_query(request: Request) -> Mapping[str, list[str]]:
     """Decode the query of a request target: for each parameter its values, in order.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from postd.web.bearer import METADATA_PATH
+from postd.web.interface import Request
 from postd.web.peer import PeerResolver
 from postd.web.responses import JSON, Response, make_response
 from postd.web.server.routing import Application
@@ -29,7 +30,7 @@ class ResourceMetadata:
         self._clients = clients
 
     @app.route(METADATA_PATH, methods=["GET"])
-    async def show(self, request: Any) -> Response:
+    async def show(self, request: Request) -> Response:
         members: dict[str, Any] = {
             "resource": self._clients.origin(request),
             "authorization_servers": self._issuers,

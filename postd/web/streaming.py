@@ -1,11 +1,13 @@
 """Sending large bodies with back-pressure: writing pauses until the client has read."""
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
+
+from postd.web.interface import Request
 
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
@@ -15,7 +17,7 @@ WRITE_MAX_BYTES = 64 * 1024
 class PacedWriter:
     """Writes to a request as fast as its client reads; an asynchronous context manager."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self._paused: Deferred[None] | None = None
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import CancelledError
@@ -203,7 +203,7 @@ def test_store_failure_aborts_the_list(transport: SlowTransport, api: InMemoryAp
 
 
 def test_paced_writer_is_a_push_producer() -> None:
-    assert verifyObject(IPushProducer, PacedWriter(None))
+    assert verifyObject(IPushProducer, PacedWriter(cast(Any, None)))
 
 
 def get_zipped(transport: SlowTransport, method: str = "GET", path: str = "/post") -> None:
