@@ -61,6 +61,7 @@ MAY_IMPORT = {
         "net",
         "protocol",
         "reactor",
+        "scheme_names",
         "schemes",
         "settings",
         "store",

@@ -149,8 +149,6 @@ class InvalidTokenError(Refused):
 class InsufficientScopeError(Refused):
     """A valid access token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is what it needs."""
 
-    scheme = b"bearer"
-
     def __init__(self, username: str, scope: str) -> None:
         super().__init__("the token's scope is not enough", username, known=True)
         self.username = username

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
-from zope.interface import Attribute, Interface, implementer
 
 Revalidate = Callable[[], Awaitable[bool]]
 """Returns whether an identity still holds. It is no use of the credentials: nothing is counted or renewed."""
@@ -14,14 +13,6 @@ async def always_valid() -> bool:
     return True
 
 
-class IIdentity(Interface):
-    """An authenticated client, as an avatar of `twisted.cred`."""
-
-    name: str = Attribute("the user's name, without the issuer")
-    account: str = Attribute("the name that rules and logs use")
-
-
-@implementer(IIdentity)
 class Identity(Struct, frozen=True):
     """An authenticated client.
 
@@ -50,12 +41,12 @@ class Authentication(Struct, frozen=True):
 
     Args:
         scheme: that of the credentials.
-        outcome: `accepted`, `forbidden`, `refused`, `stale`, `throttled` or `unavailable`.
+        outcome: `accepted`, `forbidden`, `refused`, `stale`, `throttled` or `unavailable`; None while they are checked.
         account: the account or the owner of the token, None if the credentials were not accepted.
         identity: the client, None if the credentials do not let it in.
     """
 
     scheme: str
-    outcome: str
+    outcome: str | None
     account: str | None = None
     identity: Identity | None = None

@@ -5,12 +5,13 @@ from typing import Any, Protocol
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
-from twisted.cred.error import UnhandledCredentials
+from twisted.cred.error import UnauthorizedLogin, UnhandledCredentials
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import Interface
 
 from postd.auth.checker import Checker
+from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
 
 
@@ -20,7 +21,7 @@ class _Check(Protocol):
 
 
 class CoroutinePortal(Portal):
-    """`Portal` with a sign-in that is a coroutine, and tells the identity beside the avatar.
+    """`Portal` with a sign-in that is a coroutine, and returns the identity beside the avatar.
 
     `login` of stock Twisted makes a Deferred and a class for each login, also where nothing has to be waited for.
     """
@@ -29,22 +30,22 @@ class CoroutinePortal(Portal):
         super().__init__(realm, checkers)
         self._checks: dict[type, _Check] = {}
 
-    async def sign_in(
-        self, credentials: ICredentials, mind: object, interface: type[Interface]
-    ) -> tuple[Identity, Any]:
-        """Check credentials and return the client's identity with its avatar, which provides `interface`.
-
-        Args:
-            credentials: provide the interface of one checker.
-            mind: for the realm.
-            interface: for the realm.
+    async def authenticate(self, credentials: ICredentials) -> Identity:
+        """Return whose credentials these are.
 
         Raises:
             UnhandledCredentials: no checker takes such credentials.
-            Exception: what the checker and the realm raise.
+            Refused: they are invalid.
+            Exception: what else the checker raises.
         """
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
-        identity = await check(credentials)
+        return await check(credentials)
+
+    async def sign_in(
+        self, credentials: ICredentials, mind: object, interface: type[Interface]
+    ) -> tuple[Identity, Any]:
+        """Return the identity, as `authenticate`, and its avatar; the realm gets `mind` and `interface`."""
+        identity = await self.authenticate(credentials)
         avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
         _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
         return identity, found
@@ -59,5 +60,10 @@ class CoroutinePortal(Portal):
 
 
 async def _ask(checker: ICredentialsChecker, credentials: Any) -> Identity:
-    avatar_id = await maybeDeferred(checker.requestAvatarId, credentials)
+    try:
+        avatar_id = await maybeDeferred(checker.requestAvatarId, credentials)
+    except Refused:
+        raise
+    except UnauthorizedLogin:
+        raise Refused("the checker refuses them") from None
     return Identity(bytes(avatar_id).decode(), getattr(credentials, "scheme", ""))

@@ -33,7 +33,7 @@ from postd.errors import (
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
 from postd.net.endpoints import check_endpoint
 from postd.protocol.password import weakness
-from postd.schemes import load_schemes
+from postd.schemes import load_options, load_schemes
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
 from postd.settings.schema import Settings
 
@@ -73,9 +73,9 @@ def _check_settings(loaded: LoadedSettings) -> _Lines:
 
 
 def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
-    for look in (check_page_folders, count_workers):
+    for find in (check_page_folders, count_workers, load_options):
         try:
-            look(loaded)
+            find(loaded)
         except ConfigError as error:
             yield str(error)
     yield from settings_problems(loaded.settings)

@@ -20,7 +20,6 @@ from postd.monitoring.tally import Metrics
 from postd.reactor import IReactor
 from postd.schemes import load_schemes
 from postd.schemes.interface import Background, Context
-from postd.settings.loading import decode_table
 from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.web.access import Access, SchemeParts
@@ -55,12 +54,12 @@ class Authentication:
         reactor: its clock and its threads.
         threads: where passwords are verified, in place of threads of its own.
         where: names the top-level keys of the settings in messages.
-        tables: the values of the settings file, in which schemes may have tables of their own.
+        options: the own tables of schemes (`postd.schemes.load_options`).
         previous: the one that this one replaces when it is started, with other settings.
 
     Attributes:
         access: what guards need.
-        running, settings, users, background, kept: for the one that replaces this one.
+        running, settings, options, users, background, kept: for the one that replaces this one.
 
     Raises:
         ConfigError: the user file, or a file of an issuer's settings, cannot be used.
@@ -77,10 +76,11 @@ class Authentication:
         reactor: IReactor,
         threads: HashThreads | None = None,
         where: Mapping[str, str] = {},
-        tables: Mapping[str, Any] = {},
+        options: Mapping[str, Any] = {},
         previous: "Authentication | None" = None,
     ) -> None:
         self.settings = settings
+        self.options = options
         self._store = store
         self._reactor = reactor
         self._previous = previous if previous is not None and previous.running else None
@@ -98,18 +98,18 @@ class Authentication:
         passwords = PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store)
         parts: dict[str, SchemeParts] = {}
         self.background: dict[str, Background] = {}
-        for name, scheme in load_schemes().items():
-            options = None
-            if scheme.options is not None:
-                options = decode_table(tables.get(name, {}), scheme.options, where.get(name, name))
-            context = Context(
-                settings, where, options, store, self.users, self.kept.throttle, passwords, clients, reactor
-            )
+        schemes = load_schemes()
+        for name, scheme in schemes.items():
+            if scheme.options is not None and name not in options:
+                continue
+            own = options.get(name)
+            context = Context(settings, where, own, store, self.users, self.kept.throttle, passwords, clients, reactor)
             parts[name], background = scheme.make(context)
             if background is not None:
                 self.background[name] = background
-        checkers = {checker for one in parts.values() for checker in one.checkers}
-        self.access = Access(CoroutinePortal(Realm(), checkers), parts, clients, settings.realm)
+        checkers = dict.fromkeys(checker for one in parts.values() for checker in one.checkers)
+        descriptions = {name: schemes[name].description for name in parts}
+        self.access = Access(CoroutinePortal(Realm(), checkers), parts, descriptions, clients, settings.realm)
 
     def start(self) -> None:
         self.running = True

@@ -24,6 +24,7 @@ from postd.errors import ConfigError
 from postd.monitoring.health import Health
 from postd.net.listening import Listener, certificate_warnings, close
 from postd.reactor import IReactor
+from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
 from postd.web.peer import PeerResolver
@@ -212,6 +213,8 @@ class Operations(Service):
         names = loaded.settings.__struct_fields__
         encoded = dict(zip(names, loaded.settings.__struct_encode_fields__, strict=True))
         changed = [encoded[name] for name in names if getattr(loaded.settings, name) != getattr(before.settings, name)]
+        own_tables = SCHEMES.keys() - encoded.values()
+        changed += [name for name in sorted(own_tables) if loaded.values.get(name) != before.values.get(name)]
         if changed:
             self._log.info("settings reloaded: {changed}", changed=", ".join(changed))
         if _HOST_SETTINGS & set(changed):

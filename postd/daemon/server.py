@@ -32,6 +32,7 @@ from postd.net.listening import (
     resume_accepting,
 )
 from postd.reactor import IReactor
+from postd.schemes import load_options
 from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -74,7 +75,9 @@ class ServerParts:
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(settings, self.store, reactor=reactor, where=where, tables=loaded.values)
+        self.authentication = Authentication(
+            settings, self.store, reactor=reactor, where=where, options=load_options(loaded)
+        )
         self.site = HttpFactory(
             make_tree(settings, self.store, self.events, self.authentication),
             limits=settings.limits,
@@ -106,8 +109,9 @@ class ServerParts:
         check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
         replace_certificates = reload_certificates(listeners, where=where["listen"])
+        options, previous = load_options(loaded), self.authentication
         authentication = Authentication(
-            settings, self.store, reactor=self._reactor, where=where, tables=loaded.values, previous=self.authentication
+            settings, self.store, reactor=self._reactor, where=where, options=options, previous=previous
         )
         root = make_tree(settings, self.store, self.events, authentication)
 
@@ -122,7 +126,8 @@ class ServerParts:
                 secure_fields=_secure_fields(settings, authentication),
                 group_of=authentication.access.clients.connection_group,
             )
-            if settings.bearer or any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS):
+            changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
+            if settings.bearer or changed or options != previous.options:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
 
         return apply

@@ -11,7 +11,6 @@ from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.log import file_problem
 from postd.daemon.operations import AdminListeners, Operations, admin_hosts
 from postd.daemon.server import Server, ServerParts, refuse_exposure
-from postd.daemon.settings_checks import access_rules
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
@@ -154,7 +153,7 @@ def _log_ready(
         "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
         addresses=_join_urls(listeners),
         store=store,
-        rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in access_rules(settings).items()),
+        rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in settings.access_rules.items()),
         workers=f"; {workers} workers" if workers > 1 else "",
         admin=f"; admin {_join_urls(operations.admin.listeners)}" if operations.admin else "",
     )

@@ -12,12 +12,6 @@ from postd.schemes import load_schemes
 from postd.settings.schema import Settings
 
 
-def access_rules(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Return the schemes of each access rule, by "read", "write" and the path of each page."""
-    pages = {str(page.path): page.schemes for page in settings.pages}
-    return {"read": settings.api.read, "write": settings.api.write, **pages}
-
-
 def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> str:
     """Return a description of the hosts that a listener serves (`postd.web.server.allowed_hosts`).
 
@@ -43,7 +37,7 @@ def exposure_problem(settings: Settings) -> str | None:
             "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file'
         )
-    secrets = [kind for kind, given in (("passwords", settings.users), ("tokens", settings.bearer)) if given]
+    secrets = list(dict.fromkeys(filter(None, (one.secrets(settings, name) for name, one in load_schemes().items()))))
     if secrets and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
         return (
             f"{' and '.join(secrets)} would travel in plain text; listen on loopback, unix: or ssl:, name the proxies "
@@ -83,19 +77,19 @@ def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) ->
 
 def settings_problems(settings: Settings) -> Iterator[str]:
     """Yield the problems of the settings alone."""
-    schemes, rules = load_schemes(), access_rules(settings)
+    schemes, rules = load_schemes(), settings.access_rules
     for name, scheme in schemes.items():
         yield from scheme.settings_problems(settings, [rule for rule, allowed in rules.items() if name in allowed])
     for page in settings.pages:
-        if not any(schemes[name].uses_accounts for name in page.schemes):
+        if not any(schemes[name].has_bare_names for name in page.schemes):
             for account in (name for name in page.users if not has_issuer(name)):
-                why = "it is an account of the user file, and none of the schemes uses accounts"
+                why = "it is a name of the user file, and all schemes of the page have names of issuers"
                 yield f"page {page.path}: {account} of its users can never enter: {why}"
 
 
 def account_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
     """Return the problems of the user file; `accounts` as for `find_problems`."""
-    schemes, rules = load_schemes(), access_rules(settings)
+    schemes, rules = load_schemes(), settings.access_rules
     if not settings.users:
         # The default pages alone do not require users.
         defaults = {page.path for page in Settings().pages} if settings.pages == Settings().pages else set()
@@ -106,12 +100,12 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         state = "there is no such user file yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: no user can sign in"]
     problems = []
-    for path, users in ((page.path, page.users) for page in settings.pages):
-        missing = [name for name in users if not has_issuer(name) and normalize(name) not in accounts]
-        if missing:
-            problems.append(f"{settings.users}: has no {join_names(missing)}, named by the users of page {path}")
+    for page in settings.pages:
+        missing = [name for name in page.users if not has_issuer(name) and normalize(name) not in accounts]
+        if missing and all(schemes[name].uses_accounts or not schemes[name].has_bare_names for name in page.schemes):
+            problems.append(f"{settings.users}: has no {join_names(missing)}, named by the users of page {page.path}")
     for name, scheme in schemes.items():
-        if any(name in allowed for allowed in rules.values()):
+        if settings.uses_scheme(name):
             problems += scheme.account_problems(settings, accounts)
     if any(account.h_a1 for account in accounts.values()):
         mode = _mode_of(settings.users)

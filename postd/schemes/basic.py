@@ -17,7 +17,7 @@ class BasicScheme(Scheme):
 
     def make(self, context: Context) -> tuple[SchemeParts, None]:
         factory = BasicCredentialFactory(context.settings.realm, context.clients)
-        return SchemeParts(self.description, (context.passwords,), factory), None
+        return SchemeParts((context.passwords,), factory), None
 
 
 SCHEME = BasicScheme()

@@ -58,7 +58,12 @@ class BearerScheme(Scheme):
             metadata = ResourceMetadata([issuer.url for issuer in issuers], sorted(scopes), clients)
             return [((b".well-known",), metadata)]
 
-        return SchemeParts(self.description, (checker,), factory, make_views=make_views), Issuers(issuers, settings)
+        return SchemeParts((checker,), factory, make_views=make_views), Issuers(issuers, settings)
+
+    has_bare_names = False
+
+    def secrets(self, settings: Settings, name: str) -> str | None:  # noqa: ARG002 - `Scheme`'s
+        return "tokens" if settings.bearer else None
 
     def settings_problems(self, settings: Settings, rules: Sequence[str]) -> Iterator[str]:
         if rules and not settings.bearer:

@@ -32,7 +32,7 @@ class DigestScheme(Scheme):
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         checker = DigestChecker(context.users, nonces, context.throttle, realm=settings.realm)
         factory = DigestCredentialFactory(settings.realm, algorithms, nonces, context.clients)
-        return SchemeParts(self.description, (checker,), factory), None
+        return SchemeParts((checker,), factory), None
 
     def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
         without = [name for name, account in accounts.items() if not _can_use_digest(account, settings)]

@@ -81,11 +81,13 @@ class Scheme:
     Attributes:
         description: its words for the API's description.
         uses_accounts: whether the accounts of the user file can use it.
+        has_bare_names: whether its identities have names without an issuer, as accounts have.
         options: the type of its own table in the settings file, which has its name; None if it has none.
     """
 
     description: SchemeDescription
     uses_accounts = False
+    has_bare_names = True
     options: type[Struct] | None = None
 
     def make(self, context: Context) -> tuple[SchemeParts, Background | None]:
@@ -95,6 +97,17 @@ class Scheme:
             ConfigError: a file that its settings name cannot be used.
         """
         raise NotImplementedError
+
+    def secrets(self, settings: Settings, name: str) -> str | None:
+        """Return what it is that would be sent in clear text without TLS, None if the settings do not use the scheme.
+
+        Args:
+            settings: those in force.
+            name: that of the scheme.
+        """
+        if self.uses_accounts:
+            return "passwords" if settings.users else None
+        return "credentials" if settings.uses_scheme(name) else None
 
     def settings_problems(self, settings: Settings, rules: Sequence[str]) -> Iterator[str]:  # noqa: ARG002
         """Yield a sentence for each problem of the settings; `rules` names the access rules with this scheme."""

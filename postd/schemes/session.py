@@ -43,9 +43,7 @@ class SessionScheme(Scheme):
 
         # The form checks passwords whatever the rules are.
         checkers = (SessionChecker(sessions), context.passwords)
-        return SchemeParts(
-            self.description, checkers, reader=SessionReader(settings.realm), make_views=make_views
-        ), None
+        return SchemeParts(checkers, reader=SessionReader(settings.realm), make_views=make_views), None
 
 
 SCHEME = SessionScheme()

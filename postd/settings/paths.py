@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from postd.net.endpoint_strings import absolute_endpoint
+from postd.scheme_names import SCHEMES
 from postd.store.urls import absolute_store
 
 
@@ -19,6 +20,12 @@ def make_absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
         made["page"] = [
             {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
         ]
+    for name in SCHEMES:
+        if isinstance(values.get(name), dict):
+            made[name] = {
+                key: str(folder / value) if key.endswith("_file") and value and isinstance(value, str) else value
+                for key, value in values[name].items()
+            }
     if "bearer" in values:
         made["bearer"] = [
             {**issuer, **{key: str(folder / issuer[key]) for key in _ISSUER_FILES if issuer.get(key)}}

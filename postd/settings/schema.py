@@ -165,3 +165,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = field(default_factory=Limits)
     admin: Admin = field(default_factory=Admin)
     log: Log = field(default_factory=Log)
+
+    @property
+    def access_rules(self) -> dict[str, tuple[str, ...]]:
+        """The schemes of each access rule, by "read", "write" and the path of each page."""
+        return {"read": self.api.read, "write": self.api.write, **{str(page.path): page.schemes for page in self.pages}}
+
+    def uses_scheme(self, name: str) -> bool:
+        """Return whether an access rule has a scheme."""
+        return any(name in schemes for schemes in self.access_rules.values())

@@ -25,14 +25,12 @@ class SchemeParts(Struct, frozen=True):
     """The parts of an authentication scheme, made from settings.
 
     Args:
-        description: its words for the API's description.
         checkers: check its credentials.
         factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
         reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
         make_views: returns the views of its own pages, which may sign clients in.
     """
 
-    description: SchemeDescription
     checkers: Sequence[Checker]
     factory: CredentialFactory | None = None
     reader: CredentialReader | None = None
@@ -45,12 +43,14 @@ class Access(Struct, frozen=True):
     Args:
         portal: signs clients in.
         schemes: by name, in the order of the challenges.
+        descriptions: the words for each of them.
         clients: resolves the client's address behind proxies.
         realm: the protection realm's text.
     """
 
     portal: CoroutinePortal
     schemes: Mapping[str, SchemeParts]
+    descriptions: Mapping[str, SchemeDescription]
     clients: PeerResolver
     realm: str
 

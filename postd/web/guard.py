@@ -18,6 +18,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
-from postd.auth.identity import Authentication, Identity, IIdentity
+from postd.auth.identity import Authentication
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.twisted_private import AuthSessionWrapper
@@ -101,13 +102,12 @@ class Protected(Struct, frozen=True):
 
 @implementer(IRealm)
 class Realm:
-    """The realm of all resources: the avatar is the resource that the portal's `mind` names, or the account's name."""
+    """The realm of all resources: the avatar is the `mind`, a resource, if the account may see it."""
 
     def requestAvatar(
         self, avatarId: bytes | tuple[()], mind: object, *_interfaces: type[Interface]
     ) -> tuple[type[Interface], object, Callable[[], None]]:
-        if not isinstance(mind, Protected):
-            return IIdentity, Identity(bytes(avatarId).decode(), ""), _log_out
+        assert isinstance(mind, Protected)
         if mind.users and bytes(avatarId).decode() not in mind.users:
             return IResource, FORBIDDEN, _log_out
         return IResource, mind.resource, _log_out
@@ -164,59 +164,76 @@ class Guard(AuthSessionWrapper):
             self._clients.refuse_cross_site_write(request)
         name, response = _split_authorization(request)
         factory = self._by_scheme.get(name)
-        scheme = name.decode("ascii") if factory else ""
+        scheme, credentials = "", None
         try:
             if factory is not None:
-                credentials = self._decode(factory, response, request)
+                scheme = name.decode("ascii")
+                credentials = self._read(scheme, partial(factory.decode, response), request)
             else:
                 for reader in self._readers:
                     scheme = reader.scheme
-                    found = reader.read(request)
-                    if found is not None:
-                        credentials = found
+                    credentials = self._read(scheme, reader.read, request)
+                    if credentials is not None:
                         break
-                else:
-                    return await self._challenge(None, request)
-            identity, avatar = await self._sign_in(credentials, self._protected, IResource)
+            if credentials is not None:
+                request.authentication = Authentication(scheme, None)  # for the log, should the client go meanwhile
+                identity, avatar = await self._sign_in(credentials, self._protected, IResource)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = Authentication(scheme, outcome_of(error), account)
             if isinstance(error, Refused):
-                return await self._challenge(error, request)
+                return await self._challenge(error, factory, request)
             raise
+        if credentials is None:
+            return await self._challenge(None, None, request)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
         request.authentication = Authentication(scheme, outcome, identity.account, identity)
         resource: IResource = avatar
         return resource
 
-    def _decode(self, factory: CredentialFactory, response: bytes, request: Request) -> ICredentials:
+    def _read(
+        self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
+    ) -> ICredentials | None:
+        """Return the credentials in a request; log it if they are refused."""
         try:
-            return factory.decode(response, request)
+            return read(request)
         except Refused as refusal:
-            log_refusal(factory.scheme.decode("ascii"), refusal, self._clients.address(request))
+            log_refusal(scheme, refusal, self._clients.address(request))
             raise
 
-    async def _challenge(self, refusal: Refused | None, request: Request) -> Response:
-        """Return the answer that asks for credentials, or for a token with more scope."""
-        factories = self._factories
-        status, detail = HTTPStatus.UNAUTHORIZED, "The credentials are invalid." if refusal else _REQUIRED
+    async def _challenge(
+        self, refusal: Refused | None, factory: CredentialFactory | None, request: Request
+    ) -> Response:
+        """Return the answer that asks for credentials, or for a token with more scope.
+
+        Args:
+            refusal: why the credentials of the request were refused; None if it had none.
+            factory: what has decoded them, if they were in `Authorization`.
+            request: the request that is challenged.
+        """
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
-            factories = [factory for factory in factories if factory.scheme == refusal.scheme]
-            status, detail = HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs."
-        for factory in factories:
-            for challenge in await factory.challenges(refusal, request):
-                request.add_header(b"WWW-Authenticate", challenge)
-        if not factories:
-            for reader in self._readers:
-                invitation = None if is_api(request.path) else reader.invite(request)
+            await _add_challenges([factory] if factory is not None else [], refusal, request)
+            problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
+            return make_problem_response(request.path, problem)
+        if not self._factories:
+            if not is_api(request.path):
+                invitations = (reader.invite(request) for reader in self._readers)
+                invitation = next(filter(None, invitations), None)
                 if invitation is not None:
                     return invitation
+            for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
-        return make_problem_response(request.path, Problem(status, detail))
+        await _add_challenges(self._factories, refusal, request)
+        detail = "The credentials are invalid." if refusal else "Credentials are required."
+        return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
-_REQUIRED = "Credentials are required."
+async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
+    for factory in factories:
+        for challenge in await factory.challenges(refusal, request):
+            request.add_header(b"WWW-Authenticate", challenge)
+
 
 # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.
 _PREFLIGHT = make_no_content({b"Allow": b"GET, HEAD"})

@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from postd.auth.credentials import PasswordCredentials, Refused, run_to_completion
-from postd.auth.identity import Authentication, Identity, IIdentity
+from postd.auth.identity import Authentication, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
@@ -54,7 +54,7 @@ class LoginPages:
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
-                await self._portal.sign_in(credentials, None, IIdentity)
+                await self._portal.authenticate(credentials)
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
@@ -82,7 +82,8 @@ class LoginPages:
     async def _begin_session(self, request: Request) -> tuple[Identity, str]:
         username, password = _decode_credentials(request)
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
-        user, _ = await run_to_completion(self._portal.sign_in(credentials, None, IIdentity))
+        request.authentication = Authentication("form", None)  # for the log, should the client go meanwhile
+        user = await run_to_completion(self._portal.authenticate(credentials))
         cookies = decode_session_cookies(request)
         # The identifier is always a new one: the browser's may have been planted (session fixation).
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())

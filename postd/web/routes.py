@@ -130,8 +130,7 @@ def make_root(  # noqa: PLR0913 - all that there is
         signed_in = access.protect(board, ["session"])
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
-    descriptions = {name: parts.description for name, parts in access.schemes.items()}
-    docs = Router(Docs(documented, descriptions, read=read, write=write, site_name=access.realm))
+    docs = Router(Docs(documented, access.descriptions, read=read, write=write, site_name=access.realm))
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:

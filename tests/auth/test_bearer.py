@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
+from twisted.web.resource import IResource, Resource
 from zope.interface.verify import verifyClass, verifyObject
 
 from postd.auth import bearer, introspection
@@ -30,14 +31,13 @@ from postd.auth.credentials import (
     InsufficientScopeError,
     InvalidTokenError,
 )
-from postd.auth.identity import Identity, IIdentity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.throttle import Throttle, address_keys
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
 from postd.store.sqlite.store import MemoryStore
-from postd.web.guard import Realm
+from postd.web.guard import Protected, Realm
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
 from tests.issuer import INTROSPECTION, Issuer, Key, Mint, Reply
@@ -136,19 +136,21 @@ class CheckerTests:
     @ensureDeferred
     async def test_portal_returns_the_user(self, issuers: Issuers) -> None:
         issuer = issuers.add()
+        shown = Resource()
         portal = Portal(Realm(), [issuers.checker()])
-        _, user, _ = await portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), None, IIdentity)
-        assert isinstance(user, Identity)
-        assert user.account == f"{issuer.issuer}#alice"
+        mind = Protected(shown, frozenset({f"{issuer.issuer}#alice"}))
+        login = portal.login(BearerCredentials(issuer.token(), writes=False, address=HERE), mind, IResource)
+        _, avatar, _ = await login
+        assert avatar is shown
         with pytest.raises(UnauthorizedLogin):
-            await portal.login(BearerCredentials("made-up", writes=False, address=HERE), None, IIdentity)
+            await portal.login(BearerCredentials("made-up", writes=False, address=HERE), mind, IResource)
 
     @ensureDeferred
     async def test_portal_returns_identity_with_issuer_and_scopes(self, issuers: Issuers) -> None:
         issuer = issuers.add()
         portal = CoroutinePortal(Realm(), [issuers.checker()])
         credentials = BearerCredentials(issuer.token(scope="a b"), writes=False, address=HERE)
-        identity, _ = await portal.sign_in(credentials, None, IIdentity)
+        identity = await portal.authenticate(credentials)
         assert (identity.name, identity.scheme, identity.issuer) == ("alice", "bearer", issuer.issuer)
         assert identity.scopes == {"a", "b"}
 

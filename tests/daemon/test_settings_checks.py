@@ -67,7 +67,7 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
         ('"bearer"', "https://other#eve", "there is no such issuer under [[bearer]]"),
         ('"bearer"', "https://idp.example", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "https://idp.example#", "the owner of a token is written ISSUER#NAME"),
-        ('"bearer"', "alice", "it is an account of the user file, and none of the schemes uses accounts"),
+        ('"bearer"', "alice", "it is a name of the user file, and all schemes of the page have names of issuers"),
         ('"basic"', "https://idp.example#bob", '"bearer" is not among the schemes'),
     ],
 )

@@ -39,7 +39,11 @@ users = ["somebody else"]
 
 [apikey]
 account = "robot"
-key_file = "{folder}/key"
+key_file = "key"
+
+[throttle]
+failures = 3
+address_failures = 3
 """
 
 
@@ -47,7 +51,7 @@ key_file = "{folder}/key"
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     (tmp_path / "apikey.py").write_text(MODULE)
     (tmp_path / "key").write_text("s3cret\n")
-    (tmp_path / "postd.toml").write_text(SETTINGS.format(folder=tmp_path))
+    (tmp_path / "postd.toml").write_text(SETTINGS)
     through = (sys.executable, "-c", REGISTERED.format(folder=str(tmp_path)))
     with Daemon(tmp_path, "-c", "postd.toml", through=through) as daemon:
         yield daemon
@@ -69,6 +73,9 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
         assert document["paths"]["/post"]["post"]["security"] == [{"apikey": []}]
         assert document["components"]["securitySchemes"]["apikey"]["name"] == "X-Api-Key"
         assert ">API key<" in client.get("/docs").text
+        assert client.get("/alone", headers=wrong).status_code == 401
+        assert client.get("/alone", headers=wrong).status_code == 429
+        assert client.get("/alone", headers=right).status_code == 429
     assert "write apikey" in daemon.log
     daemon.wait_for(" - robot ")
     assert "scheme=apikey" in daemon.log
@@ -80,12 +87,17 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
         ('account = "robot"', "", "postd.toml: apikey: Object missing required field `account`"),
         ('account = "robot"', "account = 7", "postd.toml: apikey: account: Expected `str`, got `int`"),
         ('["apikey", "basic"]', '["apikeys"]', "'apikeys' is not the name of a scheme"),
+        ("[apikey]", "[basic]\nfoo = 1\n[apikey]", "postd.toml: basic: unknown key; this scheme has no table"),
+        ("[api]", "basic = 5\n[api]", "postd.toml: basic: unknown key; this scheme has no table"),
+        ('= "key"', '= "absent"', "absent: No such file or directory"),
+        ('= "key"', '= "/dev/null"', "postd.toml: apikey: key_file: /dev/null is empty"),
+        ('= "key"', "= 7", "postd.toml: apikey: key_file: Expected `str`, got `int`"),
     ],
 )
 def test_settings_of_a_further_scheme_are_checked(tmp_path: Path, before: str, after: str, why: str) -> None:
     (tmp_path / "apikey.py").write_text(MODULE)
     (tmp_path / "key").write_text("s3cret\n")
-    (tmp_path / "postd.toml").write_text(SETTINGS.format(folder=tmp_path).replace(before, after))
+    (tmp_path / "postd.toml").write_text(SETTINGS.replace(before, after))
     through = (sys.executable, "-c", REGISTERED.format(folder=str(tmp_path)))
     with Daemon(tmp_path, "-c", "postd.toml", wait=False, through=through) as daemon:
         assert daemon.process.wait(60) == 1

@@ -1,5 +1,6 @@
 """The guard before protected resources: the cases of reference: Schemes and Basic, and rules of several schemes."""
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,7 @@ from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, R
 from postd.web.peer import PeerResolver
 from postd.web.protected import show_name
 from postd.web.server.driver import ViewResource, error_page
+from postd.web.server.request import HttpRequest
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.web.clients import (
     BCRYPT,
@@ -958,6 +960,20 @@ class LogTests:
         assert not [event for event in events if "refused" in event["log_format"]]
 
 
+class GarbageTests:
+    @pytest.mark.parametrize("headers", [{}, field("Basic !"), field("Bearer x"), basic(password="wrong")])
+    def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, headers: Any) -> None:
+        ask(api, "GET", "/all", headers=headers)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert ask(api, "GET", "/all", headers=headers).status == 401
+            assert not [found for found in gc.get_objects() if isinstance(found, HttpRequest)]
+        finally:
+            gc.enable()
+
+
 class TreeTests:
     def test_below_it_any_resource_may_have_children(self, api: InMemoryApi) -> None:
         """Whether the login is decided at once or has to wait for the store."""
@@ -1019,6 +1035,37 @@ class PortalTests:
         assert foreign.asked is not None
         foreign.asked.callback(result)
         assert asking.response().status == status
+
+    def test_scheme_is_logged_although_the_client_goes(self, worker: Worker) -> None:
+        with capturedLogs() as events:
+            begin(worker, "GET", "/here", headers=basic(password="later")).disconnect()
+            worker.clock.advance(1)
+        assert [event for event in events if "499" in formatEvent(event) and "scheme=basic" in formatEvent(event)]
+
+    def test_challenge_that_fails_is_no_failure_of_credentials(self, foreign: Foreign) -> None:
+        class Failing(BasicCredentialFactory):
+            async def challenges(self, _refusal: Refused | None, _request: Any) -> list[bytes]:
+                raise StoreUnavailableError("x")
+
+        guard = Guard(CoroutinePortal(Realm(), [foreign]), [Failing("postd", PeerResolver())], ViewResource(show_name))
+        clock = Clock()
+        worker = Worker(make_site(guard, clock=clock), clock)
+        with capturedLogs() as events:
+            assert ask(worker, "GET", "/").status == 503
+            clock.advance(1)
+        assert [event for event in events if "scheme=- " in formatEvent(event)]
+
+    def test_refusal_after_a_wait_leaves_no_cycle(self, worker: Worker, foreign: Foreign) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            asking = begin(worker, "GET", "/here", headers=basic(password="later"))
+            assert foreign.asked is not None
+            foreign.asked.errback(Refused("no"))
+            assert asking.response().status == 401
+            assert not [found for found in gc.get_objects() if isinstance(found, PasswordCredentials)]
+        finally:
+            gc.enable()
 
     def test_credentials_that_no_checker_knows_are_a_failure_of_ours(self, worker: Worker) -> None:
         with capturedLogs() as events:

@@ -77,6 +77,9 @@ class _Responder:
             end(outcome)
         except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
             _log.failure("could not answer")
+        finally:
+            # An exception has this frame in its traceback: a cycle with the credentials of a refused request in it.
+            del end, outcome, result
 
     def cancel(self) -> None:
         """Called when the client has gone."""
@@ -86,11 +89,13 @@ class _Responder:
 
     def _answer(self, made: Response | StreamedResponse | IResource | None) -> None:
         request = self._request
+        if made is None or request.channel is None:  # it is sent, or the connection is lost
+            return
         if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
             request.send(made)
         elif isinstance(made, Response | StreamedResponse):
             respond(request, _send_in_pieces(request, made))
-        elif made is not None and request.channel is not None:  # else the connection is lost
+        else:
             request.show(made)
 
     def _fail(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Interfaces between the parts of the server: connections, requests and the factory know each other only by these."""
+"""Interfaces between the parts of the server: connections and requests import only these of each other."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Protocol

@@ -224,7 +224,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.site.log(self)
 
     def refuse(self, status: int, why: str) -> None:
-        """Response to a request that is not taken."""
+        """Respond to a request that is not taken."""
         self.send(make_problem_response(self.path, Problem(status, why)))
 
 
