@@ -1,6 +1,8 @@
 """Imports between the packages of `postd` go one way, as the drawing in docs/architecture.md has it."""
 
 import ast
+import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,14 @@ def test_imports_of_packages_have_no_cycles() -> None:
         free = {package for package, others in left.items() if not others & left.keys()}
         assert free, f"a cycle among {sorted(left)}"
         left = {package: others for package, others in left.items() if package not in free}
+
+
+def test_docstrings_cite_names_that_exist() -> None:
+    missing = []
+    for file in FILES:
+        for cited in re.findall(r"`(postd\.\w+(?:\.\w+)+)", file.read_text()):
+            try:
+                pkgutil.resolve_name(cited)
+            except (AttributeError, ImportError):
+                missing.append((str(file.relative_to(PACKAGE)), cited))
+    assert missing == []

@@ -1,6 +1,6 @@
 """Interfaces inside the web layer: what views, the guard and the log may ask of a request.
 
-`postd.web.server.request.ServerRequest` provides `Request`; nothing else of the web layer imports the server's classes.
+`postd.web.server.request.HttpRequest` provides `Request`; nothing else of the web layer imports the server's classes.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -45,7 +45,7 @@ class Request(Protocol):
 
     @property
     def fields(self) -> Mapping[bytes, list[bytes]]:
-        """The field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.Head`)."""
+        """The field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`)."""
 
     @property
     def requestHeaders(self) -> Headers:

@@ -68,8 +68,8 @@ class HttpFactory(Site):
         root: the resource tree.
         limits: what a client may ask for.
         hosts: the hosts that requests may be for, None for any.
-        access_log: notes the requests, if anybody wants to know.
-        tally: counts them, likewise.
+        access_log: notes the requests; None for no log.
+        tally: counts them; None for no metrics.
         secure_fields: returns what the answer to a request has in its head where it goes over TLS.
         group_of: returns what a peer's connections are counted as, such as its address; None if it may have all.
         reactor: its clock.

@@ -60,7 +60,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         started_s: when its head was there, by the reactor's clock.
 
     Attributes:
-        fields: the field lines of its head (`postd.protocol.http1.Head`).
+        fields: the field lines of its head (`postd.protocol.http1.head.Head`).
         authentication: what came of the credentials in it; None if it has none that count.
         route: the rule that its path fits, for the log.
         file: its path, if that is the path of a file or a folder that was found, for the log.
