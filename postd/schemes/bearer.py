@@ -41,6 +41,7 @@ class BearerScheme(Scheme):
         curl='-H "Authorization: Bearer $TOKEN"',
         errors=((403, "The token lacks a scope."), (503, "Credentials cannot be checked now.")),
     )
+    has_bare_names = False
 
     def make(self, context: Context) -> tuple[SchemeParts, "Issuers"]:
         settings, clients = context.settings, context.clients
@@ -59,8 +60,6 @@ class BearerScheme(Scheme):
             return [((b".well-known",), metadata)]
 
         return SchemeParts((checker,), factory, make_views=make_views), Issuers(issuers, settings)
-
-    has_bare_names = False
 
     def secrets(self, settings: Settings, name: str) -> str | None:  # noqa: ARG002 - `Scheme`'s
         return "tokens" if settings.bearer else None
