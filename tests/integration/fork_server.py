@@ -1,9 +1,8 @@
 """The fork server: it has imported what `twistd postd` and `postd` import, and forks for each of them that is started.
 
 Its only client is `tests.integration.forking`. A process that it makes has its own id, arguments, environment, folder
-and descriptors, runs what the script of that name runs, and ends as an interpreter ends; only nine tenths of its
-imports are behind it. A reactor cannot be shared over a fork and is installed after it, and so is imported what imports
-the reactor: Klein, and our modules above it.
+and descriptors, runs what the script of that name runs, and ends as an interpreter ends; only its imports are behind
+it. A reactor cannot be shared over a fork: it is installed after it.
 
 A `twistd` has a fork server of its own beside it, for its worker processes: made before the reactor, as well. They are
 children of `twistd` as those are that it starts itself.
@@ -22,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from twisted.internet.process import Process
@@ -37,7 +37,8 @@ LIBRARIES = """
 twisted.scripts.twistd twisted.internet.epollreactor twisted.internet.ssl twisted.trial.itrial
 twisted.web.guard twisted.web.http twisted.web.static twisted.web.template twisted.web.util
 hiredis joserfc.jws treq treq.client werkzeug.routing werkzeug.test
-postd.daemon.tap postd.store.sqlite.store
+postd.daemon.tap postd.daemon.service postd.store.sqlite.store postd.web.login postd.web.resource_metadata
+encodings.idna
 postd.auth.bearer postd.auth.introspection postd.auth.jwks postd.auth.session
 postd.cli.main postd.cli.check postd.cli.transfer postd.cli.posts postd.cli.session postd.cli.user
 postd.daemon.worker
@@ -51,9 +52,12 @@ _WORKER = ("-P", "-m", "postd.daemon.worker")
 
 def main() -> None:
     """Serve the client at the other end of standard input until it disconnects; in a forked child, run its script."""
+    # Klein imports the reactor, which would install it, for `Klein.run`, which postd does not use.
+    reactor = sys.modules["twisted.internet.reactor"] = ModuleType("reactor")
     for name in LIBRARIES.split():
         import_module(name)
-    assert "twisted.internet.reactor" not in sys.modules
+    assert sys.modules.pop("twisted.internet.reactor") is reactor
+    assert [name for name, module in sys.modules.items() if reactor in vars(module).values()] == ["klein._app"]
     gc.freeze()  # or each process would go through all of this when it ends, for nothing
     script = serve(socket.socket(fileno=os.dup(0)))
     if script:

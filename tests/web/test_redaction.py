@@ -15,7 +15,7 @@ from twisted.logger import LogEvent
 
 from postd.daemon.log import FORMATS, LINE_MAX_BYTES
 from postd.web.server.access_log import AccessLog
-from tests.helpers import InMemoryApi
+from tests.helpers import IS_THOROUGH, InMemoryApi
 from tests.web.clients import PASSWORD, Proof, ask_raw, basic, make_api, recorded_log
 
 SETTINGS = """\
@@ -161,9 +161,11 @@ def logged(api: InMemoryApi, request: pytest.FixtureRequest) -> InMemoryApi:
     return api
 
 
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-def test_no_encoding_of_a_secret_is_in_the_log(logged: InMemoryApi, secret: str) -> None:
-    for name, encoding in ENCODINGS.items():
+@pytest.mark.parametrize(("number", "secret"), [*enumerate(SECRETS.values())], ids=SECRETS)
+def test_no_encoding_of_a_secret_is_in_the_log(logged: InMemoryApi, number: int, secret: str) -> None:
+    # By default each secret is sent in a third of the encodings, each encoding with a third of the secrets.
+    step = 1 if IS_THOROUGH else 3
+    for name, encoding in list(ENCODINGS.items())[number % step :: step]:
         encoded = encoding(secret)
         for asked in place(encoded):
             log = lines_of(ask(logged, encode(*asked)))

@@ -49,9 +49,9 @@ async def stores(path: Path) -> AsyncIterator[list[SqliteStore]]:
 class Process:
     """A process of `tests.store.sqlite.writing`."""
 
-    def __init__(self, path: Path, name: str, many: str) -> None:
+    def __init__(self, path: Path, name: str, many: str, pause_s: float) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.store.sqlite.writing", str(path), name, many],
+            [sys.executable, "-m", "tests.store.sqlite.writing", str(path), name, many, str(pause_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -84,8 +84,8 @@ class Process:
 
 
 @contextmanager
-def processes(path: Path, number: int, many: str) -> Iterator[list[Process]]:
-    made = [Process(path, f"p{n}", many) for n in range(number)]
+def processes(path: Path, number: int, many: str, *, pause_s: float = 0.001) -> Iterator[list[Process]]:
+    made = [Process(path, f"p{n}", many, pause_s) for n in range(number)]
     try:
         for process in made:
             process.wait_for("open")
@@ -282,7 +282,7 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     """Backups are moved into its place while all processes write; hard links keep the old files."""
     make_backup(path, "first").rename(path)
     files = [path]
-    with processes(path, 3, "8") as writers:
+    with processes(path, 3, "8", pause_s=0.02) as writers:
         end = time.time() + 9
         for number, writer in enumerate(writers):
             writer.write(time.time(), end)
