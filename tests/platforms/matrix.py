@@ -27,11 +27,33 @@ from bench.report import processor, table
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "bench" / "PLATFORMS.md"
 
-DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
-
 STORE_TESTS = "tests/store tests/integration/test_redis.py tests/system/test_redis.py tests/system/test_redis_tls.py"
 
 SERVE_MAX_S, COMMAND_MAX_S = 300, 3600
+
+
+class User(Struct, frozen=True):
+    """The user who runs the commands: name, umask, environment."""
+
+    name: str
+    umask: str = "022"
+    environment: tuple[str, ...] = ("LANG=C.UTF-8",)
+
+    @property
+    def home(self) -> str:
+        return f"/home/{self.name}"
+
+    @property
+    def temporary_folder(self) -> str:
+        """The folder of `TMPDIR`, if it is set."""
+        return next((line.partition("=")[2] for line in self.environment if line.startswith("TMPDIR=")), "")
+
+
+USER = User("user")
+_LONG_NAME = "a-user-with-a-name-of-32-letters"
+UNUSUAL_USER = User(
+    _LONG_NAME, "000", ("LANG=de_DE.UTF-8", "TZ=<+1245>-12:45", f"TMPDIR=/home/{_LONG_NAME}/{'t' * 80}")
+)
 
 
 class System(Struct, frozen=True):
@@ -44,16 +66,14 @@ class System(Struct, frozen=True):
     suite: str
     python: str
     package: str = ""
-    mirror: str = DEBIAN
-    components: str = "main"
+    user: User = USER
     servers: tuple[str, ...] = ("redis-server", "valkey-server")
 
 
 SYSTEMS = (
     System("Debian 12", "bookworm", "3.11", servers=("redis-server",)),
-    # Valkey is in later releases of Ubuntu.
-    System("Ubuntu 24.04", "noble", "3.12", mirror=UBUNTU, components="main,universe", servers=("redis-server",)),
     System("Debian 13", "trixie", "3.13"),
+    System("Debian 13, unusual user", "trixie", "3.13", user=UNUSUAL_USER, servers=()),
     System("Debian 14 (testing)", "forky", "3.14"),
     System("Debian 14 (testing)", "forky", "3.15", package="python3.15"),
 )
@@ -68,7 +88,8 @@ class Cell(Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        return f"{self.system.suite}-{self.system.python}-{self.part}"
+        part = "unusual" if self.system.user is UNUSUAL_USER else self.part
+        return f"{self.system.suite}-{self.system.python}-{part}"
 
 
 class Counts(Struct, frozen=True):
@@ -117,6 +138,7 @@ class Machine:
         self._base = folder / "systems" / cell.system.suite
         self._folder = folder / "machines" / cell.slug
         self._binds = binds
+        self._user = cell.system.user
         self.log = folder / "logs" / f"{cell.slug}.log"
 
     def make(self, system: System, commit: str) -> None:
@@ -127,7 +149,7 @@ class Machine:
             (self._folder / name).mkdir(parents=True)
         self.log.parent.mkdir(exist_ok=True)
         self.log.write_text("")
-        etc, home = self._folder / "upper" / "etc", self._folder / "upper" / "home" / "user"
+        etc, home = self._folder / "upper" / "etc", self._folder / "upper" / self._user.home[1:]
         etc.mkdir()
         home.mkdir(parents=True)
         for path in (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf")):
@@ -139,24 +161,30 @@ class Machine:
             shutil.copy(settings, home / ".config" / "pip" / "pip.conf")
         run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(home / "postd")])
         run(["git", "-C", str(home / "postd"), "checkout", "--quiet", "--detach", commit])
-        self.run("useradd --shell /bin/bash user && chown -R user: /home/user", user="root")
+        name = self._user.name
+        self.run(f"useradd --shell /bin/bash {name} && chown -R {name}: {self._user.home}", as_root=True)
+        if self._user.temporary_folder:
+            self.run(f"mkdir {self._user.temporary_folder}")
+        if self._user is UNUSUAL_USER:
+            self.install("locales")
+            self.run("echo de_DE.UTF-8 UTF-8 >/etc/locale.gen && locale-gen", as_root=True)
         if system.package:
             self.install(system.package, f"{system.package}-venv")
-            self.run(f"ln -s /usr/bin/{system.package} /usr/local/bin/python3", user="root")
+            self.run(f"ln -s /usr/bin/{system.package} /usr/local/bin/python3", as_root=True)
 
     def install(self, *packages: str) -> None:
         # A mirror may lag behind for longer than the lists of testing are valid.
         update = "apt-get update -qq -o Acquire::Check-Valid-Until=false"
         install = f"apt-get install -y -qq --no-install-recommends {shlex.join(packages)}"
-        self.run(f"{update} && DEBIAN_FRONTEND=noninteractive {install}", user="root")
+        self.run(f"{update} && DEBIAN_FRONTEND=noninteractive {install}", as_root=True)
 
-    def run(self, command: str, *, user: str = "user", check: bool = True) -> str:
+    def run(self, command: str, *, as_root: bool = False, check: bool = True) -> str:
         """Run a shell command; return its output.
 
         Raises:
             MatrixError: it failed, unless `check` is false, or took longer than `COMMAND_MAX_S`.
         """
-        with self.started(command, user=user) as process:
+        with self.started(command, as_root=as_root) as process:
             try:
                 output, _ = process.communicate(timeout=COMMAND_MAX_S)
             except subprocess.TimeoutExpired:
@@ -168,7 +196,7 @@ class Machine:
         return output
 
     @contextmanager
-    def started(self, command: str, *, user: str = "user") -> Iterator[subprocess.Popen[str]]:
+    def started(self, command: str, *, as_root: bool = False) -> Iterator[subprocess.Popen[str]]:
         """Start a shell command; kill its remaining processes at the end."""
         root = self._folder / "root"
         overlay = f"lowerdir={self._base},upperdir={self._folder / 'upper'},workdir={self._folder / 'work'}"
@@ -176,9 +204,11 @@ class Machine:
             f"mount -t overlay overlay -o {shlex.quote(overlay)} {shlex.quote(str(root))}",
             *_mounts(root, self._binds),
         ]
+        user = User("root") if as_root else self._user
+        command = f"umask {user.umask}; {command}"
         inside = ["chroot", str(root), "/usr/bin/env", "-i", *_environment(user), "/bin/bash", "-c", command]
-        if user != "root":
-            inside[1:1] = [f"--userspec={user}:{user}"]
+        if not as_root:
+            inside[1:1] = [f"--userspec={user.name}:{user.name}"]
         # The shell stays as the first process of its namespace: unshare could not kill a process of another user.
         script = f"set -e; {'; '.join(lines)}; cd /; {shlex.join(inside)} || exit $?"
         name_spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script]
@@ -205,10 +235,11 @@ def debootstrap(system: System, base: Path) -> None:
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / system.suite
     if not script.exists():  # a release newer than this debootstrap
-        script = scripts / ("gutsy" if system.mirror == UBUNTU else "sid")
+        script = scripts / "sid"
     packages = "python3,python3-venv,git,ca-certificates"
-    options = ["--variant=minbase", f"--include={packages}", f"--components={system.components}"]
-    run(["debootstrap", *options, system.suite, str(making), system.mirror, str(script)])
+    debians_mirror = ""
+    options = ["--variant=minbase", f"--include={packages}"]
+    run(["debootstrap", *options, system.suite, str(making), debians_mirror, str(script)])
     making.rename(base)
 
 
@@ -219,10 +250,10 @@ def _mounts(root: Path, binds: Iterable[Path]) -> Iterator[str]:
         yield f"mkdir -p {inside}; mount --rbind {shlex.quote(str(path))} {inside}"
 
 
-def _environment(user: str) -> list[str]:
-    home = "/root" if user == "root" else f"/home/{user}"
+def _environment(user: User) -> list[str]:
+    home = "/root" if user.name == "root" else user.home
     given = [f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_")]
-    return [f"HOME={home}", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", *given]
+    return [f"HOME={home}", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", *user.environment, *given]
 
 
 def run(command: Sequence[str]) -> str:
@@ -317,6 +348,7 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result], commit: str)
         )
     red = [(cell.slug, results[cell.slug]) for cell in cells if cell.slug in results]
     failed = [f"- {slug}: {line}" for slug, result in red for line in result.tests.failed or _unfinished(result)]
+    user = UNUSUAL_USER
     days = sorted({result.day for result in results.values()})
     parts = [
         "# Platforms",
@@ -325,6 +357,7 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result], commit: str)
             [
                 f"- {processor()}, {os.cpu_count()} cores; {' and '.join(days) or 'not run'}; commit {commit[:10]}",
                 "- systems are chroots of `debootstrap --variant=minbase` with python3, python3-venv, git",
+                f"- the unusual user: `umask {user.umask}; {' '.join(user.environment)}`, in {user.home}",
                 f"- tests of the stores: `{STORE_TESTS}`",
             ]
         ),
