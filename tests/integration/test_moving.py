@@ -142,8 +142,10 @@ def test_copy_refuses_a_store_that_is_written_to(store: Path) -> None:
     with Daemon(store.parent) as daemon, Writer(daemon.url):
         run = postd(store.parent, "copy", "--to", "sqlite:copy.db")
     assert (run.returncode, run.stdout) == (1, b"")
-    assert b"was written to meanwhile; nothing was copied; stop its servers and copy again\n" in run.stderr
-    assert count_in(store.parent / "copy.db") == 0
+    # On a busy machine the first write may come as late as in the commit of the copy.
+    nothing = b"was written to meanwhile; nothing was copied; stop its servers and copy again\n" in run.stderr
+    assert nothing or b"was written to meanwhile; the copy has not all of that; stop its servers" in run.stderr
+    assert (count_in(store.parent / "copy.db") == 0) is nothing
 
 
 def test_posts_are_copied_to_redis_and_back(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -317,8 +317,9 @@ def test_background_daemon_keeps_its_unix_socket_until_it_has_stopped(socket_fol
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_stop_finishes_running_password_verifications(tmp_path: Path, users: Path, workers: str) -> None:
-    with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon, ThreadPoolExecutor(16) as threads:
-        logins = [threads.submit(sign_in, daemon, "alice", PASSWORD) for _ in range(16)]
+    # Fewer than failures may be pending: on a busy machine others would be answered with 429.
+    with Daemon(tmp_path, "--workers", workers, "-u", str(users)) as daemon, ThreadPoolExecutor(8) as threads:
+        logins = [threads.submit(sign_in, daemon, "alice", PASSWORD) for _ in range(8)]
         while not any(login.done() for login in logins):
             time.sleep(0.005)
         assert daemon.stop() == -signal.SIGTERM
