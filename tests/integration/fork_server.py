@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -68,8 +69,10 @@ def main() -> None:
 def serve(control: socket.socket) -> str | None:
     """Fork at each request; return the name of the script in the child, and None at the end."""
     answering: dict[int, int] = {}  # by process id, the descriptor that receives the exit status
+    # A handler of SIGCHLD alone would not interrupt a call that is about to wait.
+    woken, wake = os.pipe2(os.O_NONBLOCK)
 
-    def reap(*_: object) -> None:
+    def reap() -> None:
         while answering:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
@@ -77,25 +80,30 @@ def serve(control: socket.socket) -> str | None:
             _tell(answering[pid], os.waitstatus_to_exitcode(status))
             os.close(answering.pop(pid))
 
-    signal.signal(signal.SIGCHLD, reap)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     while True:
+        ready, _, _ = select.select([control.fileno(), woken], (), ())
+        if woken in ready:
+            os.read(woken, 4096)
+            reap()
+        if control.fileno() not in ready:
+            continue
         message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE_MAX_BYTES, 4)
         if not message:
             return None
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if not pid:
             control.detach()  # its number is another descriptor's soon
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, interrupt)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             return _become(json.loads(message), descriptors[:3])
         *streams, answering[pid] = descriptors
         _tell(answering[pid], pid)
         for descriptor in streams:
             os.close(descriptor)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _tell(descriptor: int, number: int) -> None:

@@ -1,6 +1,7 @@
 """kill -9 in the middle of many writes: nothing acknowledged is lost, and no id is used twice."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Writer(threading.Thread):
         self._url = url
         self._enough = enough
         self._acknowledged = acknowledged
+        self.refused = 0
 
     def run(self) -> None:
         with httpx.Client(base_url=self._url, timeout=PATIENCE_S) as client:
@@ -32,6 +34,9 @@ class Writer(threading.Thread):
                     answer = client.post("/post", json={"post": text})
                 except httpx.TransportError:
                     return
+                if answer.status_code == 503:
+                    self.refused += 1
+                    continue
                 assert answer.status_code == 201
                 post_id = int(answer.headers["Location"].removeprefix("/post/"))
                 assert post_id not in self._acknowledged
@@ -39,6 +44,11 @@ class Writer(threading.Thread):
                 count += 1
                 if len(self._acknowledged) % WRITTEN_BEFORE_KILL == 0:
                     self._enough.set()
+
+
+def check_refused(writers: Sequence[Writer], log: str) -> None:
+    """A busy machine's disk may keep one process from writing for longer than another one waits for the lock."""
+    assert not any(writer.refused for writer in writers) or "database is locked" in log, log
 
 
 def test_no_acknowledged_post_is_lost_and_no_id_is_used_twice(tmp_path: Path) -> None:
@@ -54,6 +64,7 @@ def test_no_acknowledged_post_is_lost_and_no_id_is_used_twice(tmp_path: Path) ->
             daemon.kill()
             for writer in writers:
                 writer.join()
+            check_refused(writers, daemon.log)
         with Daemon(tmp_path) as daemon:
             answer = httpx.get(f"{daemon.url}/post")
             stored: dict[int, str] = {post["id"]: post["post"] for post in answer.json()}

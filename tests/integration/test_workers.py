@@ -30,7 +30,7 @@ from tests.integration.daemon import (
     wait_for_end,
 )
 from tests.integration.logins import DigestUser, is_stale, run_postd_user, sign_in
-from tests.integration.test_crash import Writer
+from tests.integration.test_crash import Writer, check_refused
 
 TWO = ("--workers", "2")
 PASSWORD = "correct horse"
@@ -216,6 +216,7 @@ def test_stop_under_load_loses_nothing_and_leaves_no_process(tmp_path: Path) -> 
         assert daemon.stop() == -signal.SIGTERM
         for writer in writers:
             writer.join()
+        check_refused(writers, daemon.log)
         assert not any(is_running(pid) for pid in workers.values())
     assert {path.name for path in tmp_path.iterdir()} == {"log", "postd.db"}
     assert "Traceback" not in daemon.log

@@ -1,6 +1,6 @@
 """A process that writes to a store: `python -m tests.store.sqlite.writing PATH NAME MANY PAUSE`.
 
-It prints `open`, reads the begin and the end of the writes (seconds since the epoch), and prints the results in JSON.
+It prints `open`, writes from the first line of its standard input until the second one, and prints the results in JSON.
 `MANY` writes run at any time, each `PAUSE` seconds after the one before; `NAME` is in their texts. With `hold` in the
 place of `MANY` it prints `holds` in the middle of a write, and stays there.
 """
@@ -10,11 +10,13 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater, react
+from twisted.internet.threads import deferToThread
 
 from postd.errors import StoreUnavailableError
 from postd.reactor import IReactor
@@ -35,24 +37,24 @@ async def hold(store: SqliteStore) -> None:
 
 
 async def write_until(
-    store: SqliteStore, name: str, many: int, end: float, pause: Callable[[], Deferred[None]]
+    is_enough: Callable[[], bool], store: SqliteStore, name: str, many: int, pause: Callable[[], Deferred[None]]
 ) -> dict[str, Any]:
-    """Write until `end`; return which texts were acknowledged and when, the longest wait, and how often that failed."""
+    """Write; return the texts that were acknowledged, when they were asked for, the longest wait, and the errors."""
     acknowledged: list[tuple[str, float]] = []
     waits_s = [0.0]
     errors: list[str] = []
     numbers = itertools.count()
 
     async def keep_writing() -> None:
-        while time.time() < end:
-            text, asked = f"{name} {next(numbers)}", time.monotonic()
+        while not is_enough():
+            text, asked, began = f"{name} {next(numbers)}", time.time(), time.monotonic()
             try:
                 await store.add_post(text)
             except StoreUnavailableError as error:
                 errors.append(error.why)
             else:
-                waits_s.append(time.monotonic() - asked)
-                acknowledged.append((text, time.time()))
+                waits_s.append(time.monotonic() - began)
+                acknowledged.append((text, asked))
             await pause()
 
     await gatherResults([Deferred.fromCoroutine(keep_writing()) for _ in range(many)])
@@ -61,14 +63,16 @@ async def write_until(
 
 async def main(reactor: IReactor, path: str, name: str, many: str, pause_s: str) -> None:
     store = SqliteStore(path, reactor=reactor)
-    store.prepare()
+    with suppress(StoreUnavailableError):  # locked by another process that opens it; `start` tries again
+        store.prepare()
     await store.start()
     say("open")
     if many == "hold":
         await hold(store)
-    begin, end = map(float, sys.stdin.readline().split())
-    await deferLater(reactor, max(0, begin - time.time()))
-    result = await write_until(store, name, int(many), end, partial(deferLater, reactor, float(pause_s)))
+    await deferToThread(sys.stdin.readline)
+    enough = deferToThread(sys.stdin.readline)
+    pause = partial(deferLater, reactor, float(pause_s))
+    result = await write_until(lambda: enough.called, store, name, int(many), pause)
     await store.stop()
     say(json.dumps(result))
 
