@@ -274,11 +274,16 @@ def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon],
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme: str) -> None:
     """More than `failures`, as of a program with many connections that has just started."""
-    name = next(NAMES)
     request = SCHEMES[scheme](servers[0])
-    statuses = send_burst(servers, [request(name, PASSWORD, number) for number in range(60)], stalled=True)
-    assert set(statuses) <= {200, 302, 503}
-    assert set(send_patiently(servers, request, name, 3000)) <= {200, 302}
+    for name in itertools.islice(NAMES, 3):
+        statuses = send_burst(servers, [request(name, PASSWORD, number) for number in range(60)], stalled=True)
+        # On a busy machine they may have waited for too long.
+        assert set(statuses) <= {200, 302, 429, 503}
+        assert set(send_patiently(servers, request, name, 3000)) <= {200, 302}
+        if 429 not in statuses:
+            break
+    else:
+        raise AssertionError(statuses)
 
 
 def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:

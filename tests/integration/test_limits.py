@@ -545,17 +545,19 @@ def test_streams_of_one_address_leave_connections_for_others(tmp_path: Path, wor
     most = EACH_WORKERS // 2 * int(workers)
     (tmp_path / "postd.toml").write_text(f"[limits]\nconnections = {EACH_WORKERS}\n")
     with Daemon(tmp_path, "-c", "postd.toml", "-w", workers) as daemon, ExitStack() as closed:
-        streams = open_streams(daemon.port, 80, "127.0.0.1")
-        for stream in streams:
-            closed.enter_context(stream)
+        streams: list[socket.socket] = []
+        deadline = now() + GIVE_UP_S
+        while len(streams) < most:  # on a busy machine one worker may accept, and refuse, most connections
+            assert now() < deadline
+            streams += map(closed.enter_context, open_streams(daemon.port, 80, "127.0.0.1"))
         assert len(streams) == most
+        assert not open_streams(daemon.port, 20, "127.0.0.1")
         others = open_streams(daemon.port, 8, "127.0.0.2")
         for stream in others:
             closed.enter_context(stream)
         assert len(others) == 8
         streams[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         streams[0].close()  # by a reset: an end alone would show with the next thing that is sent
-        deadline = now() + GIVE_UP_S
         while not (again := open_streams(daemon.port, 1, "127.0.0.1")):
             assert now() < deadline
         closed.enter_context(again[0])

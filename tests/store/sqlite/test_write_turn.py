@@ -142,7 +142,7 @@ async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
             writer.write()
         await deferLater(reactor, 0.5)
         store = SqliteStore(str(path), reactor=reactor)
-        with at_most(2.5):
+        with at_most(BUSY_TIMEOUT_MS / 1000):
             store.prepare()
             await store.start()
             await store.add_post("among theirs")
