@@ -1,6 +1,6 @@
 """The guard before a protected resource: it signs the client in, or challenges it.
 
-`Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
+`Guard` does what `twisted.web.guard.HTTPAuthSessionWrapper` does, with these departures, for which that has no hook:
 
 - A sign-in is one coroutine (`postd.auth.portal`), and costs no Deferred where nothing has to be waited for. It
   returns the client's identity beside the avatar.
@@ -20,7 +20,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
@@ -32,7 +32,6 @@ from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceEr
 from postd.auth.identity import Authentication
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
-from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
@@ -120,7 +119,7 @@ def _log_out() -> None:
 FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))
 
 
-class Guard(AuthSessionWrapper):
+class Guard(ViewResource):
     """Protects a resource and all below it.
 
     Args:
@@ -142,7 +141,8 @@ class Guard(AuthSessionWrapper):
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(portal, factories)
+        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        super().__init__(self._enter, shielded=True)
         self._factories = factories
         self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
@@ -150,11 +150,6 @@ class Guard(AuthSessionWrapper):
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
-        self._entrance = ViewResource(self._enter, shielded=True)
-
-    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
-        return self._entrance
 
     async def _enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
