@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
-from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
+from postd.web.openapi.operation import Body, Operation, Reply
 
 _FORM = "The form is not percent-encoded UTF-8, or a field is missing or repeated."
 _NO_FORM = f"The `Content-Type` is not `{FORM_TYPE}`."
@@ -60,7 +60,7 @@ OPERATIONS = {
         "A page with the newest posts, or with those before or after a number, and a form to add one.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN},
         {400: "`after` or `before` is out of range, or both are given.", 503: UNAVAILABLE},
-        Rule.SESSION,
+        "session",
         ("after-on-board", "before"),
     ),
     "POST /board": Operation(
@@ -73,7 +73,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         _FORM_ERRORS,
-        Rule.SESSION,
+        "session",
         body=Body(FORM_TYPE, Adding, {"post": "Hello, world"}),
         curl=_SEND,
     ),
@@ -83,7 +83,7 @@ OPERATIONS = {
         "A page with two forms.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN, 404: Reply(_GONE, _PAGE)},
         {403: _READ_ONLY, 404: _NO_ID, 503: UNAVAILABLE},
-        Rule.SESSION,
+        "session",
         ("id",),
     ),
     "POST /board/{id}": Operation(
@@ -98,7 +98,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        Rule.SESSION,
+        "session",
         ("id",),
         Body(FORM_TYPE, Saving, {"post": "Hello, world", "was": "89e2a7f1"}),
         f"{_SEND} -d was=89e2a7f1",
@@ -113,11 +113,9 @@ OPERATIONS = {
             409: Reply(_OTHER, _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        Rule.SESSION,
+        "session",
         ("id",),
         Body(FORM_TYPE, Deleting, {"was": "89e2a7f1"}),
         "-X POST -d was=89e2a7f1",
     ),
 }
-
-SECTION = Section("The board", "Pages with the posts, for signed-in users.", OPERATIONS)
