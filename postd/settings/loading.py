@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from postd.errors import ConfigError
+from postd.net.endpoint_strings import absolute_endpoint
 from postd.protocol.jwt import Algorithm
 from postd.scheme_names import SCHEMES
-from postd.settings.paths import make_absolute
 from postd.settings.schema import WORKERS_MAX, BearerSettings, Settings
 from postd.settings.values import decode_value
+from postd.store.urls import absolute_store
 
 StructT = TypeVar("StructT", bound=Struct)
 
@@ -52,7 +53,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     """
     where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
-    values = make_absolute(values, folder)
+    values = _make_absolute(values, folder)
     if path is not None:
         if not path:
             raise ConfigError("--config", "is empty; give the path of a TOML file")
@@ -60,12 +61,12 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
         found = _read_toml(file, path)
         _refuse_unknown(found, Settings, path)
         _convert(found, path)
-        values |= make_absolute(found, file.parent)
+        values |= _make_absolute(found, file.parent)
         where |= {key: f"{path}: {key}" for key in found}
     given = dict(options)
     if "workers" in given:
         given["workers"] = _decode_workers(given["workers"])
-    values |= make_absolute(given, folder)
+    values |= _make_absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
     return settings_from(values, where)
 
@@ -118,6 +119,40 @@ def check_page_folders(loaded: LoadedSettings) -> None:
     for number, page in enumerate(loaded.settings.pages):
         if page.files and not Path(page.files).is_dir():
             raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
+
+
+def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return settings, as values of TOML, with all paths made absolute, also those in store URLs and endpoints."""
+    made = dict(values)
+    if values.get("users"):
+        made["users"] = str(folder / values["users"])
+    if values.get("log", {}).get("file"):
+        made["log"] = {**values["log"], "file": str(folder / values["log"]["file"])}
+    if "page" in values:
+        made["page"] = [
+            {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
+        ]
+    made |= {name: _with_absolute_files(values[name], folder) for name in SCHEMES if name in values}
+    if isinstance(values.get("store"), str):
+        made["store"] = absolute_store(values["store"], folder)
+    if "listen" in values:
+        made["listen"] = [absolute_endpoint(one, folder) for one in values["listen"]]
+    if values.get("admin", {}).get("listen"):
+        listen = [absolute_endpoint(one, folder) for one in values["admin"]["listen"]]
+        made["admin"] = {**values["admin"], "listen": listen}
+    return made
+
+
+def _with_absolute_files(table: Any, folder: Path) -> Any:
+    """Return what a scheme has in the file, its table or a list of tables; a path is what a key in `_file` has."""
+    if isinstance(table, list):
+        return [_with_absolute_files(one, folder) for one in table]
+    if not isinstance(table, dict):
+        return table  # refused when it is decoded
+    return {
+        key: str(folder / value) if key.endswith("_file") and value and isinstance(value, str) else value
+        for key, value in table.items()
+    }
 
 
 def _decode_workers(written: str) -> int:
