@@ -242,14 +242,18 @@ class Server(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def reload(self, loaded: LoadedSettings) -> None:
-        """Apply other settings (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Apply other settings, and reread the files that they name.
+
+        Raises:
+            ConfigError: they cannot be used; nothing has changed.
+        """
         self._parts.prepare_reload(loaded, self._listeners)()
         self._fit_connections()
         self._parts.authentication.start()
         collect_replaced()
 
     async def health(self, *, full: bool) -> Health:
-        """Return its health (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Return its health; without `full` the metrics may be incomplete."""
         states = {"store": await self._store_state(), **self._parts.authentication.states}
         if not self.running:
             states = {"service": "stopping", **states}

@@ -114,7 +114,7 @@ class WorkerPool(Service):
             worker.kill()
 
     def reload(self, loaded: LoadedSettings) -> None:
-        """Apply other settings in all workers (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Apply other settings in all workers, as `postd.daemon.server.Server.reload`."""
         self._prepare_reload(loaded)()
         self._loaded = loaded
         for worker in self._workers.values():
@@ -122,7 +122,7 @@ class WorkerPool(Service):
         collect_replaced()  # the parent makes the parts, too, to check that they can be made
 
     async def health(self, *, full: bool) -> Health:
-        """Return the health of all workers together (`postd.daemon.lifecycle.ReloadableServer`).
+        """Return the health of all workers together; without `full` the metrics may be incomplete.
 
         The counters of ended workers are included, except for their last second.
         """
