@@ -32,6 +32,7 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.server.factory import HttpFactory
+from postd.web.server.routing import Router
 
 _log = Logger()
 
@@ -119,10 +120,9 @@ def make_worker(
 def _bind_admin(
     settings: Settings, where: str, health: Callable[[], Awaitable[Health]], reactor: IReactor
 ) -> AdminListeners:
-    from postd.web.admin import make_admin_root  # noqa: PLC0415 - its import takes time that most starts save
+    from postd.web.admin import Admin  # noqa: PLC0415 - its import takes time that most starts save
 
-    root = make_admin_root(health)
-    site = HttpFactory(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    site = HttpFactory(Router(Admin(health)), limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
     listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
     site.local_addresses = local_addresses(listeners)
     return AdminListeners(listeners, site)

@@ -15,16 +15,14 @@ from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
-from postd.web.form import decode_form
 from postd.web.idempotency import KEPT_S
 from postd.web.interface import Request
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
-from postd.web.query import decode_number, decode_query
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_response
-from postd.web.reverse_paging import list_before
 from postd.web.server.routing import Application
+from postd.web.urlencoded import decode_form, decode_number, decode_query
 
 PAGE_POSTS = 100
 """Limit on the posts of a page."""
@@ -184,6 +182,30 @@ class Board:
         if rest.startswith("#"):
             return path + rest
         return f"{path}{'&' if '?' in path else '?'}{rest}"
+
+
+async def list_before(store: PostStore, before: int, *, limit: int) -> list[tuple[int, str]]:
+    """Return the last `limit` posts with ids smaller than `before`, in ascending order.
+
+    A store lists posts only forwards. Consecutive ids take one query. A gap of any size takes some ten more, each of at
+    most `limit` posts: the distance doubles until there are enough, then a binary search. Concurrent changes may be
+    included or not.
+    """
+    before = min(before, await store.last_id() + 1)
+    too_late = before - 1  # fewer than `limit` posts after this id
+    too_early = -1  # more than `limit` posts after this id
+    step = limit
+    while True:
+        after = max(0, too_late - step) if too_early < 0 else (too_early + too_late) // 2
+        page = await store.list_posts(after=after, limit=limit + 1)
+        posts = [post for post in page.posts if post[0] < before]
+        if len(posts) > limit:
+            too_early = after
+        elif len(posts) == limit or after in {0, too_early}:
+            return posts
+        else:
+            too_late = after
+            step *= 2
 
 
 def _identity(request: Request) -> Identity:

@@ -11,13 +11,13 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
-from postd.web.form import decode_form
 from postd.web.guard import outcome_of
 from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import PeerResolver
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.routing import Application
+from postd.web.urlencoded import decode_form
 
 _log = Logger()
 

@@ -20,10 +20,10 @@ from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.interface import Request
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
-from postd.web.query import decode_number, decode_query
 from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.web.server.routing import Application
 from postd.web.streamed_list import StreamedList, encode_posts
+from postd.web.urlencoded import decode_number, decode_query
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""

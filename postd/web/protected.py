@@ -21,8 +21,7 @@ from werkzeug.exceptions import NotFound
 from postd.web.errors import Problem
 from postd.web.interface import Request
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.web.server.driver import ViewResource, error_page, respond
-from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
+from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, ViewResource, error_page, respond
 
 _log = Logger()
 

@@ -7,7 +7,7 @@
 | `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
-| `/.well-known/oauth-protected-resource` | `resource_metadata.ResourceMetadata`, if there are issuers of tokens | |
+| `/.well-known/oauth-protected-resource` | `bearer.ResourceMetadata`, if there are issuers of tokens | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """

@@ -1,4 +1,4 @@
-"""Descriptions of `postd.web.resource_metadata` and `postd.web.docs`."""
+"""Descriptions of `postd.web.bearer.ResourceMetadata` and `postd.web.docs`."""
 
 from typing import Any
 
