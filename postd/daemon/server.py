@@ -38,12 +38,10 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.events import Events
-from postd.web.peer import PeerResolver
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import HttpFactory
-from postd.web.server.request import HttpRequest
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store, at most; after that they get 503 until it answers."""
@@ -78,22 +76,25 @@ class ServerParts:
         self.authentication = Authentication(
             settings, self.store, reactor=reactor, where=where, options=load_options(loaded)
         )
-        self.site = HttpFactory(
-            make_tree(settings, self.store, self.events, self.authentication),
-            limits=settings.limits,
-            hosts=_make_hosts(settings, self.authentication.access.clients),
-            access_log=self._make_access_log(settings, self.authentication),
-            tally=self.tally,
-            secure_fields=_secure_fields(settings, self.authentication),
-            group_of=self.authentication.access.clients.connection_group,
-            reactor=reactor,
-        )
+        root = make_tree(settings, self.store, self.events, self.authentication)
+        self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
+        self._renew_site(root)
 
-    def _make_access_log(self, settings: Settings, authentication: Authentication) -> AccessLog | None:
-        if not settings.log.access:
-            return None
-        address_of, as_json = authentication.access.clients.address, settings.log.format == "json"
-        return AccessLog(as_json=as_json, address_of=address_of, reactor=self._reactor)
+    def _renew_site(self, root: IResource) -> None:
+        """Serve a resource tree with the current settings and schemes."""
+        settings, clients = self.settings, self.authentication.access.clients
+        access_log = None
+        if settings.log.access:
+            as_json = settings.log.format == "json"
+            access_log = AccessLog(as_json=as_json, address_of=clients.address, reactor=self._reactor)
+        self.site.renew(
+            root,
+            limits=settings.limits,
+            hosts=None if "*" in settings.hosts else Hosts(settings.hosts, clients),
+            access_log=access_log,
+            secure_fields=clients.strict_transport(settings.hsts_s) if settings.hsts_s else None,
+            group_of=clients.connection_group,
+        )
 
     def prepare_reload(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:
         """Make the parts that other settings need; return a function that puts them in place. The store is kept.
@@ -118,14 +119,7 @@ class ServerParts:
         def apply() -> None:
             before, self.settings, self.authentication = self.settings, settings, authentication
             replace_certificates()
-            self.site.renew(
-                root,
-                limits=settings.limits,
-                hosts=_make_hosts(settings, authentication.access.clients),
-                access_log=self._make_access_log(settings, authentication),
-                secure_fields=_secure_fields(settings, authentication),
-                group_of=authentication.access.clients.connection_group,
-            )
+            self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
             if settings.bearer or changed or options != previous.options:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
@@ -148,15 +142,6 @@ class ServerParts:
 _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
 """The settings that decide who may read the event stream. With issuers, so do the credentials that the issuers are
 asked with."""
-
-
-def _make_hosts(settings: Settings, clients: PeerResolver) -> Hosts | None:
-    """Return the allowed hosts of requests, None for any host."""
-    return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
-
-
-def _secure_fields(settings: Settings, authentication: Authentication) -> Callable[[HttpRequest], bytes] | None:
-    return authentication.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
 
 
 class Server(Service):

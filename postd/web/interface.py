@@ -3,7 +3,7 @@
 `postd.web.server.request.HttpRequest` provides `Request`; nothing else of the web layer imports the server's classes.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress, IPushProducer
@@ -19,8 +19,12 @@ class Request(Protocol):
 
     Attributes:
         method, uri, path, clientproto: as in its request line; `path` without the query.
+        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        body: its body.
         prepath, postpath: the segments of the path before and below the resource that renders.
         started_s: when its head was complete, by the reactor's clock.
+        code: the status of the answer; 499 if the client has gone before there was one.
+        sentLength: how many bytes of the answer's body were sent.
         own_fields: lines of the answer's head, beside those that the answer itself has.
         route: the rule that its path fits, for log and metrics.
         file: its path, if a file or a folder was found there, for the log.
@@ -33,9 +37,13 @@ class Request(Protocol):
     uri: bytes
     path: bytes
     clientproto: bytes
+    fields: dict[bytes, list[bytes]]
+    body: bytes
     prepath: list[bytes]
     postpath: list[bytes]
     started_s: float
+    code: int
+    sentLength: int
     own_fields: bytes
     route: str | None
     file: bytes | None
@@ -44,24 +52,8 @@ class Request(Protocol):
     channel: Any
 
     @property
-    def fields(self) -> Mapping[bytes, list[bytes]]:
-        """The field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`)."""
-
-    @property
     def requestHeaders(self) -> Headers:
         """The fields as resources of twisted.web read and change them."""
-
-    @property
-    def body(self) -> bytes:
-        """The body."""
-
-    @property
-    def status(self) -> int:
-        """The status of the answer; 499 if the client has gone before there was one."""
-
-    @property
-    def sent_bytes(self) -> int:
-        """How many bytes of the answer's body were sent."""
 
     @property
     def id(self) -> str:

@@ -97,7 +97,7 @@ class AccessLog:
             first = f"{show_method(request.method)} {target} {protocol}"
         return (
             f"{self._address_of(request)} - {user} "
-            f'[{self._date}] "{first}" {request.status} {request.sent_bytes or "-"} '
+            f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
         )
@@ -115,8 +115,8 @@ class AccessLog:
             "method": show_method(request.method) if request.uri else None,
             "target": show_target(request) if request.uri else None,
             "protocol": request.clientproto.decode("ascii") if request.uri else None,
-            "status": request.status,
-            "bytes": request.sent_bytes,
+            "status": request.code,
+            "bytes": request.sentLength,
             "referer": show_referer(referers[0]) if referers else None,
             "agent": show_agent(agents[0]) if agents else None,
             "route": request.route,

@@ -45,13 +45,6 @@ FULL_NOTE_S = 60
 _log = Logger()
 
 
-GroupOf = Callable[[IAddress | None], str | None]
-
-
-def _no_group(_peer: IAddress | None) -> None:
-    return None
-
-
 class _TurnedAway(TwistedProtocol):
     """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
 
@@ -70,8 +63,6 @@ class HttpFactory(Site):
         hosts: the hosts that requests may be for, None for any.
         access_log: notes the requests; None for no log.
         tally: counts them; None for no metrics.
-        secure_fields: returns what the answer to a request has in its head where it goes over TLS.
-        group_of: returns what a peer's connections are counted as, such as its address; None if it may have all.
         reactor: its clock.
 
     Attributes:
@@ -90,8 +81,6 @@ class HttpFactory(Site):
         hosts: HostRule | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
-        secure_fields: Callable[[HttpRequest], bytes] | None = None,
-        group_of: GroupOf = _no_group,
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
@@ -99,8 +88,8 @@ class HttpFactory(Site):
         self.hosts: HostRule | None = hosts
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
-        self.secure_fields = secure_fields
-        self._group_of = group_of
+        self.secure_fields: Callable[[HttpRequest], bytes] | None = None
+        self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
         self._groups: dict[str, int] = {}
         self.channels: set[HttpConnection] = set()
         self.ending = False
@@ -124,11 +113,13 @@ class HttpFactory(Site):
         hosts: HostRule | None,
         access_log: AccessLog | None,
         secure_fields: Callable[[HttpRequest], bytes] | None,
-        group_of: GroupOf,
+        group_of: Callable[[IAddress | None], str | None],
     ) -> None:
         """Serve the requests from now on with other things; those under way have what they began with.
 
-        So have connections, which go on to count as they did.
+        So have connections, which go on to count as they did. `secure_fields` returns what the answer to a request has
+        in its head where it goes over TLS; `group_of` returns what a peer's connections are counted as, such as its
+        address, None if it may have all.
         """
         self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
         self._group_of = group_of

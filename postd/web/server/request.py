@@ -60,12 +60,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         started_s: when its head was there, by the reactor's clock.
 
     Attributes:
-        fields: the field lines of its head (`postd.protocol.http1.head.Head`).
-        authentication: what came of the credentials in it; None if it has none that count.
-        route: the rule that its path fits, for the log.
-        file: its path, if that is the path of a file or a folder that was found, for the log.
-        own_fields: lines of the answer's head that are this request's alone.
-        responder: what makes the answer, while it waits for something.
+        as `postd.web.interface.Request` has them.
     """
 
     defaultContentType = None
@@ -108,16 +103,6 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         if self._headers is None:
             self._headers = DecodedHeaders(self.fields)
         return self._headers
-
-    @property
-    def status(self) -> int:
-        """The status of the answer; 499 if the client has gone before there was one."""
-        return int(self.code)
-
-    @property
-    def sent_bytes(self) -> int:
-        """How many bytes of the answer's body were sent."""
-        return int(self.sentLength)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
