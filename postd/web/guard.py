@@ -34,10 +34,10 @@ from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
-from postd.web.interface import Request
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
+from postd.web.server.request import HttpRequest
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
 
@@ -51,7 +51,7 @@ class CredentialFactory(Protocol):
     def scheme(self) -> bytes:
         """The scheme's name, in lower case."""
 
-    async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, request: HttpRequest) -> Sequence[bytes]:
         """Return the values of `WWW-Authenticate`, one for each field line.
 
         Args:
@@ -59,7 +59,7 @@ class CredentialFactory(Protocol):
             request: the request that is challenged.
         """
 
-    def decode(self, response: bytes, request: Request) -> ICredentials:
+    def decode(self, response: bytes, request: HttpRequest) -> ICredentials:
         """Return the credentials in what follows the scheme's name.
 
         Raises:
@@ -81,14 +81,14 @@ class CredentialReader(Protocol):
     ambient: bool
     challenge: bytes
 
-    def read(self, request: Request) -> ICredentials | None:
+    def read(self, request: HttpRequest) -> ICredentials | None:
         """Return the credentials in a request, None if there are none of this scheme.
 
         Raises:
             Refused: they are malformed.
         """
 
-    def invite(self, request: Request) -> Response | None:
+    def invite(self, request: HttpRequest) -> Response | None:
         """Return the answer that leads to the page for signing in, in the place of a 401; None if there is none."""
 
 
@@ -151,7 +151,7 @@ class Guard(ViewResource):
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
 
-    async def _enter(self, request: Request) -> Response | IResource:
+    async def _enter(self, request: HttpRequest) -> Response | IResource:
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
@@ -187,7 +187,7 @@ class Guard(ViewResource):
         return resource
 
     def _read(
-        self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
+        self, scheme: str, read: Callable[[HttpRequest], ICredentials | None], request: HttpRequest
     ) -> ICredentials | None:
         """Return the credentials in a request; log it if they are refused."""
         try:
@@ -197,7 +197,7 @@ class Guard(ViewResource):
             raise
 
     async def _challenge(
-        self, refusal: Refused | None, factory: CredentialFactory | None, request: Request
+        self, refusal: Refused | None, factory: CredentialFactory | None, request: HttpRequest
     ) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope.
 
@@ -224,7 +224,9 @@ class Guard(ViewResource):
         return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
-async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
+async def _add_challenges(
+    factories: Sequence[CredentialFactory], refusal: Refused | None, request: HttpRequest
+) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
             request.add_header(b"WWW-Authenticate", challenge)
@@ -252,7 +254,7 @@ _OUTCOMES: Sequence[tuple[type[Exception], str]] = (
 """The first that fits. A `Problem` is about the request, such as credentials for another address."""
 
 
-def _split_authorization(request: Request) -> tuple[bytes, bytes]:
+def _split_authorization(request: HttpRequest) -> tuple[bytes, bytes]:
     """Return the scheme's name in lower case, and what follows it; both empty if there is no `Authorization`.
 
     Raises:

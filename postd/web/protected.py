@@ -19,9 +19,9 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import Problem
-from postd.web.interface import Request
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, ViewResource, error_page, respond
+from postd.web.server.request import HttpRequest
 
 _log = Logger()
 
@@ -34,7 +34,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 
 
-def check_method(request: Request) -> None:
+def check_method(request: HttpRequest) -> None:
     """Allow GET and HEAD only: unlike elsewhere, OPTIONS is 405 (reference: Digest).
 
     Raises:
@@ -44,7 +44,7 @@ def check_method(request: Request) -> None:
         raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
-async def show_name(request: Request) -> Response:
+async def show_name(request: HttpRequest) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
     if request.postpath:
         raise NotFound
@@ -82,7 +82,7 @@ class Folder(Resource):
         except (Problem, NotFound) as error:
             return error_page(error).render(request)
 
-    def _send(self, request: Request) -> Any:
+    def _send(self, request: HttpRequest) -> Any:
         check_method(request)
         file = self._find(request.postpath)
         request.file = request.path
@@ -128,7 +128,7 @@ class Folder(Resource):
         return found
 
 
-async def _add_slash(request: Request) -> Response:
+async def _add_slash(request: HttpRequest) -> Response:
     path, question, query = request.uri.partition(b"?")
     return make_redirect(path + b"/" + question + query)
 
@@ -153,7 +153,7 @@ class _File(File):
 class _SpanProducer:
     """Replaces the producers of stock `File`, which send a file that grew meanwhile in its new length."""
 
-    def __init__(self, request: Request, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+    def __init__(self, request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
         self._request = request
         self._coroutine = _send_spans(request, file, spans)
 
@@ -161,7 +161,7 @@ class _SpanProducer:
         respond(self._request, self._coroutine)
 
 
-async def _send_spans(request: Request, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+async def _send_spans(request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
     """Send parts of a file; each span is a prefix, an offset and a size in bytes.
 
     Raises:
@@ -184,7 +184,7 @@ async def _send_spans(request: Request, file: IO[bytes], spans: Sequence[tuple[b
     request.finish()
 
 
-def _normalize_conditions(request: Request, status: os.stat_result) -> None:
+def _normalize_conditions(request: HttpRequest, status: os.stat_result) -> None:
     """Remove conditions that must be ignored, and normalize `Range` (RFC 9110 §13.1.3, §13.1.5, §14.2)."""
     headers = request.requestHeaders
     since = headers.getRawHeaders(b"If-Modified-Since", [])

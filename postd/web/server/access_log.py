@@ -24,7 +24,6 @@ import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from postd.web.interface import Request
 from postd.web.redaction import (
     USER_MAX_CHARS,
     escape,
@@ -35,6 +34,7 @@ from postd.web.redaction import (
     show_target,
     show_user,
 )
+from postd.web.server.request import HttpRequest
 
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
@@ -53,7 +53,7 @@ class AccessLog:
         reactor: its clock, by which bundles are made.
     """
 
-    def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
+    def __init__(self, *, as_json: bool, address_of: Callable[[HttpRequest], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
         self._address_of = address_of
         self._reactor = reactor
@@ -62,7 +62,7 @@ class AccessLog:
         self._date = ""
         self._closed = False
 
-    def note(self, request: Request, now: float) -> None:
+    def note(self, request: HttpRequest, now: float) -> None:
         """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
         if not self._lines:
             self._reactor.callLater(DELAY_S, self.flush)
@@ -80,7 +80,7 @@ class AccessLog:
         if lines:
             _log.info("{lines}", lines="\n".join(lines))
 
-    def _text_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _text_line(self, request: HttpRequest, took_ms: float, now: float) -> str:
         second = int(now)
         if second != self._second:
             self._second = second
@@ -102,7 +102,7 @@ class AccessLog:
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
         )
 
-    def _json_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _json_line(self, request: HttpRequest, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")

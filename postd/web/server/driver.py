@@ -14,17 +14,20 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from postd.web.errors import make_error_response
-from postd.web.interface import Request, View
 from postd.web.responses import Response, StreamedResponse
+from postd.web.server.request import HttpRequest
 
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
+
+View = Callable[[HttpRequest], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
+"""Returns the answer to a request, or the resource that is to answer it."""
 
 _log = Logger()
 
 
 def respond(
-    request: Request,
+    request: HttpRequest,
     making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
     *,
     shielded: bool = False,
@@ -52,7 +55,7 @@ class _Responder:
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
-    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
+    def __init__(self, request: HttpRequest, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
         self._request = request
         self._coroutine = coroutine
         self._shielded = shielded
@@ -108,7 +111,7 @@ class _Responder:
             self._request.fail(error)
 
 
-async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
+async def _send_in_pieces(request: HttpRequest, made: Response | StreamedResponse) -> None:
     """Send a large body at the pace of the client: else each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
@@ -126,7 +129,7 @@ async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -
 class PacedWriter:
     """Writes to a request as fast as its client reads; an asynchronous context manager."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._paused: Deferred[None] | None = None
 
@@ -180,7 +183,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: Request) -> Response:
+    async def view(request: HttpRequest) -> Response:
         return make_error_response(request, error)
 
     return ViewResource(view)

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -27,8 +27,8 @@ from twisted.web.server import Site
 
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import AccessLog
+from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
-from postd.web.server.interface import HostRule, Limits
 from postd.web.server.request import HttpRequest
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -43,6 +43,30 @@ FULL_NOTE_S = 60
 """How often the log warns of too many connections, in all and of one address."""
 
 _log = Logger()
+
+
+class Limits(Protocol):
+    """What one client may ask of the server (`[limits]`), in bytes and seconds."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request."""
+
+    @property
+    def header_s(self) -> float:
+        """From the first byte of a head to its last."""
+
+    @property
+    def body_s(self) -> float:
+        """From the end of a head to that of its body."""
+
+    @property
+    def idle_s(self) -> float:
+        """A connection without a request; an answer of which the client takes nothing."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at the same time."""
 
 
 class _TurnedAway(TwistedProtocol):
@@ -78,14 +102,14 @@ class HttpFactory(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: HostRule | None = None,
+        hosts: Hosts | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
-        self.hosts: HostRule | None = hosts
+        self.hosts: Hosts | None = hosts
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
         self.secure_fields: Callable[[HttpRequest], bytes] | None = None
@@ -110,7 +134,7 @@ class HttpFactory(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: HostRule | None,
+        hosts: Hosts | None,
         access_log: AccessLog | None,
         secure_fields: Callable[[HttpRequest], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],

@@ -11,7 +11,7 @@ Departures from stock Twisted:
 
 import re
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -30,7 +30,10 @@ from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import Problem, make_error_response, make_problem_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
-from postd.web.server.interface import Connection, ServingSite
+
+if TYPE_CHECKING:  # they import this module
+    from postd.web.server.connection import HttpConnection
+    from postd.web.server.factory import HttpFactory
 
 SEGMENTS_MAX = 256
 """The most segments of a path; longer ones are 404, before any resource or file is looked for."""
@@ -60,7 +63,16 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         started_s: when its head was there, by the reactor's clock.
 
     Attributes:
-        as `postd.web.interface.Request` has them.
+        method, uri, path, clientproto: as in its request line; `path` without the query.
+        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        prepath, postpath: the segments of the path before and below the resource that renders.
+        code: the status of the answer; 499 if the client has gone before there was one.
+        own_fields: lines of the answer's head, beside those that the answer itself has.
+        route: the rule that its path fits, for log and metrics.
+        file: its path, if a file or a folder was found there, for the log.
+        authentication: what came of the credentials in it; None if it has none that count.
+        responder: what makes the answer while it waits for something.
+        channel: the connection; None once it is lost.
     """
 
     defaultContentType = None
@@ -68,8 +80,8 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     route: str | None = None
     file: bytes | None = None
     responder: Any = None
-    channel: Connection  # type: ignore[assignment]
-    site: ServingSite  # type: ignore[assignment]
+    channel: "HttpConnection"  # type: ignore[assignment]
+    site: "HttpFactory"
     transport: Any
     prepath: list[bytes]
     postpath: list[bytes]
@@ -78,7 +90,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     _response_headers: Headers | None = None
     _id: str | None = None
 
-    def __init__(self, channel: Connection, head: Head, body: bytes, started_s: float) -> None:
+    def __init__(self, channel: "HttpConnection", head: Head, body: bytes, started_s: float) -> None:
         # All that Twisted's two constructors set, and what its requestReceived does.
         self.channel = channel
         self.site = channel.site
