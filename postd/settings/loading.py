@@ -259,7 +259,11 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
+_COUNTS = ("throttle.failures", "throttle.address_failures", "throttle.account_failures", "limits.connections")
+
 _ALLOWED = {
+    **{name: f"a table, [{name}]" for name in ("api", "session", "digest", "throttle", "limits", "admin", "log")},
+    **dict.fromkeys(_COUNTS, "a whole number from 1 to 1000000"),
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
     "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
     "users": "the path of a user file",
@@ -267,17 +271,13 @@ _ALLOWED = {
     "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
     "trusted_proxies": 'a list of addresses and networks, and "unix"',
     "hosts": 'a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
-    "api": "a table, [api]",
-    "api.read": f'a list of one or more of "open", {_SCHEMES}',
-    "api.write": f'a list of one or more of "open", {_SCHEMES}',
+    **dict.fromkeys(("api.read", "api.write"), f'a list of one or more of "open", {_SCHEMES}'),
     "api.cors_origins": 'a list of origins, such as ["https://app.example"], or ["*"] alone',
     "page": "tables, each under [[page]], with path and schemes",
     "page.schemes": f"a list of one or more of {_SCHEMES}",
     "page.files": "the path of a folder",
     "page.users": "a list of names",
-    "session": "a table, [session]",
     "session.secure": '"auto", "always" or "never"',
-    "digest": "a table, [digest]",
     "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
     "bearer": "tables, each under [[bearer]], with issuer and audience",
     "bearer.issuer": "the URL that the tokens have as iss, to the byte",
@@ -286,15 +286,7 @@ _ALLOWED = {
     "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
     "bearer.scope_claims": "a list of names of claims",
     "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
-    "throttle": "a table, [throttle]",
-    "throttle.failures": "a whole number from 1 to 1000000",
-    "throttle.address_failures": "a whole number from 1 to 1000000",
-    "throttle.account_failures": "a whole number from 1 to 1000000",
-    "limits": "a table, [limits]",
-    "limits.connections": "a whole number from 1 to 1000000",
-    "admin": "a table, [admin]",
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
-    "log": "a table, [log]",
     "log.file": 'the path of a file, or "": where twistd logs',
     "log.format": '"text" or "json"',
     "log.access": "true or false",

@@ -19,7 +19,7 @@ from postd.web.idempotency import KEPT_S
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_response
+from postd.web.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 from postd.web.urlencoded import decode_form, decode_number, decode_query
@@ -28,7 +28,6 @@ PAGE_POSTS = 100
 """Limit on the posts of a page."""
 
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
-_HTML = b"text/html; charset=utf-8"
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
@@ -215,13 +214,11 @@ def _identity(request: HttpRequest) -> Identity:
 
 
 def _make_html(status: HTTPStatus, page: bytes) -> Response:
-    return make_response(status, _HTML, page, _HEADERS)
+    return make_response(status, HTML, page, _HEADERS)
 
 
 def _see_other(location: str) -> Response:
-    """Return a 303 response to a path on this server."""
-    path = location.encode("ascii")
-    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % path, {**PAGE_HEADERS, b"Location": path})
+    return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
 def _tag(post: Post) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Collection
 from typing import Any
 
 from twisted.web.resource import IResource, Resource
+from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import API_SEGMENTS
-from postd.web.responses import Response, encode_header, make_no_content
-from postd.web.server.driver import respond
+from postd.web.responses import encode_header, make_no_content
 from postd.web.server.request import HttpRequest
 
 ALL = "*"
@@ -81,7 +81,8 @@ class _CorsResource(Resource):
             if not preflight:
                 raise
             # With a failed preflight the page would see a network error in place of the 404.
-            return respond(request, _respond_to_preflight())
+            request.send(_PREFLIGHT_OF_NOTHING)
+            return NOT_DONE_YET
 
 
 def allow_origins(root: Resource, origins: Collection[str]) -> None:
@@ -100,7 +101,3 @@ class _NotFoundResource(Resource):
 
     def render(self, _request: Any) -> Any:
         raise NotFound
-
-
-async def _respond_to_preflight() -> Response:
-    return _PREFLIGHT_OF_NOTHING

@@ -11,7 +11,7 @@ from postd.web.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
-from postd.web.responses import JSON, PAGE_HEADERS, Response
+from postd.web.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 
@@ -44,7 +44,7 @@ class Docs:
         document, page = _render(routes, tuple(schemes.items()), frozenset(read), frozenset(write), site_name)
         self._document = _make_text(JSON, document, _HEADERS)
         headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
-        self._page = _make_text(b"text/html; charset=utf-8", page, headers)
+        self._page = _make_text(HTML, page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
     async def show_document(self, request: HttpRequest) -> Response:

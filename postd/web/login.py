@@ -14,10 +14,12 @@ from postd.web.cookie import decode_session_cookies, expire_session_cookie, make
 from postd.web.guard import outcome_of
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import PeerResolver
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
+from postd.web.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 from postd.web.urlencoded import decode_form
+
+_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
 
 _log = Logger()
 
@@ -44,8 +46,8 @@ class LoginPages:
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        self._login_page = _make_html(make_login_page(realm))
-        self._logout_page = _make_html(make_logout_page(realm))
+        self._login_page = make_response(HTTPStatus.OK, HTML, make_login_page(realm), _HEADERS)
+        self._logout_page = make_response(HTTPStatus.OK, HTML, make_logout_page(realm), _HEADERS)
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
@@ -106,11 +108,6 @@ class LoginPages:
 
     def _is_secure(self, request: HttpRequest) -> bool:
         return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
-
-
-def _make_html(page: bytes) -> Response:
-    headers = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
-    return make_response(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
 
 
 def _decode_credentials(request: HttpRequest) -> tuple[str, str]:

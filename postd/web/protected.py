@@ -20,7 +20,7 @@ from werkzeug.exceptions import NotFound
 
 from postd.web.errors import Problem
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, ViewResource, error_page, respond
+from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
 from postd.web.server.request import HttpRequest
 
 _log = Logger()
@@ -78,16 +78,18 @@ class Folder(Resource):
         except PermissionError:
             return _File.forbidden.render(request)
         except OSError as error:
-            return error_page(NotFound() if error.errno in _NOT_THERE else error).render(request)
-        except (Problem, NotFound) as error:
-            return error_page(error).render(request)
+            if error.errno in _NOT_THERE:
+                raise NotFound from None
+            raise
 
     def _send(self, request: HttpRequest) -> Any:
         check_method(request)
         file = self._find(request.postpath)
         request.file = request.path
         if file is None:
-            return ViewResource(_add_slash).render(request)
+            path, question, query = request.uri.partition(b"?")
+            request.send(make_redirect(path + b"/" + question + query))
+            return NOT_DONE_YET
         _normalize_conditions(request, file.stat())
         request.setHeader(b"Cache-Control", b"private, no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
@@ -126,11 +128,6 @@ class Folder(Resource):
         if not stat.S_ISREG(os.lstat(found).st_mode):
             raise NotFound
         return found
-
-
-async def _add_slash(request: HttpRequest) -> Response:
-    path, question, query = request.uri.partition(b"?")
-    return make_redirect(path + b"/" + question + query)
 
 
 class _File(File):

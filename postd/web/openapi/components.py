@@ -8,10 +8,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from postd.model import POST_ID_MAX, PostId
 from postd.web.openapi.operation import Body, Reply
 from postd.web.posts import LIMIT_MAX
-from postd.web.responses import TEXT
+from postd.web.responses import HTML, TEXT
 
 TEXT_TYPE = TEXT.decode("ascii")
-HTML_TYPE = "text/html; charset=utf-8"
+HTML_TYPE = HTML.decode("ascii")
 JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
 EVENTS_TYPE = "text/event-stream"

@@ -12,6 +12,7 @@ Departures from stock Twisted:
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
@@ -114,7 +115,7 @@ class HttpFactory(Site):
         self.connections_max = limits.connections
         self.secure_fields: Callable[[HttpRequest], bytes] | None = None
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
-        self._groups: dict[str, int] = {}
+        self._groups: Counter[str] = Counter()
         self.channels: set[HttpConnection] = set()
         self.ending = False
         self._access_log = access_log
@@ -198,7 +199,7 @@ class HttpFactory(Site):
         return channel
 
     def _is_full(self, group: str | None) -> bool:
-        return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
+        return group is not None and self._groups[group] >= max(1, self.connections_max // 2)
 
     def add(self, channel: HttpConnection) -> None:
         """Called when a connection is there."""
@@ -220,14 +221,12 @@ class HttpFactory(Site):
 
     def _enter(self, group: str | None) -> None:
         if group is not None:
-            self._groups[group] = self._groups.get(group, 0) + 1
+            self._groups[group] += 1
 
     def _leave(self, group: str | None) -> None:
         if group is not None:
-            left = self._groups[group] - 1
-            if left:
-                self._groups[group] = left
-            else:
+            self._groups[group] -= 1
+            if not self._groups[group]:
                 del self._groups[group]
 
     def _sweep_on(self) -> None:

@@ -10,6 +10,7 @@ Departures from stock Twisted:
 """
 
 import re
+from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,6 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     prepath: list[bytes]
     postpath: list[bytes]
     own_fields = b""
-    _headers: Headers | None = None
     _response_headers: Headers | None = None
     _id: str | None = None
 
@@ -109,12 +109,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.content = BytesIO(body)
         self.started_s = started_s
 
-    @property
+    @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
         """The fields, in Twisted's way."""
-        if self._headers is None:
-            self._headers = DecodedHeaders(self.fields)
-        return self._headers
+        return DecodedHeaders(self.fields)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
