@@ -23,8 +23,7 @@ from postd.schemes import load_schemes
 from postd.schemes.interface import Background, Context
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.access import Access, SchemeParts
-from postd.web.guard import Realm
+from postd.web.guard import Access, Realm, SchemeParts
 from postd.web.peer import PeerResolver
 
 PURGE_EVERY_S = 10

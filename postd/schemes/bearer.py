@@ -20,8 +20,8 @@ from postd.reactor import IReactor
 from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import BearerSettings, Page, Settings
-from postd.web.access import SchemeParts, Views
 from postd.web.bearer import BearerCredentialFactory, ResourceMetadata
+from postd.web.guard import SchemeParts, Views
 from postd.web.openapi.operation import SchemeDescription
 
 _PROBE = "postd-check"

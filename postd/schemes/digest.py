@@ -7,8 +7,8 @@ from postd.auth.user_file import Account
 from postd.errors import join_names
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
-from postd.web.access import SchemeParts
 from postd.web.digest import DigestCredentialFactory
+from postd.web.guard import SchemeParts
 from postd.web.openapi.operation import SchemeDescription
 
 

@@ -17,10 +17,10 @@
 - Without credentials there is no sign-in, not even as `Anonymous`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
@@ -28,18 +28,23 @@ from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
+from postd.auth.checker import Checker
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import Authentication
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
+from postd.web.openapi.operation import SchemeDescription
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
 from postd.web.server.request import HttpRequest
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+
+Views = tuple[Sequence[bytes], Any]
+"""Top-level path segments, and an instance of the class of the Klein application that serves them."""
 
 
 class CredentialFactory(Protocol):
@@ -222,6 +227,49 @@ class Guard(ViewResource):
         await _add_challenges(self._factories, refusal, request)
         detail = "The credentials are invalid." if refusal else "Credentials are required."
         return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
+
+
+class SchemeParts(Struct, frozen=True):
+    """The parts of an authentication scheme, made from settings.
+
+    Args:
+        checkers: check its credentials.
+        factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
+        reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
+        make_views: returns the views of its own pages, which may sign clients in; None if it has none.
+    """
+
+    checkers: Sequence[Checker]
+    factory: CredentialFactory | None = None
+    reader: CredentialReader | None = None
+    make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
+
+
+class Access(Struct, frozen=True):
+    """The schemes in force.
+
+    Args:
+        portal: signs clients in.
+        schemes: by name, in the order of the challenges.
+        descriptions: the words for each of them.
+        clients: resolves the client's address behind proxies.
+        realm: the protection realm's text.
+    """
+
+    portal: CoroutinePortal
+    schemes: Mapping[str, SchemeParts]
+    descriptions: Mapping[str, SchemeDescription]
+    clients: PeerResolver
+    realm: str
+
+    def protect(self, resource: IResource, rule: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
+        if "open" in rule:
+            return resource
+        allowed = [parts for name, parts in self.schemes.items() if name in rule]
+        factories = [parts.factory for parts in allowed if parts.factory is not None]
+        readers = [parts.reader for parts in allowed if parts.reader is not None]
+        return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
 
 
 async def _add_challenges(

@@ -20,11 +20,11 @@ from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
 from postd.store.interface import PostStore
-from postd.web.access import Access
 from postd.web.board import Board, show_name_and_board
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
+from postd.web.guard import Access
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
 from postd.web.server.driver import ViewResource, error_page
@@ -120,7 +120,7 @@ def make_root(  # noqa: PLR0913 - all that there is
     posts = Router(api)
     root.putChild(b"post", _ByMethod(posts, access.protect(posts, read), access.protect(posts, write)))
     for parts in access.schemes.values():
-        for segments, views in parts.make_views(access.portal):
+        for segments, views in parts.make_views(access.portal) if parts.make_views else ():
             router = Router(views)
             for segment in segments:
                 root.putChild(segment, router)
