@@ -12,11 +12,7 @@ _HEADERS = {b"Cache-Control": b"no-store"}
 
 
 class Admin:
-    """The views of the admin listeners.
-
-    Args:
-        check_health: returns the health of the service.
-    """
+    """The views of the admin listeners."""
 
     app = Application()
 

@@ -20,11 +20,7 @@ class BearerCredentialFactory:
     """`postd.web.guard.CredentialFactory` of Bearer.
 
     A token counts only in `Authorization`: neither `?access_token=` nor one in a form is looked at (RFC 9700 §4.3.2).
-
-    Args:
-        realm: the protection realm's text.
-        clients: resolves the client's address and our origin behind proxies.
-        with_metadata: whether challenges have the URL of the resource metadata (RFC 9728 §5.1).
+    `with_metadata` adds the URL of the resource metadata to challenges (RFC 9728 §5.1).
     """
 
     scheme = b"bearer"
@@ -56,13 +52,7 @@ class BearerCredentialFactory:
 
 
 class ResourceMetadata:
-    """Protected resource metadata (RFC 9728; reference: Bearer), where a challenge's `resource_metadata` leads to.
-
-    Args:
-        issuers: their identifiers.
-        scopes: the words of scopes that are asked for.
-        clients: resolves our origin, which is the resource.
-    """
+    """Protected resource metadata (RFC 9728; reference: Bearer), where a challenge's `resource_metadata` leads to."""
 
     app = Application()
 

@@ -41,11 +41,6 @@ class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
     The guard in front of them checks the session and refuses cross-site writes.
-
-    Args:
-        store: keeps the posts.
-        site_name: the text above each heading.
-        writable: whether sessions may write.
     """
 
     app = Application()

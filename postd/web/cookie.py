@@ -19,11 +19,7 @@ def make_challenge(realm: str) -> bytes:
 
 
 class SessionReader:
-    """`postd.web.guard.CredentialReader` of sessions.
-
-    Args:
-        realm: the protection realm's text.
-    """
+    """`postd.web.guard.CredentialReader` of sessions."""
 
     scheme = "session"
     ambient = True

@@ -51,12 +51,7 @@ def is_preflight(request: HttpRequest) -> bool:
 
 
 class _CorsResource(Resource):
-    """Adds CORS fields to the responses of a resource and all below it, errors included.
-
-    Args:
-        resource: the resource.
-        origins: the allowed origins, or `ALL`.
-    """
+    """Adds CORS fields to the responses of a resource and all below it, errors included."""
 
     isLeaf = True
 
@@ -86,12 +81,7 @@ class _CorsResource(Resource):
 
 
 def allow_origins(root: Resource, origins: Collection[str]) -> None:
-    """Let pages of other origins use the API.
-
-    Args:
-        root: the resource tree, which is changed.
-        origins: the allowed origins in the serialization of RFC 6454 §6.2, or `ALL`.
-    """
+    """Change a resource tree: pages of other origins, as RFC 6454 §6.2 serializes them or `ALL`, may use the API."""
     for segment in API_SEGMENTS:
         root.putChild(segment, _CorsResource(root.children.get(segment, _NotFoundResource()), origins))
 

@@ -19,15 +19,7 @@ _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
 
 
 class Docs:
-    """The OpenAPI document and the page made from it, both rendered once.
-
-    Args:
-        applications: those to describe, beside this one.
-        schemes: the descriptions of all authentication schemes by name.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
-        site_name: the heading of the page.
-    """
+    """The OpenAPI document and the page made from it, both rendered once; `applications` are those beside this one."""
 
     app = Application()
 

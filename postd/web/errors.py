@@ -45,14 +45,7 @@ _log = Logger()
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
-    """An error response.
-
-    Args:
-        status: the HTTP status.
-        detail: what is wrong with this request, in plain text.
-        pointer: JSON Pointer (RFC 6901) to the offending part of the body.
-        headers: further header fields.
-    """
+    """An error response; `pointer` is a JSON Pointer (RFC 6901) to the offending part of the body."""
 
     def __init__(
         self,

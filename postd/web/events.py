@@ -53,10 +53,6 @@ class Events:
 
     A generation is the set of subscribers that were admitted under the same settings: a reload begins the next one and
     ends the streams of earlier ones.
-
-    Args:
-        store: has the change log.
-        reactor: the clock.
     """
 
     def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
@@ -64,7 +60,7 @@ class Events:
         self._clock = reactor
         self._latest = 0  # revision found by the last poll
         self._recent: dict[int, bytes] = {}  # encoded changes by revision, ascending
-        self._subscribers = 0
+        self.subscribers = 0  # open streams
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
         self._generation = self._ended_generation = 0
@@ -75,10 +71,7 @@ class Events:
     async def respond(self, request: HttpRequest, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 
-        Args:
-            request: the subscriber's.
-            revalidate: re-validates its credentials; called before each write.
-            generation: the one that admitted it.
+        `revalidate` is called before each write, and `generation` has admitted the request.
 
         Raises:
             StoreUnavailableError: the current revision cannot be read.
@@ -86,11 +79,6 @@ class Events:
         latest = (await self._store.version()).revision
         pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation)
         return make_streamed_response(b"text/event-stream", pieces, _HEADERS)
-
-    @property
-    def subscribers(self) -> int:
-        """How many streams are open."""
-        return self._subscribers
 
     def begin_generation(self) -> int:
         """Begin the next generation and return its number."""
@@ -153,8 +141,8 @@ class Events:
         return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
 
     def _join(self, latest: int) -> None:
-        self._subscribers += 1
-        if self._subscribers > 1:
+        self.subscribers += 1
+        if self.subscribers > 1:
             return
         # There were no polls since the last subscriber left.
         self._latest = latest
@@ -167,8 +155,8 @@ class Events:
             self._loops.append(loop)
 
     def _leave(self) -> None:
-        self._subscribers -= 1
-        if not self._subscribers:
+        self.subscribers -= 1
+        if not self.subscribers:
             loops, self._loops = self._loops, []
             for loop in loops:
                 if loop.running:

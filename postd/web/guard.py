@@ -57,12 +57,7 @@ class CredentialFactory(Protocol):
         """The scheme's name, in lower case."""
 
     async def challenges(self, refusal: Refused | None, request: HttpRequest) -> Sequence[bytes]:
-        """Return the values of `WWW-Authenticate`, one for each field line.
-
-        Args:
-            refusal: why the credentials of the request were refused; None if it had none.
-            request: the request that is challenged.
-        """
+        """Return the values of `WWW-Authenticate`, one for each field line; `refusal` is None without credentials."""
 
     def decode(self, response: bytes, request: HttpRequest) -> ICredentials:
         """Return the credentials in what follows the scheme's name.
@@ -127,13 +122,8 @@ FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resou
 class Guard(ViewResource):
     """Protects a resource and all below it.
 
-    Args:
-        portal: checks credentials.
-        factories: the schemes of `Authorization` that a client may use, in the order of their challenges.
-        resource: the protected resource.
-        readers: the other schemes that a client may use.
-        clients: resolves the client's address behind proxies.
-        users: the only accounts that may enter; all if there is none.
+    The schemes of `factories`, in the order of their challenges, and of `readers` may be used. `users` are the only
+    accounts that may enter; all may if there is none.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -206,10 +196,7 @@ class Guard(ViewResource):
     ) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope.
 
-        Args:
-            refusal: why the credentials of the request were refused; None if it had none.
-            factory: what has decoded them, if they were in `Authorization`.
-            request: the request that is challenged.
+        `factory` has decoded the refused credentials, if they were in `Authorization`.
         """
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
@@ -246,15 +233,7 @@ class SchemeParts(Struct, frozen=True):
 
 
 class Access(Struct, frozen=True):
-    """The schemes in force.
-
-    Args:
-        portal: signs clients in.
-        schemes: by name, in the order of the challenges.
-        descriptions: the words for each of them.
-        clients: resolves the client's address behind proxies.
-        realm: the protection realm's text.
-    """
+    """The schemes in force by name, in the order of the challenges; `descriptions` has the words for each of them."""
 
     portal: CoroutinePortal
     schemes: Mapping[str, SchemeParts]
@@ -286,20 +265,16 @@ _PREFLIGHT = make_no_content({b"Allow": b"GET, HEAD"})
 
 def outcome_of(error: Exception) -> str:
     """Return the outcome of credentials that did not let a request in (`postd.auth.identity.Authentication`)."""
-    for kinds, outcome in _OUTCOMES:
-        if isinstance(error, kinds):
-            return outcome
+    match error:
+        case StaleNonceError():
+            return "stale"
+        case InsufficientScopeError():
+            return "forbidden"
+        case Refused() | Problem():  # a `Problem` is about the request, such as credentials for another address
+            return "refused"
+        case TooManyFailuresError():
+            return "throttled"
     return "unavailable"
-
-
-_OUTCOMES: Sequence[tuple[type[Exception], str]] = (
-    (StaleNonceError, "stale"),
-    (InsufficientScopeError, "forbidden"),
-    (Refused, "refused"),
-    (TooManyFailuresError, "throttled"),
-    (Problem, "refused"),
-)
-"""The first that fits. A `Problem` is about the request, such as credentials for another address."""
 
 
 def _split_authorization(request: HttpRequest) -> tuple[bytes, bytes]:

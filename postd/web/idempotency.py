@@ -22,11 +22,7 @@ _NO_KEY = nullcontext()
 
 
 class IdempotencyKeys:
-    """The keys of requests in progress in this process; completed ones are in the store.
-
-    Args:
-        now: the clock, in seconds since the epoch.
-    """
+    """The keys of requests in progress in this process; completed ones are in the store. `now` is in epoch seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -27,14 +27,8 @@ _log = Logger()
 class LoginPages:
     """The pages `/`, `/login` and `/logout`; `/home` is a protected page.
 
-    The spec does not show what triggers a logout: POST `/logout` does, and GET shows a button for it.
-
-    Args:
-        portal: verifies passwords and sessions.
-        sessions: begins and ends them.
-        clients: resolves the client's address behind proxies.
-        realm: the protection realm's text, which names the site.
-        secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
+    The spec does not show what triggers a logout: POST `/logout` does, and GET shows a button for it. `secure` is
+    "always", "never", or "auto" to mark cookies as secure when the client's connection is.
     """
 
     app = Application()

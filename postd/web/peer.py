@@ -33,9 +33,6 @@ class PeerResolver:
     Args:
         trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
         public_url: this server's origin as clients see it; empty to derive it from each request.
-
-    Attributes:
-        public_url: as given.
     """
 
     _log = Logger()
@@ -99,11 +96,7 @@ class PeerResolver:
         return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
 
     def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
-        """Return a function from a request to its `Strict-Transport-Security` line (RFC 6797 §6.1), empty without TLS.
-
-        Args:
-            max_age_s: `max-age` in seconds.
-        """
+        """Return a function to a request's line `Strict-Transport-Security` (RFC 6797 §6.1), empty without TLS."""
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
         return lambda request: line if self._comes_over_tls(request) else b""
 

@@ -87,12 +87,8 @@ class PostApi:
 
     The spec gives paths, methods and bodies. Choices where it is silent (reference: Post API): 201 with `Location` for
     a new post and 200 otherwise; ascending ids; `text/plain` confirmations; PUT never creates, because the server
-    assigns ids; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`).
-
-    Args:
-        store: keeps the posts.
-        events: streams changes.
-        private: whether reading needs credentials, so that no cache may store responses.
+    assigns ids; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`). Where reading needs
+    credentials (`private`), no cache may store responses.
     """
 
     app = Application()

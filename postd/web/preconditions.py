@@ -21,18 +21,13 @@ def is_not_modified(request: HttpRequest, etag: bytes) -> bool:
     Raises:
         Problem: 412, `If-Match` does not match.
     """
-    if has_preconditions(request):
-        _check_if_match(request, etag)
-        return _none_match_fails(request, etag)
-    return False
+    return has_preconditions(request) and matching_etag(request, (etag,)) is not None
 
 
 def matching_etag(request: HttpRequest, etags: Sequence[bytes]) -> bytes | None:
     """Return the entity tag for a 304: the first of `etags` that `If-None-Match` names, the last for `*`, else None.
 
-    Args:
-        request: GET or HEAD.
-        etags: tags of the representations that the client accepts, preferred first; the last always exists.
+    They are the tags of the representations that the client accepts, preferred first; the last always exists.
 
     Raises:
         Problem: 412, `If-Match` names none of them.
@@ -56,20 +51,8 @@ def check_preconditions(request: HttpRequest, etag: bytes) -> None:
     Raises:
         Problem: 412, one of them does not hold.
     """
-    _check_if_match(request, etag)
-    if _none_match_fails(request, etag):
+    if matching_etag(request, (etag,)) is not None:
         raise precondition_failed()
-
-
-def _check_if_match(request: HttpRequest, etag: bytes) -> None:
-    field_lines = request.fields.get(b"If-Match")
-    if field_lines is not None and _first_match(field_lines, [etag], weak_comparison=False) is None:
-        raise precondition_failed()
-
-
-def _none_match_fails(request: HttpRequest, etag: bytes) -> bool:
-    field_lines = request.fields.get(b"If-None-Match")
-    return field_lines is not None and _first_match(field_lines, [etag], weak_comparison=True) is not None
 
 
 def _first_match(field_lines: list[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:

@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from twisted.logger import Logger
@@ -144,18 +145,8 @@ class _File(File):
             spans = producer.rangeInfo
         else:
             spans = [(b"", 0, self.getsize())]
-        return _SpanProducer(request, fileForReading, spans)
-
-
-class _SpanProducer:
-    """Replaces the producers of stock `File`, which send a file that grew meanwhile in its new length."""
-
-    def __init__(self, request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
-        self._request = request
-        self._coroutine = _send_spans(request, file, spans)
-
-    def start(self) -> None:
-        respond(self._request, self._coroutine)
+        # In place of the producers of stock `File`, which send a file that grew meanwhile in its new length.
+        return SimpleNamespace(start=partial(respond, request, _send_spans(request, fileForReading, spans)))
 
 
 async def _send_spans(request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:

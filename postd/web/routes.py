@@ -96,14 +96,8 @@ def make_root(  # noqa: PLR0913 - all that there is
 ) -> IResource:
     """Return the resource tree.
 
-    Args:
-        store: keeps the posts.
-        events: streams their changes.
-        access: the authentication schemes.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
-        pages: further pages.
-        cors_origins: origins whose pages may use the API (`postd.web.cors`).
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials. Pages of
+    `cors_origins` may use the API (`postd.web.cors`).
     """
     by_path = {
         tuple(page.path.encode("ascii").split(b"/")[1:]): access.protect(

@@ -52,10 +52,7 @@ class StreamedList:
     Each page is a snapshot of its own, because a slow client must not hold one open. So a streamed list has neither
     `ETag` nor length; ids are unique and ascending in it. If the posts did not change meanwhile, the list is a snapshot
     all the same: requested twice, it is recorded, compressed, and later responses come from this cache, with both.
-
-    Args:
-        store: keeps the posts.
-        headers_at: returns the headers of the list at a version, `ETag` included.
+    `headers_at` returns the headers of the list at a version, `ETag` included.
     """
 
     def __init__(self, store: PostStore, headers_at: Callable[[Version], Mapping[bytes, bytes]]) -> None:

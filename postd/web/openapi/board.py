@@ -8,9 +8,6 @@ from postd.model import PostText
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
 from postd.web.openapi.operation import Body, Operation, Reply
 
-_FORM = "The form is not percent-encoded UTF-8, or a field is missing or repeated."
-_NO_FORM = f"The `Content-Type` is not `{FORM_TYPE}`."
-_LARGE = "The form is too large."
 _READ_ONLY = "The settings do not let sessions write."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
@@ -45,10 +42,10 @@ class Deleting(Struct, frozen=True):
 
 _PAGE = html("<!DOCTYPE html> ...")
 _FORM_ERRORS = {
-    400: _FORM,
+    400: "The form is not percent-encoded UTF-8, or a field is missing or repeated.",
     403: f"{_READ_ONLY} Or: {CROSS_SITE}",
-    413: _LARGE,
-    415: _NO_FORM,
+    413: "The form is too large.",
+    415: f"The `Content-Type` is not `{FORM_TYPE}`.",
     503: UNAVAILABLE,
     507: FULL,
 }

@@ -59,13 +59,9 @@ Schemes = Mapping[str, SchemeDescription]
 def make_document(
     routes: Iterable[Route], described_schemes: Schemes, *, read: Collection[str], write: Collection[str]
 ) -> dict[str, Any]:
-    """Return the document.
+    """Return the document of the routes that are served, and `/home`.
 
-    Args:
-        routes: those of the applications that are served; `/home` is added.
-        described_schemes: all schemes.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials.
     """
     schemes: dict[Rule, Schemes] = {
         "open": {},

@@ -41,14 +41,7 @@ def _hash_source(content: str) -> bytes:
 
 
 def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
-    """Render a page; UTF-8.
-
-    Args:
-        title: the title and heading, plain text.
-        content: the HTML below the heading.
-        site_name: the plain text above the heading.
-        style: the style sheet.
-    """
+    """Render a page, with plain text in its heading and above it, and HTML below; UTF-8."""
     parts = {"title": escape(title), "content": content, "site_name": escape(site_name), "style": style}
     return _PAGE.substitute(parts).encode()
 

@@ -22,13 +22,7 @@ Document = Mapping[str, Any]
 
 
 def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_name: str) -> bytes:
-    """Return the page; UTF-8.
-
-    Args:
-        document: the OpenAPI document (`postd.web.openapi.document`).
-        scheme_titles: the titles of authentication schemes by name.
-        site_name: the text above the title.
-    """
+    """Return the page made from the OpenAPI document (`postd.web.openapi.document`); UTF-8."""
     lead, _, description = document["info"]["description"].partition("\n\n")
     parts = {
         "title": escape(document["info"]["title"]),

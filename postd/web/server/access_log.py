@@ -45,13 +45,7 @@ _log = Logger("postd.access")
 
 
 class AccessLog:
-    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last.
-
-    Args:
-        as_json: whether they are JSON.
-        address_of: returns the address of a request's client.
-        reactor: its clock, by which bundles are made.
-    """
+    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last."""
 
     def __init__(self, *, as_json: bool, address_of: Callable[[HttpRequest], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line

@@ -113,9 +113,6 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 class HttpConnection(Protocol):
     """An HTTP/1.1 connection.
 
-    Args:
-        site: the factory, which knows the limits, the resources and the log.
-
     Attributes:
         deadline_s: when something must have happened, by the reactor's clock.
         group: what it counts as among the connections of one address, None if that has no limit.
@@ -260,13 +257,7 @@ class HttpConnection(Protocol):
         return bool(ISSLTransport.providedBy(self.transport))
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write an answer of ours, or the beginning of one, at once.
-
-        Args:
-            head: what all such answers have.
-            headers: fields that this one has beside.
-            body: the body, or its beginning.
-        """
+        """Write an answer of ours, or the beginning of one, at once; `headers` are fields beside those in `head`."""
         parts = [head]
         if headers is not None:
             parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]

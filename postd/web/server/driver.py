@@ -34,13 +34,9 @@ def respond(
 ) -> int:
     """Respond to a request with what a coroutine returns, or with the error that it raises.
 
-    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete.
-
-    Args:
-        request: the request.
-        making: returns the answer, or the resource that is to answer, or None if it has sent the answer itself.
-        shielded: whether it goes on when the client has gone. Other coroutines are cancelled then, which a store does
-            not heed for a write that it has taken.
+    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete. The coroutine may
+    return a resource that is to answer, or None if it has sent the answer itself. When the client has gone it is
+    cancelled, which a store does not heed for a write that it has taken; `shielded`, it goes on.
     """
     _Responder(request, making, shielded=shielded).resume(None)
     return NOT_DONE_YET

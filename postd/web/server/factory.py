@@ -80,15 +80,7 @@ class _TurnedAway(TwistedProtocol):
 
 
 class HttpFactory(Site):
-    """The factory of connections.
-
-    Args:
-        root: the resource tree.
-        limits: what a client may ask for.
-        hosts: the hosts that requests may be for, None for any.
-        access_log: notes the requests; None for no log.
-        tally: counts them; None for no metrics.
-        reactor: its clock.
+    """The factory of connections. Without `hosts` requests may be for any host.
 
     Attributes:
         local_addresses: host and port of the listeners that only this machine can reach.
@@ -121,7 +113,7 @@ class HttpFactory(Site):
         self._access_log = access_log
         self._tally = tally
         self._all_closed: Deferred[None] | None = None
-        self._full_noted_s = self._group_noted_s = -math.inf
+        self._refusal_noted_s = {"all": -math.inf, "one": -math.inf}
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = reactor
         self._second = 0
@@ -188,11 +180,11 @@ class HttpFactory(Site):
     def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
         # Without the proxy that stock Twisted puts around each channel to be ready for h2.
         if len(self.channels) >= self.connections_max:
-            self._note_full()
+            self._note_refused()
             return _TurnedAway()
         group = self._group_of(addr)
         if self._is_full(group):
-            self._note_full_group(group)
+            self._note_refused(group)
             return _TurnedAway()
         channel = HttpConnection(self)
         channel.group = group
@@ -216,7 +208,7 @@ class HttpFactory(Site):
         channel.group = None if is_full else group
         self._enter(channel.group)
         if is_full:
-            self._note_full_group(group)
+            self._note_refused(group)
         return not is_full
 
     def _enter(self, group: str | None) -> None:
@@ -252,11 +244,7 @@ class HttpFactory(Site):
         self.ending = True
 
     async def finish(self, *, within_s: float) -> None:
-        """Return when all requests have had their answers, and all connections are closed.
-
-        Args:
-            within_s: connections that are still open after so many seconds are aborted.
-        """
+        """Return when all requests have had their answers, and all connections are closed, or aborted at the limit."""
         if not self.channels:
             return
         self._all_closed = Deferred()
@@ -289,25 +277,20 @@ class HttpFactory(Site):
             except Exception:  # noqa: BLE001 - the limits of other connections still hold
                 _log.failure("could not end a connection whose time has passed")
 
-    def _note_full(self) -> None:
-        self._count_refused()
-        now = self.reactor.seconds()
-        if now - self._full_noted_s >= FULL_NOTE_S:
-            self._full_noted_s = now
+    def _note_refused(self, group: str | None = None) -> None:
+        """Count a refused connection, and log at times that a group, or all of them, have too many."""
+        if self._tally is not None:
+            self._tally.connections_refused += 1
+        now, kind = self.reactor.seconds(), "one" if group else "all"
+        if now - self._refusal_noted_s[kind] < FULL_NOTE_S:
+            return
+        self._refusal_noted_s[kind] = now
+        if group is None:
             count = self.connections_max
             _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)
-
-    def _note_full_group(self, group: str | None) -> None:
-        self._count_refused()
-        now = self.reactor.seconds()
-        if now - self._group_noted_s >= FULL_NOTE_S:
-            self._group_noted_s = now
+        else:
             _log.warn(
                 "{group} has {count} connections, half of [limits] connections: further ones of an address are refused",
                 group=group,
-                count=self._groups.get(group or ""),
+                count=self._groups[group],
             )
-
-    def _count_refused(self) -> None:
-        if self._tally is not None:
-            self._tally.connections_refused += 1

@@ -55,15 +55,10 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 @implementer(IRequest)
 class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
-    """A request.
-
-    Args:
-        channel: its connection.
-        head: its head.
-        body: its body.
-        started_s: when its head was there, by the reactor's clock.
+    """A request, whose body is complete.
 
     Attributes:
+        started_s: when its head was there, by the reactor's clock.
         method, uri, path, clientproto: as in its request line; `path` without the query.
         fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
         prepath, postpath: the segments of the path before and below the resource that renders.
