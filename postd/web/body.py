@@ -59,11 +59,8 @@ def _check_content_type(request: HttpRequest) -> None:
             raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
     encoding = request.fields.get(b"Content-Encoding") or []
     if b",".join(encoding).strip().lower() not in {b"", b"identity"}:
-        raise Problem(
-            415,
-            "The body must be sent without a Content-Encoding.",
-            headers={b"Accept-Encoding": b"identity"},
-        )
+        why = "The body must be sent without a Content-Encoding."
+        raise Problem(415, why, headers={b"Accept-Encoding": b"identity"})
 
 
 class _Members(list[tuple[str, Any]]):

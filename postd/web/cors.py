@@ -22,20 +22,15 @@ from postd.web.server.request import HttpRequest
 ALL = "*"
 """Allows every origin."""
 
-_EXPOSED = encode_header(
-    b"Access-Control-Expose-Headers",
-    b"ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info, X-Request-Id",
+_EXPOSED = (
+    b"Access-Control-Expose-Headers: ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info, "
+    b"X-Request-Id\r\n"
 )
-_PREFLIGHT = b"".join(
-    encode_header(b"Access-Control-" + name, value)
-    for name, value in (
-        (b"Allow-Methods", b"GET, HEAD, POST, PUT, DELETE"),
-        (
-            b"Allow-Headers",
-            b"Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, Last-Event-ID, X-Request-Id",
-        ),
-        (b"Max-Age", b"600"),
-    )
+_PREFLIGHT = (
+    b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE\r\n"
+    b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
+    b"Last-Event-ID, X-Request-Id\r\n"
+    b"Access-Control-Max-Age: 600\r\n"
 )
 _PREFLIGHT_OF_NOTHING = make_no_content({b"Allow": b"OPTIONS"})
 

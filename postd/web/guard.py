@@ -107,13 +107,8 @@ class Realm:
         self, avatarId: bytes | tuple[()], mind: object, *_interfaces: type[Interface]
     ) -> tuple[type[Interface], object, Callable[[], None]]:
         assert isinstance(mind, Protected)
-        if mind.users and bytes(avatarId).decode() not in mind.users:
-            return IResource, FORBIDDEN, _log_out
-        return IResource, mind.resource, _log_out
-
-
-def _log_out() -> None:
-    """Do nothing: no client stays logged in."""
+        is_allowed = not mind.users or bytes(avatarId).decode() in mind.users
+        return IResource, mind.resource if is_allowed else FORBIDDEN, lambda: None  # no client stays logged in
 
 
 FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))

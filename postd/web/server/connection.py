@@ -46,6 +46,7 @@ from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
+from postd.web.errors import Problem
 from postd.web.server.request import HttpRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
 
@@ -445,7 +446,7 @@ class HttpConnection(Protocol):
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
-        HttpRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        HttpRequest(self, head, b"", self._clock.seconds()).fail(Problem(error.status, error.why))
         self._linger()
 
     def _linger(self) -> None:

@@ -29,7 +29,7 @@ from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
-from postd.web.errors import Problem, make_error_response, make_problem_response
+from postd.web.errors import make_error_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
 
 if TYPE_CHECKING:  # they import this module
@@ -40,7 +40,6 @@ SEGMENTS_MAX = 256
 """The most segments of a path; longer ones are 404, before any resource or file is looked for."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
-_HTTP_1_1 = 1
 _CLIENT_GONE = 499
 """What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
 
@@ -191,11 +190,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     def begin(self, response: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
         head = response.head
-        if (
-            isinstance(response, StreamedResponse)
-            and response.chunked
-            and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]
-        ):
+        if isinstance(response, StreamedResponse) and response.chunked and self.clientproto == b"HTTP/1.1":
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
         self._begin(response.status, head, b"")
@@ -212,10 +207,6 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         if not self.startedWriting:
             self.code = _CLIENT_GONE
         self.site.log(self)
-
-    def refuse(self, status: int, why: str) -> None:
-        """Respond to a request that is not taken."""
-        self.send(make_problem_response(self.path, Problem(status, why)))
 
 
 def _decode_id(lines: list[bytes]) -> str | None:
