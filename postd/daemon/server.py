@@ -10,27 +10,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
+from postd.daemon import resources
 from postd.daemon.authentication import Authentication
 from postd.daemon.lifecycle import StartCallbacks
-from postd.daemon.resources import (
-    TRIM_EVERY_S,
-    collect_replaced,
-    freeze_startup_objects,
-    raise_descriptor_limit,
-    trim_memory,
-)
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
-from postd.net.listening import (
-    Listener,
-    accept_backlog_and_close,
-    local_addresses,
-    pause_accepting,
-    reload_certificates,
-    resume_accepting,
-)
+from postd.net import listening
+from postd.net.listening import Listener
 from postd.reactor import IReactor
 from postd.schemes import load_options
 from postd.settings.loading import LoadedSettings, check_page_folders
@@ -109,7 +97,7 @@ class ServerParts:
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
-        replace_certificates = reload_certificates(listeners, where=where["listen"])
+        replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
         options, previous = load_options(loaded), self.authentication
         authentication = Authentication(
             settings, self.store, reactor=self._reactor, where=where, options=options, previous=previous
@@ -159,7 +147,7 @@ class Server(Service):
     def __init__(
         self, parts: ServerParts, listeners: Sequence[Listener], *, callbacks: StartCallbacks, reactor: IReactor
     ) -> None:
-        parts.site.local_addresses = local_addresses(listeners)
+        parts.site.local_addresses = listening.local_addresses(listeners)
         self._parts = parts
         self._store = parts.store
         self._listeners = listeners
@@ -167,24 +155,24 @@ class Server(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._accept_timeout: IDelayedCall | None = None
-        self._trimming = LoopingCall(trim_memory)
+        self._trimming = LoopingCall(resources.trim_memory)
         self._trimming.clock = reactor
 
     def startService(self) -> None:
         super().startService()
         self._fit_connections()
-        freeze_startup_objects()
-        self._trimming.start(TRIM_EVERY_S, now=False)
+        resources.freeze_startup_objects()
+        self._trimming.start(resources.TRIM_EVERY_S, now=False)
         self._parts.authentication.start()
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
-        pause_accepting(self._listeners)
+        listening.pause_accepting(self._listeners)
         self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
         self._starting = Deferred.fromCoroutine(self._store.start())
         self._starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
         site = self._parts.site
-        site.connections_max = raise_descriptor_limit(site.connections_max)
+        site.connections_max = resources.raise_descriptor_limit(site.connections_max)
 
     def _store_ready(self, _: None) -> None:
         if self.running:  # else the listeners, whose addresses would be logged, are closed
@@ -202,7 +190,7 @@ class Server(Service):
         if timeout is not None:
             if timeout.active():
                 timeout.cancel()
-            resume_accepting(self._listeners)
+            listening.resume_accepting(self._listeners)
             if self.running:
                 self._callbacks.accepting()
 
@@ -213,7 +201,7 @@ class Server(Service):
         self._accept()
         site.begin_end()
         self._parts.events.close()
-        accept_backlog_and_close(self._listeners)
+        listening.accept_backlog_and_close(self._listeners)
         await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read
         await site.finish(within_s=self._parts.settings.shutdown_grace_s)
         try:
@@ -235,7 +223,7 @@ class Server(Service):
         self._parts.prepare_reload(loaded, self._listeners)()
         self._fit_connections()
         self._parts.authentication.start()
-        collect_replaced()
+        resources.collect_replaced()
 
     async def health(self, *, full: bool) -> Health:
         """Return its health; without `full` the metrics may be incomplete."""

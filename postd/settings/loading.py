@@ -65,7 +65,10 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
         where |= {key: f"{path}: {key}" for key in found}
     given = dict(options)
     if "workers" in given:
-        given["workers"] = _decode_workers(given["workers"])
+        written = given["workers"]
+        if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
+            raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
+        given["workers"] = int(written)
     values |= _make_absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
     return settings_from(values, where)
@@ -155,12 +158,6 @@ def _with_absolute_files(table: Any, folder: Path) -> Any:
     }
 
 
-def _decode_workers(written: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
-        raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
-    return int(written)
-
-
 _FILE_MAX_BYTES = 1024**2
 
 
@@ -217,7 +214,9 @@ def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> S
 def _convert(values: Mapping[str, Any], name: str) -> Settings:
     known = {key: value for key, value in values.items() if key in Settings.__struct_encode_fields__}
     settings = decode_table(known, Settings, name)
-    _refuse_beside_wildcard(settings, name)
+    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
+        if "*" in listed and len(listed) > 1:
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
@@ -233,12 +232,6 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
-
-
-def _refuse_beside_wildcard(settings: Settings, name: str) -> None:
-    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
-        if "*" in listed and len(listed) > 1:
-            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 
@@ -63,17 +62,15 @@ class ResourceMetadata:
 
     @app.route(METADATA_PATH, methods=["GET"])
     async def show(self, request: HttpRequest) -> Response:
-        members: dict[str, Any] = {
+        members = {
             "resource": self._clients.origin(request),
             "authorization_servers": self._issuers,
             "scopes_supported": self._scopes,
             "bearer_methods_supported": ["header"],
         }
         # What has no elements is left out (RFC 9728 §3.2).
-        body = orjson.dumps(
-            {name: value for name, value in members.items() if value},
-            option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE,
-        )
+        shown = {name: value for name, value in members.items() if value}
+        body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # A cache must not give one client's Host to another (reference: Safe by default).
         cached = b"max-age=3600" if self._clients.public_url else b"no-store"
         return make_response(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})

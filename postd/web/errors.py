@@ -48,12 +48,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
     """An error response; `pointer` is a JSON Pointer (RFC 6901) to the offending part of the body."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        pointer: str | None = None,
-        headers: Mapping[bytes, bytes] | None = None,
+        self, status: int, detail: str, *, pointer: str | None = None, headers: Mapping[bytes, bytes] | None = None
     ) -> None:
         super().__init__(status, detail)
         self.status = HTTPStatus(status)

@@ -42,8 +42,8 @@ class IdempotencyKeys:
     def _hold(self, request: HttpRequest, values: list[bytes]) -> Iterator[IdempotencyKey]:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
-        account = "" if request.identity is None else request.identity.account
-        key = _hash_key(account, values[0])
+        account = ("" if request.identity is None else request.identity.account).encode()
+        key = _hash(b"%d:%b%b" % (len(account), account, values[0]))  # keys of different users differ
         if key in self._in_progress:
             raise KeyInUseError
         now = self._now()
@@ -52,11 +52,6 @@ class IdempotencyKeys:
             yield IdempotencyKey(key, _hash(request.body), now, now + KEPT_S)
         finally:
             self._in_progress.discard(key)
-
-
-def _hash_key(user: str, key: bytes) -> bytes:
-    """Return the name of a key in the store; keys of different users differ."""
-    return _hash(b"%d:%b%b" % (len(user.encode()), user.encode(), key))
 
 
 def _hash(message: bytes) -> bytes:

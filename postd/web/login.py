@@ -72,7 +72,8 @@ class LoginPages:
             return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
         request.authentication = Authentication("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
-        set_session_cookie(request, session_id, secure=self._is_secure(request))
+        secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
+        set_session_cookie(request, session_id, secure=secure)
         return make_redirect(b"/home")
 
     async def _begin_session(self, request: HttpRequest) -> tuple[Identity, str]:
@@ -99,9 +100,6 @@ class LoginPages:
         if self._clients.is_secure(request):
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return make_redirect(b"/")
-
-    def _is_secure(self, request: HttpRequest) -> bool:
-        return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
 
 
 def _decode_credentials(request: HttpRequest) -> tuple[str, str]:

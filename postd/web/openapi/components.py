@@ -52,23 +52,16 @@ class Parameter(Struct, frozen=True):
     name: str = ""
 
 
+def _tags(consequence: str) -> Parameter:
+    return Parameter("header", f"One or more values of `ETag`, or `*`. {consequence}", str, '"5f2b1e"')
+
+
 PARAMETERS: Mapping[str, Parameter] = {
     "id": Parameter("path", "The number of the post.", PostId, 1),
     "limit": Parameter("query", "The largest number of posts to list; all by default.", Count, 100),
     "after": Parameter("query", "List only posts with larger numbers than this.", After, 0),
-    "If-None-Match": Parameter(
-        "header",
-        "One or more values of `ETag`, or `*`. If one of them is current, a read is answered with 304, and a write "
-        "with 412.",
-        str,
-        '"5f2b1e"',
-    ),
-    "If-Match": Parameter(
-        "header",
-        "One or more values of `ETag`, or `*`. If none of them is current, the request is refused with 412.",
-        str,
-        '"5f2b1e"',
-    ),
+    "If-None-Match": _tags("If one of them is current, a read is answered with 304, and a write with 412."),
+    "If-Match": _tags("If none of them is current, the request is refused with 412."),
     "Idempotency-Key": Parameter(
         "header",
         "A unique text for each post, such as a UUID. If no response arrives, repeat the request with the same key and "

@@ -69,15 +69,7 @@ OPERATIONS = {
         "Replaces the text, and never creates a post, because the server assigns the numbers. With `If-Match` it is "
         "done only if the post has not changed meanwhile.",
         {200: Reply("The post has the new text.", text("Update a Post!\n"))},
-        {
-            400: _NO_JSON,
-            404: _NOT_THERE,
-            412: _CHANGED,
-            415: _NO_TYPE,
-            422: _NO_TEXT,
-            503: UNAVAILABLE,
-            507: FULL,
-        },
+        {400: _NO_JSON, 404: _NOT_THERE, 412: _CHANGED, 415: _NO_TYPE, 422: _NO_TEXT, 503: UNAVAILABLE, 507: FULL},
         "write",
         ("id", *CONDITIONS),
         _NEW_TEXT,

@@ -16,7 +16,6 @@ from postd.protocol.http1.syntax import HttpSyntaxError
 from postd.web.peer import PeerResolver
 from postd.web.server.connection import HttpConnection
 
-_MISDIRECTED = 421
 _REMEMBERED_MAX = 256
 
 _log = Logger()
@@ -70,7 +69,7 @@ class Hosts:
                 count=len(head.fields[b"Host"][0]),
             )
         why = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
-        raise HttpSyntaxError(_MISDIRECTED, why)
+        raise HttpSyntaxError(421, why)
 
     def _look_up(self, value: bytes) -> bool:
         host = normalize_host(value.decode("ascii"))

@@ -61,7 +61,6 @@ INPUT_MAX_BYTES = 64 * 1024
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
-_TOO_SLOW = 408
 
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
@@ -340,7 +339,7 @@ class HttpConnection(Protocol):
             else:
                 self.abort()
         elif self.state in _READING:
-            self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
+            self._refuse(HttpSyntaxError(408, "The request took too long to come in."))
         elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
 
