@@ -95,8 +95,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=_Members,
-    parse_constant=_refuse_constant,
-    parse_int=lambda _: 0,
-    parse_float=lambda _: 0.0,
+    object_pairs_hook=_Members, parse_constant=_refuse_constant, parse_int=lambda _: 0, parse_float=lambda _: 0.0
 )

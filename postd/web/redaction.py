@@ -57,9 +57,7 @@ def show_target(request: "HttpRequest") -> str:
 
     Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.
     """
-    target: bytes = request.uri
-    path: bytes = request.path
-    file: bytes | None = request.file
+    target, path, file = request.uri, request.path, request.file
     if file is not None and len(file) <= FILE_MAX_BYTES:
         shown = file.decode("ascii")
     else:

@@ -212,8 +212,7 @@ def _resolve(document: Document, referring: Mapping[str, Any]) -> Mapping[str, A
     """Resolve a `$ref` within the document; return anything else as it is."""
     if "$ref" not in referring:
         return referring
-    found: Any = document
+    found = document
     for name in referring["$ref"].removeprefix("#/").split("/"):
         found = found[name]
-    resolved: Mapping[str, Any] = found
-    return resolved
+    return found
