@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -22,19 +23,11 @@ from postd.schemes import load_schemes
 from postd.schemes.interface import Background, Context
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.access import Access, SchemeParts
-from postd.web.guard import Realm
+from postd.web.guard import Access, Realm, SchemeParts
 from postd.web.peer import PeerResolver
 
 PURGE_EVERY_S = 10
 """How often expired sessions, nonces and failures are removed from the store."""
-
-
-class _ThrottleLimits(TypedDict):
-    failures: int
-    address_failures: int
-    account_failures: int
-    window_s: float
 
 
 class _KeptState(Struct, frozen=True):
@@ -90,7 +83,12 @@ class Authentication:
         else:
             self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
             self.users.load()
-        self.kept: _KeptState = previous.kept if previous else _make_kept_state(settings, store, threads, reactor)
+        if previous is not None:
+            self.kept: _KeptState = previous.kept
+        else:
+            threads = threads or HashThreads(reactor)
+            throttle = Throttle(store, **asdict(settings.throttle), clock=reactor)
+            self.kept = _KeptState(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
@@ -118,7 +116,7 @@ class Authentication:
             self.kept.threads.start()
         else:
             previous.retire()
-            self.kept.throttle.set_limits(**_throttle_limits(self.settings))
+            self.kept.throttle.set_limits(**asdict(self.settings.throttle))
             self._watch_users()
         for name, background in self.background.items():
             background.start(None if previous is None else previous.background.get(name))
@@ -169,22 +167,6 @@ class Authentication:
     def _log_problems(self) -> None:
         for problem in find_problems(self.settings, self.users.accounts):
             self._log.warn("{problem}", problem=problem)
-
-
-def _make_kept_state(settings: Settings, store: Store, threads: HashThreads | None, reactor: IReactor) -> _KeptState:
-    threads = threads or HashThreads(reactor)
-    throttle = Throttle(store, **_throttle_limits(settings), clock=reactor)
-    return _KeptState(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
-
-
-def _throttle_limits(settings: Settings) -> _ThrottleLimits:
-    limits = settings.throttle
-    return {
-        "failures": limits.failures,
-        "address_failures": limits.address_failures,
-        "account_failures": limits.account_failures,
-        "window_s": limits.window_s,
-    }
 
 
 def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> None:

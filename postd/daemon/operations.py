@@ -17,9 +17,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 import postd
-from postd.daemon.lifecycle import RELOAD_FAILED, ReloadableServer
+from postd.daemon.lifecycle import RELOAD_FAILED
+from postd.daemon.server import Server
 from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
+from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError
 from postd.monitoring.health import Health
 from postd.net.listening import Listener, certificate_warnings, close
@@ -71,7 +73,7 @@ class Operations(Service):
     """
 
     _log = Logger()
-    server: ReloadableServer
+    server: Server | WorkerPool
     admin: AdminListeners | None = None
 
     def __init__(  # noqa: PLR0913 - all that an operator sees

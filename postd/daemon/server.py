@@ -10,27 +10,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
+from postd.daemon import resources
 from postd.daemon.authentication import Authentication
 from postd.daemon.lifecycle import StartCallbacks
-from postd.daemon.resources import (
-    TRIM_EVERY_S,
-    collect_replaced,
-    freeze_startup_objects,
-    raise_descriptor_limit,
-    trim_memory,
-)
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
-from postd.net.listening import (
-    Listener,
-    accept_backlog_and_close,
-    local_addresses,
-    pause_accepting,
-    reload_certificates,
-    resume_accepting,
-)
+from postd.net import listening
+from postd.net.listening import Listener
 from postd.reactor import IReactor
 from postd.schemes import load_options
 from postd.settings.loading import LoadedSettings, check_page_folders
@@ -38,12 +26,10 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.events import Events
-from postd.web.peer import PeerResolver
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import HttpFactory
-from postd.web.server.request import HttpRequest
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store, at most; after that they get 503 until it answers."""
@@ -78,22 +64,25 @@ class ServerParts:
         self.authentication = Authentication(
             settings, self.store, reactor=reactor, where=where, options=load_options(loaded)
         )
-        self.site = HttpFactory(
-            make_tree(settings, self.store, self.events, self.authentication),
-            limits=settings.limits,
-            hosts=_make_hosts(settings, self.authentication.access.clients),
-            access_log=self._make_access_log(settings, self.authentication),
-            tally=self.tally,
-            secure_fields=_secure_fields(settings, self.authentication),
-            group_of=self.authentication.access.clients.connection_group,
-            reactor=reactor,
-        )
+        root = make_tree(settings, self.store, self.events, self.authentication)
+        self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
+        self._renew_site(root)
 
-    def _make_access_log(self, settings: Settings, authentication: Authentication) -> AccessLog | None:
-        if not settings.log.access:
-            return None
-        address_of, as_json = authentication.access.clients.address, settings.log.format == "json"
-        return AccessLog(as_json=as_json, address_of=address_of, reactor=self._reactor)
+    def _renew_site(self, root: IResource) -> None:
+        """Serve a resource tree with the current settings and schemes."""
+        settings, clients = self.settings, self.authentication.access.clients
+        access_log = None
+        if settings.log.access:
+            as_json = settings.log.format == "json"
+            access_log = AccessLog(as_json=as_json, address_of=clients.address, reactor=self._reactor)
+        self.site.renew(
+            root,
+            limits=settings.limits,
+            hosts=None if "*" in settings.hosts else Hosts(settings.hosts, clients),
+            access_log=access_log,
+            secure_fields=clients.strict_transport(settings.hsts_s) if settings.hsts_s else None,
+            group_of=clients.connection_group,
+        )
 
     def prepare_reload(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:
         """Make the parts that other settings need; return a function that puts them in place. The store is kept.
@@ -108,7 +97,7 @@ class ServerParts:
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
-        replace_certificates = reload_certificates(listeners, where=where["listen"])
+        replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
         options, previous = load_options(loaded), self.authentication
         authentication = Authentication(
             settings, self.store, reactor=self._reactor, where=where, options=options, previous=previous
@@ -118,14 +107,7 @@ class ServerParts:
         def apply() -> None:
             before, self.settings, self.authentication = self.settings, settings, authentication
             replace_certificates()
-            self.site.renew(
-                root,
-                limits=settings.limits,
-                hosts=_make_hosts(settings, authentication.access.clients),
-                access_log=self._make_access_log(settings, authentication),
-                secure_fields=_secure_fields(settings, authentication),
-                group_of=authentication.access.clients.connection_group,
-            )
+            self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
             if settings.bearer or changed or options != previous.options:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
@@ -150,15 +132,6 @@ _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxi
 asked with."""
 
 
-def _make_hosts(settings: Settings, clients: PeerResolver) -> Hosts | None:
-    """Return the allowed hosts of requests, None for any host."""
-    return None if "*" in settings.hosts else Hosts(settings.hosts, clients)
-
-
-def _secure_fields(settings: Settings, authentication: Authentication) -> Callable[[HttpRequest], bytes] | None:
-    return authentication.access.clients.strict_transport(settings.hsts_s) if settings.hsts_s else None
-
-
 class Server(Service):
     """A server in this process, on listeners that are already bound.
 
@@ -174,7 +147,7 @@ class Server(Service):
     def __init__(
         self, parts: ServerParts, listeners: Sequence[Listener], *, callbacks: StartCallbacks, reactor: IReactor
     ) -> None:
-        parts.site.local_addresses = local_addresses(listeners)
+        parts.site.local_addresses = listening.local_addresses(listeners)
         self._parts = parts
         self._store = parts.store
         self._listeners = listeners
@@ -182,24 +155,24 @@ class Server(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._accept_timeout: IDelayedCall | None = None
-        self._trimming = LoopingCall(trim_memory)
+        self._trimming = LoopingCall(resources.trim_memory)
         self._trimming.clock = reactor
 
     def startService(self) -> None:
         super().startService()
         self._fit_connections()
-        freeze_startup_objects()
-        self._trimming.start(TRIM_EVERY_S, now=False)
+        resources.freeze_startup_objects()
+        self._trimming.start(resources.TRIM_EVERY_S, now=False)
         self._parts.authentication.start()
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
-        pause_accepting(self._listeners)
+        listening.pause_accepting(self._listeners)
         self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
         self._starting = Deferred.fromCoroutine(self._store.start())
         self._starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
         site = self._parts.site
-        site.connections_max = raise_descriptor_limit(site.connections_max)
+        site.connections_max = resources.raise_descriptor_limit(site.connections_max)
 
     def _store_ready(self, _: None) -> None:
         if self.running:  # else the listeners, whose addresses would be logged, are closed
@@ -217,7 +190,7 @@ class Server(Service):
         if timeout is not None:
             if timeout.active():
                 timeout.cancel()
-            resume_accepting(self._listeners)
+            listening.resume_accepting(self._listeners)
             if self.running:
                 self._callbacks.accepting()
 
@@ -228,7 +201,7 @@ class Server(Service):
         self._accept()
         site.begin_end()
         self._parts.events.close()
-        accept_backlog_and_close(self._listeners)
+        listening.accept_backlog_and_close(self._listeners)
         await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read
         await site.finish(within_s=self._parts.settings.shutdown_grace_s)
         try:
@@ -242,14 +215,18 @@ class Server(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def reload(self, loaded: LoadedSettings) -> None:
-        """Apply other settings (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Apply other settings, and reread the files that they name.
+
+        Raises:
+            ConfigError: they cannot be used; nothing has changed.
+        """
         self._parts.prepare_reload(loaded, self._listeners)()
         self._fit_connections()
         self._parts.authentication.start()
-        collect_replaced()
+        resources.collect_replaced()
 
     async def health(self, *, full: bool) -> Health:
-        """Return its health (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Return its health; without `full` the metrics may be incomplete."""
         states = {"store": await self._store_state(), **self._parts.authentication.states}
         if not self.running:
             states = {"service": "stopping", **states}

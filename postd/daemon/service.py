@@ -15,16 +15,9 @@ from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import Health
+from postd.net import listening
 from postd.net.endpoints import check_endpoint, make_unused_factory
-from postd.net.listening import (
-    Listener,
-    adopt_sockets,
-    bind,
-    local_addresses,
-    take_over_socket_locks,
-    unbind,
-    unclaimed_systemd_sockets,
-)
+from postd.net.listening import Listener
 from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, count_workers
@@ -32,6 +25,7 @@ from postd.settings.schema import Settings
 from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.server.factory import HttpFactory
+from postd.web.server.routing import Router
 
 _log = Logger()
 
@@ -59,7 +53,7 @@ def make_service(
     parts = ServerParts(loaded, reactor=reactor)
     count = count_workers(loaded)
     factory = parts.site if count == 1 else make_unused_factory()
-    listeners = bind(settings.listen, factory, where=where["listen"], reactor=reactor)
+    listeners = listening.bind(settings.listen, factory, where=where["listen"], reactor=reactor)
     bound = [*listeners]
     try:
         refuse_exposure(listeners, settings, where["listen"])
@@ -78,7 +72,7 @@ def make_service(
         # Last: it creates the file if there is none.
         _prepare(parts.store, where["store"])
     except ConfigError:
-        unbind(bound)
+        listening.unbind(bound)
         raise
     _warn_of_listeners(bound, operations.admin)
     callbacks = StartCallbacks(
@@ -93,7 +87,7 @@ def make_service(
         )
     else:
         operations.server = Server(parts, listeners, callbacks=callbacks, reactor=reactor)
-    reactor.callWhenRunning(take_over_socket_locks, bound)
+    reactor.callWhenRunning(listening.take_over_socket_locks, bound)
     return operations
 
 
@@ -112,19 +106,18 @@ def make_worker(
         ConfigError: a file that the settings name cannot be used any more.
     """
     parts = ServerParts(loaded, reactor=reactor)
-    listeners = adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
+    listeners = listening.adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
     return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
 
 
 def _bind_admin(
     settings: Settings, where: str, health: Callable[[], Awaitable[Health]], reactor: IReactor
 ) -> AdminListeners:
-    from postd.web.admin import make_admin_root  # noqa: PLC0415 - its import takes time that most starts save
+    from postd.web.admin import Admin  # noqa: PLC0415 - its import takes time that most starts save
 
-    root = make_admin_root(health)
-    site = HttpFactory(root, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
-    listeners = bind(settings.admin.listen, site, where=where, reactor=reactor)
-    site.local_addresses = local_addresses(listeners)
+    site = HttpFactory(Router(Admin(health)), limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    listeners = listening.bind(settings.admin.listen, site, where=where, reactor=reactor)
+    site.local_addresses = listening.local_addresses(listeners)
     return AdminListeners(listeners, site)
 
 
@@ -138,7 +131,7 @@ def _prepare(store: Store, where: str) -> None:
 
 
 def _warn_of_listeners(bound: Sequence[Listener], admin: AdminListeners | None) -> None:
-    for name in unclaimed_systemd_sockets(bound):
+    for name in listening.unclaimed_systemd_sockets(bound):
         _log.warn("systemd passed socket {name}, but no listen endpoint uses it", name=name)
     for listener in admin.listeners if admin else ():
         if listener.exposed:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
@@ -64,18 +64,19 @@ def main() -> int:
         parent.send("failed", str(error))
         return 1
 
-    def reload(values: dict[str, object], where: dict[str, str]) -> None:
-        try:
-            service.reload(settings_from(values, where))
-        except ConfigError as error:  # a file has changed since the parent checked it
-            _log.error(RELOAD_FAILED, error=error)
+    def obey(command: Any) -> None:
+        match command:
+            case {"reload": {"values": values, "where": where}}:
+                try:
+                    service.reload(settings_from(values, where))
+                except ConfigError as error:  # a file has changed since the parent checked it
+                    _log.error(RELOAD_FAILED, error=error)
+            case {"health": number, "full": full}:
+                check = Deferred.fromCoroutine(service.health(full=full))
+                check.addCallback(lambda health: parent.send("health", [number, health.states, encode(health.metrics)]))
+                check.addErrback(lambda failure: _log.failure("health check failed", failure=failure))
 
-    def check_health(number: int, *, full: bool) -> None:
-        check = Deferred.fromCoroutine(service.health(full=full))
-        check.addCallback(lambda health: parent.send("health", [number, health.states, encode(health.metrics)]))
-        check.addErrback(lambda failure: _log.failure("health check failed", failure=failure))
-
-    ProcessReader(reactor, ParentCommands(reload=reload, check_health=check_health, stop=stop), 0, 0)
+    ProcessReader(reactor, ParentCommands(obey, stop), 0, 0)
     reactor.callWhenRunning(signal.signal, signal.SIGTERM, lambda *_: reactor.callFromThread(stop))
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     service.startService()
@@ -138,30 +139,18 @@ class ParentCommands:
     """Receives the commands of the parent, as the protocol of a `ProcessReader`.
 
     Args:
-        reload: called with the settings, and where they come from.
-        check_health: called with the number of the check and `full`.
+        obey: called with each command (`postd.daemon.worker_messages`).
         stop: called at the end of the parent, or of the reactor.
     """
 
-    def __init__(
-        self,
-        *,
-        reload: Callable[[dict[str, object], dict[str, str]], None],
-        check_health: Callable[..., None],
-        stop: Callable[[], None],
-    ) -> None:
-        self._reload = reload
-        self._check_health = check_health
+    def __init__(self, obey: Callable[[Any], None], stop: Callable[[], None]) -> None:
+        self._obey = obey
         self._stop = stop
         self._lines = LineBuffer(LINE_MAX_BYTES)
 
     def childDataReceived(self, _fd: int, data: bytes) -> None:
         for line in self._lines.feed(data):
-            match json.loads(line):
-                case {"reload": {"values": values, "where": where}}:
-                    self._reload(values, where)
-                case {"health": number, "full": full}:
-                    self._check_health(number, full=full)
+            self._obey(json.loads(line))
 
     def childConnectionLost(self, _fd: int, _reason: object) -> None:
         self._stop()

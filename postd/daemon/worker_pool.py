@@ -22,7 +22,6 @@ from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
 from postd.net.listening import Listener, close, hand_over_to_workers
-from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 
@@ -82,11 +81,8 @@ class WorkerPool(Service):
     def startService(self) -> None:
         super().startService()
         # Seeing a worker, an administrator may send SIGTERM here: the reactor must have its signal handlers by then.
-        self._reactor.callWhenRunning(self._start_all)
-
-    def _start_all(self) -> None:
         for number in self._numbers:
-            self._start(number)
+            self._reactor.callWhenRunning(self._start, number)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -114,7 +110,7 @@ class WorkerPool(Service):
             worker.kill()
 
     def reload(self, loaded: LoadedSettings) -> None:
-        """Apply other settings in all workers (`postd.daemon.lifecycle.ReloadableServer`)."""
+        """Apply other settings in all workers, as `postd.daemon.server.Server.reload`."""
         self._prepare_reload(loaded)()
         self._loaded = loaded
         for worker in self._workers.values():
@@ -122,7 +118,7 @@ class WorkerPool(Service):
         collect_replaced()  # the parent makes the parts, too, to check that they can be made
 
     async def health(self, *, full: bool) -> Health:
-        """Return the health of all workers together (`postd.daemon.lifecycle.ReloadableServer`).
+        """Return the health of all workers together; without `full` the metrics may be incomplete.
 
         The counters of ended workers are included, except for their last second.
         """
@@ -151,7 +147,8 @@ class WorkerPool(Service):
         inherited = [replace(one, fd=FIRST_FD + place) for place, one in enumerate(self._sockets)]
         fds: dict[int, str | int] = {0: "w", 1: "r", 2: "r"}
         fds |= {there.fd: here.fd for there, here in zip(inherited, self._sockets, strict=True)}
-        worker = WorkerProcess(number, self._start_message(number, inherited), self)
+        message = {"number": number, **_encode_settings(self._loaded), "sockets": [asdict(one) for one in inherited]}
+        worker = WorkerProcess(number, message, self)
         command = [sys.executable, "-P", "-m", "postd.daemon.worker", str(number)]
         # A terminal sends both to all processes of its group; workers react to the parent's messages instead. The mask
         # is inherited, so that they do not even arrive while Python starts.
@@ -165,9 +162,6 @@ class WorkerPool(Service):
             self._workers[number] = worker
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _start_message(self, number: int, sockets: Sequence[InheritedSocket]) -> dict[str, object]:
-        return {"number": number, **_encode_settings(self._loaded), "sockets": [asdict(one) for one in sockets]}
 
     def _replace(self, number: int, what: str, *, lived_s: float) -> None:
         if lived_s >= STABLE_AFTER_S:

@@ -4,7 +4,7 @@ import json
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -18,27 +18,14 @@ from postd.daemon.log import ACCESS_NAMESPACE
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.monitoring.tally import Metrics, decode
 
+if TYPE_CHECKING:  # it imports this module
+    from postd.daemon.worker_pool import WorkerPool
+
 HEALTH_TIMEOUT_S = 2.0
 """How long a worker may take to answer a health check; longer than its store may take to answer."""
 
 UNRESPONSIVE_MAX_S = 30.0
 """When a worker that answers no health check is killed: it hangs, and its clients with it."""
-
-
-class WorkerObserver(Protocol):
-    """Receives the events of worker processes."""
-
-    def on_accepting(self) -> None:
-        """Called when a worker accepts connections."""
-
-    def on_ready(self, worker: "WorkerProcess") -> None:
-        """Called when the store of a worker answers."""
-
-    def on_failed(self, worker: "WorkerProcess", why: str) -> None:
-        """Called when a worker can never serve with its settings."""
-
-    def on_end(self, worker: "WorkerProcess", why: str) -> None:
-        """Called when the process of a worker has ended."""
 
 
 class WorkerProcess(ProcessProtocol):
@@ -47,7 +34,7 @@ class WorkerProcess(ProcessProtocol):
     Args:
         number: the number of the worker; a replacement has the same.
         start_message: its first message.
-        observer: receives its events.
+        pool: receives its events.
 
     Attributes:
         started_at_s: when it was started, by the reactor's clock.
@@ -57,7 +44,7 @@ class WorkerProcess(ProcessProtocol):
 
     _log = Logger()
 
-    def __init__(self, number: int, start_message: Mapping[str, object], observer: WorkerObserver) -> None:
+    def __init__(self, number: int, start_message: Mapping[str, object], pool: "WorkerPool") -> None:
         self.number = number
         self.started_at_s = 0.0
         self.is_accepting = self.is_ready = False
@@ -66,7 +53,7 @@ class WorkerProcess(ProcessProtocol):
         self._last_check = 0
         self._unresponsive_since: float | None = None
         self._start_message = start_message
-        self._observer = observer
+        self._pool = pool
         self._pid: int | None = None
         self._output, self._errors = LineBuffer(LINE_MAX_BYTES), LineBuffer(LINE_MAX_BYTES)
 
@@ -125,7 +112,7 @@ class WorkerProcess(ProcessProtocol):
         checks, self._checks = self._checks, {}
         for check in checks.values():
             check.callback({})
-        self._observer.on_end(self, _why_ended(reason.value))
+        self._pool.on_end(self, _why_ended(reason.value))
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -147,12 +134,12 @@ class WorkerProcess(ProcessProtocol):
                     check.callback(states)
             case {"accepting": _}:
                 self.is_accepting = True
-                self._observer.on_accepting()
+                self._pool.on_accepting()
             case {"ready": _}:
                 self.is_ready = True
-                self._observer.on_ready(self)
+                self._pool.on_ready(self)
             case {"failed": why}:
-                self._observer.on_failed(self, why)
+                self._pool.on_failed(self, why)
 
     def _relay(self, level: str, namespace: str, text: str) -> None:
         log, known = Logger(namespace), LogLevel.levelWithName(level)

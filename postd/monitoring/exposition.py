@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Literal
 
 from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -16,12 +15,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST.encode("ascii")
 
 
 class Family(Struct, frozen=True):
-    """A metric family: its name and help text in Prometheus, and the names of its labels."""
+    """A metric family: its name and help text in Prometheus, the names of its labels, the bounds of a histogram.
+
+    The name of a counter ends in `_total`; what has neither that nor bounds is a gauge.
+    """
 
     name: str
     help: str
     labels: tuple[str, ...] = ()
-    kind: Literal["counter", "gauge", "histogram"] = "gauge"
     bounds: Sequence[float] = ()
 
 
@@ -30,48 +31,41 @@ FAMILIES = {
         "postd_http_requests_total",
         "Requests that were answered, or abandoned by their clients (status 499).",
         ("route", "method", "status", "scheme"),
-        "counter",
     ),
     "request_duration": Family(
         "postd_http_request_duration_seconds",
         "From the end of a request's head to the end of its response.",
         ("route", "method"),
-        "histogram",
         REQUEST_BOUNDS_S,
     ),
     "auth": Family(
         "postd_auth_total",
         "Outcomes of authentication: accepted, refused, stale, forbidden, throttled, unavailable.",
         ("scheme", "outcome"),
-        "counter",
     ),
     "store": Family(
         "postd_store_duration_seconds",
         "Duration of store operations, including waiting for the writer lock and the disk.",
         ("operation",),
-        "histogram",
         STORE_BOUNDS_S,
     ),
     "store_errors": Family(
         "postd_store_errors_total",
         "Failed store operations: the store was unavailable, locked or full.",
         ("operation",),
-        "counter",
     ),
     "connections": Family("postd_connections", "Open client connections."),
     "connections_refused": Family(
         "postd_connections_refused_total",
         "Connections refused: over [limits] connections, or over half of it from one address.",
-        (),
-        "counter",
     ),
     "event_listeners": Family("postd_event_listeners", "Open event streams of /post/events."),
     "keys": Family("postd_bearer_keys", "Keys held of a token issuer.", ("issuer",)),
     "keys_age": Family("postd_bearer_keys_age_seconds", "Age of the oldest key set in use of an issuer.", ("issuer",)),
     "ready": Family("postd_ready", "1 if /readyz answers 200."),
     "workers": Family("postd_workers", "Processes that accept connections."),
-    "worker_ends": Family("postd_worker_ends_total", "Workers that ended unexpectedly.", (), "counter"),
-    "reloads": Family("postd_reloads_total", "Reloads (SIGHUP), by outcome.", ("outcome",), "counter"),
+    "worker_ends": Family("postd_worker_ends_total", "Workers that ended unexpectedly."),
+    "reloads": Family("postd_reloads_total", "Reloads (SIGHUP), by outcome.", ("outcome",)),
     "last_reload_good": Family("postd_last_reload_good", "0 if the last reload was refused."),
     "not_after": Family(
         "postd_tls_certificate_not_after_seconds",
@@ -79,7 +73,7 @@ FAMILIES = {
         ("listener",),
     ),
     "info": Family("postd_info", "Version and store of the server.", ("version", "store")),
-    "cpu": Family("process_cpu_seconds_total", "Processor time of all processes.", (), "counter"),
+    "cpu": Family("process_cpu_seconds_total", "Processor time of all processes."),
     "memory": Family("process_resident_memory_bytes", "Resident memory of all processes, added up."),
     "fds": Family("process_open_fds", "Open file descriptors of all processes."),
     "started": Family("process_start_time_seconds", "Start time of the first process, in seconds since the epoch."),
@@ -101,10 +95,10 @@ class _MetricsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         samples = {**self._metrics.counters, **self._metrics.gauges, **self._metrics.maxima}
         for key, family in FAMILIES.items():
-            if family.kind == "histogram":
+            if family.bounds:
                 yield _histogram(family, {k[1:]: v for k, v in self._metrics.histograms.items() if k[0] == key})
                 continue
-            make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            make = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
             metric = make(family.name, family.help, labels=family.labels)
             for labels, value in samples.items():
                 if labels[0] == key:

@@ -115,16 +115,10 @@ class Tally:
         metrics.counters["connections_refused",] = self.connections_refused
         metrics.counters["cpu",] = time.process_time()
         if full:
-            metrics.gauges.update(_process_gauges())
+            with suppress(OSError, ValueError):  # /proc is not mounted
+                metrics.gauges["memory",] = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+                metrics.gauges["fds",] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the count
         return metrics
-
-
-def _process_gauges() -> dict[Labels, float]:
-    gauges: dict[Labels, float] = {}
-    with suppress(OSError, ValueError):  # /proc is not mounted
-        gauges["memory",] = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-        gauges["fds",] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the count
-    return gauges
 
 
 def encode(metrics: Metrics) -> dict[str, Sequence[tuple[Labels, object]]]:

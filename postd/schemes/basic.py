@@ -1,8 +1,8 @@
 """Basic (RFC 7617; spec: Basic)."""
 
 from postd.schemes.interface import Context, Scheme
-from postd.web.access import SchemeParts
 from postd.web.basic import BasicCredentialFactory
+from postd.web.guard import SchemeParts
 from postd.web.openapi.operation import SchemeDescription
 
 

@@ -20,10 +20,9 @@ from postd.reactor import IReactor
 from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import BearerSettings, Page, Settings
-from postd.web.access import SchemeParts, Views
-from postd.web.bearer import BearerCredentialFactory
+from postd.web.bearer import BearerCredentialFactory, ResourceMetadata
+from postd.web.guard import SchemeParts, Views
 from postd.web.openapi.operation import SchemeDescription
-from postd.web.resource_metadata import ResourceMetadata
 
 _PROBE = "postd-check"
 """An unknown token, to test the introspection endpoint with."""

@@ -7,8 +7,8 @@ from postd.auth.user_file import Account
 from postd.errors import join_names
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
-from postd.web.access import SchemeParts
 from postd.web.digest import DigestCredentialFactory
+from postd.web.guard import SchemeParts
 from postd.web.openapi.operation import SchemeDescription
 
 
@@ -35,14 +35,11 @@ class DigestScheme(Scheme):
         return SchemeParts((checker,), factory), None
 
     def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
-        without = [name for name, account in accounts.items() if not _can_use_digest(account, settings)]
+        realm, algorithms = settings.realm, settings.digest.algorithms
+        without = [name for name, one in accounts.items() if not all(one.h_a1_for(realm, each) for each in algorithms)]
         if without:
             cure = "give each a new password with `postd user passwd NAME`"
-            yield f"no Digest in the realm {str(settings.realm)!r} for {join_names(without)}: {cure}"
-
-
-def _can_use_digest(account: Account, settings: Settings) -> bool:
-    return all(account.h_a1_for(settings.realm, algorithm) for algorithm in settings.digest.algorithms)
+            yield f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
 
 
 SCHEME = DigestScheme()

@@ -14,7 +14,7 @@ from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.access import SchemeParts
+from postd.web.guard import SchemeParts
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.peer import PeerResolver
 

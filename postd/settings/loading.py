@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from postd.errors import ConfigError
+from postd.net.endpoint_strings import absolute_endpoint
 from postd.protocol.jwt import Algorithm
 from postd.scheme_names import SCHEMES
-from postd.settings.paths import make_absolute
 from postd.settings.schema import WORKERS_MAX, BearerSettings, Settings
 from postd.settings.values import decode_value
+from postd.store.urls import absolute_store
 
 StructT = TypeVar("StructT", bound=Struct)
 
@@ -52,7 +53,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     """
     where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
-    values = make_absolute(values, folder)
+    values = _make_absolute(values, folder)
     if path is not None:
         if not path:
             raise ConfigError("--config", "is empty; give the path of a TOML file")
@@ -60,12 +61,15 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
         found = _read_toml(file, path)
         _refuse_unknown(found, Settings, path)
         _convert(found, path)
-        values |= make_absolute(found, file.parent)
+        values |= _make_absolute(found, file.parent)
         where |= {key: f"{path}: {key}" for key in found}
     given = dict(options)
     if "workers" in given:
-        given["workers"] = _decode_workers(given["workers"])
-    values |= make_absolute(given, folder)
+        written = given["workers"]
+        if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
+            raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
+        given["workers"] = int(written)
+    values |= _make_absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
     return settings_from(values, where)
 
@@ -120,10 +124,38 @@ def check_page_folders(loaded: LoadedSettings) -> None:
             raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
 
 
-def _decode_workers(written: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
-        raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
-    return int(written)
+def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return settings, as values of TOML, with all paths made absolute, also those in store URLs and endpoints."""
+    made = dict(values)
+    if values.get("users"):
+        made["users"] = str(folder / values["users"])
+    if values.get("log", {}).get("file"):
+        made["log"] = {**values["log"], "file": str(folder / values["log"]["file"])}
+    if "page" in values:
+        made["page"] = [
+            {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
+        ]
+    made |= {name: _with_absolute_files(values[name], folder) for name in SCHEMES if name in values}
+    if isinstance(values.get("store"), str):
+        made["store"] = absolute_store(values["store"], folder)
+    if "listen" in values:
+        made["listen"] = [absolute_endpoint(one, folder) for one in values["listen"]]
+    if values.get("admin", {}).get("listen"):
+        listen = [absolute_endpoint(one, folder) for one in values["admin"]["listen"]]
+        made["admin"] = {**values["admin"], "listen": listen}
+    return made
+
+
+def _with_absolute_files(table: Any, folder: Path) -> Any:
+    """Return what a scheme has in the file, its table or a list of tables; a path is what a key in `_file` has."""
+    if isinstance(table, list):
+        return [_with_absolute_files(one, folder) for one in table]
+    if not isinstance(table, dict):
+        return table  # refused when it is decoded
+    return {
+        key: str(folder / value) if key.endswith("_file") and value and isinstance(value, str) else value
+        for key, value in table.items()
+    }
 
 
 _FILE_MAX_BYTES = 1024**2
@@ -182,7 +214,9 @@ def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> S
 def _convert(values: Mapping[str, Any], name: str) -> Settings:
     known = {key: value for key, value in values.items() if key in Settings.__struct_encode_fields__}
     settings = decode_table(known, Settings, name)
-    _refuse_beside_wildcard(settings, name)
+    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
+        if "*" in listed and len(listed) > 1:
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
@@ -198,12 +232,6 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
-
-
-def _refuse_beside_wildcard(settings: Settings, name: str) -> None:
-    for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
-        if "*" in listed and len(listed) > 1:
-            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
@@ -224,7 +252,11 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
+_COUNTS = ("throttle.failures", "throttle.address_failures", "throttle.account_failures", "limits.connections")
+
 _ALLOWED = {
+    **{name: f"a table, [{name}]" for name in ("api", "session", "digest", "throttle", "limits", "admin", "log")},
+    **dict.fromkeys(_COUNTS, "a whole number from 1 to 1000000"),
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
     "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
     "users": "the path of a user file",
@@ -232,17 +264,13 @@ _ALLOWED = {
     "insecure": 'a list that may have "open-writes" and "plaintext-passwords" in it',
     "trusted_proxies": 'a list of addresses and networks, and "unix"',
     "hosts": 'a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
-    "api": "a table, [api]",
-    "api.read": f'a list of one or more of "open", {_SCHEMES}',
-    "api.write": f'a list of one or more of "open", {_SCHEMES}',
+    **dict.fromkeys(("api.read", "api.write"), f'a list of one or more of "open", {_SCHEMES}'),
     "api.cors_origins": 'a list of origins, such as ["https://app.example"], or ["*"] alone',
     "page": "tables, each under [[page]], with path and schemes",
     "page.schemes": f"a list of one or more of {_SCHEMES}",
     "page.files": "the path of a folder",
     "page.users": "a list of names",
-    "session": "a table, [session]",
     "session.secure": '"auto", "always" or "never"',
-    "digest": "a table, [digest]",
     "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
     "bearer": "tables, each under [[bearer]], with issuer and audience",
     "bearer.issuer": "the URL that the tokens have as iss, to the byte",
@@ -251,15 +279,7 @@ _ALLOWED = {
     "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
     "bearer.scope_claims": "a list of names of claims",
     "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
-    "throttle": "a table, [throttle]",
-    "throttle.failures": "a whole number from 1 to 1000000",
-    "throttle.address_failures": "a whole number from 1 to 1000000",
-    "throttle.account_failures": "a whole number from 1 to 1000000",
-    "limits": "a table, [limits]",
-    "limits.connections": "a whole number from 1 to 1000000",
-    "admin": "a table, [admin]",
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
-    "log": "a table, [log]",
     "log.file": 'the path of a file, or "": where twistd logs',
     "log.format": '"text" or "json"',
     "log.access": "true or false",

@@ -1,6 +1,6 @@
 """Types of settings that are written as strings: durations, sizes, origins, hosts, paths.
 
-Each class has `decode(value)`, which raises `ValueError` with the reason; some have `ALLOWED`, for error messages.
+Each class has `decode`, which raises `ValueError` with the reason; some have `ALLOWED`, for error messages.
 """
 
 import ipaddress
@@ -28,7 +28,6 @@ class ByteCount(int):
 class Seconds(float):
     """A duration in seconds, written `"500ms"`, `"10s"`, `"5m"`, `"12h"` or `"365d"`."""
 
-    __slots__ = ()
     LEAST = 0.001
     ALLOWED = 'a duration of at least 1ms and at most 3650d, such as "500ms", "10s", "5m", "12h" or "365d"'
 
@@ -41,23 +40,8 @@ class Seconds(float):
 class Leeway(Seconds):
     """A duration that may be 0."""
 
-    __slots__ = ()
     LEAST = 0.0
     ALLOWED = 'a duration of at most 3650d, such as "30s" or "0s"'
-
-
-class MaxAge(str):
-    """A duration as the decimal text of whole seconds, written `"365d"`; or empty."""
-
-    __slots__ = ()
-    ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        try:
-            return cls(f"{Leeway.decode(value):.0f}" if value else "")
-        except ValueError:
-            raise ValueError(f"{value!r} is not {cls.ALLOWED}") from None
 
 
 def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
@@ -69,135 +53,136 @@ def _decode_quantity(value: str, units: Mapping[str, float], least: float, most:
     return amount
 
 
-class Realm(str):
+class Text(str):
+    """A string with a meaning: `check` returns it in the form that is kept, or raises `ValueError`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return cls(cls.check(value))
+
+    @staticmethod
+    def check(value: str, /) -> str:
+        raise NotImplementedError
+
+
+class MaxAge(Text):
+    """A duration as the decimal text of whole seconds, written `"365d"`; or empty."""
+
+    ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
+
+    @staticmethod
+    def check(value: str) -> str:
+        try:
+            return f"{Leeway.decode(value):.0f}" if value else ""
+        except ValueError:
+            raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
+
+
+class Realm(Text):
     """The text of a protection realm, in characters that every client can quote (`postd.protocol.digest`)."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        return cls(check_realm(value))
+    check = staticmethod(check_realm)
 
 
-class TrustedProxy(str):
+class TrustedProxy(Text):
     """An IP address or network, normalized, or `"unix"`."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
+    @staticmethod
+    def check(value: str) -> str:
         try:
-            return cls(value if value == "unix" else ipaddress.ip_network(value))
+            return value if value == "unix" else str(ipaddress.ip_network(value))
         except ValueError:
             raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
 
 
-class Origin(str):
+class Origin(Text):
     """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
+    @staticmethod
+    def check(value: str) -> str:
         origin = value.lower().removesuffix("/")
         if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
             raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
-        return cls(origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80"))
+        return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
 
 
-class CorsOrigin(Origin):
+class CorsOrigin(Text):
     """An origin that CORS allows, or `"*"`."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
+    @staticmethod
+    def check(value: str) -> str:
         if not value:
             raise ValueError("'' is not an origin, such as https://app.example")
-        return cls(value) if value == "*" else super().decode(value)
+        return value if value == "*" else Origin.check(value)
 
 
-class HostName(str):
+class HostName(Text):
     """A host name or IP address, normalized (`postd.protocol.host`), or `"*"`."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        return cls(value if value == "*" else check_host(value))
+    @staticmethod
+    def check(value: str) -> str:
+        return value if value == "*" else check_host(value)
 
 
-class PagePath(str):
+class PagePath(Text):
     """The path of a page, whose first segment is not reserved."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
+    @staticmethod
+    def check(value: str) -> str:
         segments = value.split("/")[1:]
         plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
         if not plain:
             raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
         if segments[0] in RESERVED_SEGMENTS:
             raise ValueError(f"{value!r} is reserved for postd: {', '.join(f'/{one}' for one in RESERVED_SEGMENTS)}")
-        return cls(value)
-
-
-class IssuerUrl(str):
-    """An issuer's identifier, the value of `iss` in its tokens."""
-
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        return cls(check_issuer(value))
-
-
-class OptionalUrl(str):
-    """The URL of an issuer's endpoint, or empty."""
-
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        return cls(check_url(value) if value else "")
-
-
-class ScopeText(str):
-    """Scope tokens, separated by spaces, or empty."""
-
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        decode_scope(value)
-        return cls(value)
+        return value
 
 
 RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
 """First segments of postd's own paths, some of them for later versions, which no page may have."""
 
 
-class SchemeName(str):
+class IssuerUrl(Text):
+    """An issuer's identifier, the value of `iss` in its tokens."""
+
+    check = staticmethod(check_issuer)
+
+
+class OptionalUrl(Text):
+    """The URL of an issuer's endpoint, or empty."""
+
+    @staticmethod
+    def check(value: str) -> str:
+        return check_url(value) if value else ""
+
+
+class ScopeText(Text):
+    """Scope tokens, separated by spaces, or empty."""
+
+    @staticmethod
+    def check(value: str) -> str:
+        decode_scope(value)
+        return value
+
+
+class SchemeName(Text):
     """The name of an authentication scheme."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
+    @staticmethod
+    def check(value: str) -> str:
         if value not in SCHEMES:
             raise ValueError(f"{value!r} is not the name of a scheme")
-        return cls(value)
+        return value
 
 
-class Permission(SchemeName):
+class Permission(Text):
     """The name of a scheme that gives access, or `"open"`: access without credentials."""
 
-    __slots__ = ()
-
-    @classmethod
-    def decode(cls, value: str) -> Self:
-        return cls(value) if value == "open" else super().decode(value)
+    @staticmethod
+    def check(value: str) -> str:
+        return value if value == "open" else SchemeName.check(value)
 
 
 def decode_value(kind: Any, value: object) -> object:

@@ -3,22 +3,16 @@
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from twisted.web.resource import IResource, Resource
-
 from postd.monitoring.exposition import CONTENT_TYPE, encode
 from postd.monitoring.health import Health
 from postd.web.responses import TEXT, Response, make_response
-from postd.web.server.routing import Application, Router
+from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-store"}
 
 
 class Admin:
-    """The views of the admin listeners.
-
-    Args:
-        check_health: returns the health of the service.
-    """
+    """The views of the admin listeners."""
 
     app = Application()
 
@@ -39,19 +33,3 @@ class Admin:
     @app.route("/metrics", methods=["GET"])
     async def show_metrics(self, _request: object) -> Response:
         return make_response(HTTPStatus.OK, CONTENT_TYPE, encode((await self._check_health()).metrics), _HEADERS)
-
-
-class _AnyPath(Resource):
-    """Passes every path to the router."""
-
-    def __init__(self, views: IResource) -> None:
-        super().__init__()
-        self._views = views
-
-    def getChildWithDefault(self, _path: bytes, _request: object) -> IResource:
-        return self._views
-
-
-def make_admin_root(check_health: Callable[[], Awaitable[Health]]) -> IResource:
-    """Return the resource tree of the admin listeners; `check_health` as for `Admin`."""
-    return _AnyPath(Router(Admin(check_health)))

@@ -15,27 +15,24 @@ from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
-from postd.web.form import decode_form
 from postd.web.idempotency import KEPT_S
-from postd.web.interface import Request
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
-from postd.web.query import decode_number, decode_query
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_response
-from postd.web.reverse_paging import list_before
+from postd.web.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
+from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
+from postd.web.urlencoded import decode_form, decode_number, decode_query
 
 PAGE_POSTS = 100
 """Limit on the posts of a page."""
 
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
-_HTML = b"text/html; charset=utf-8"
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
 
-async def show_name_and_board(request: Request) -> Response:
+async def show_name_and_board(request: HttpRequest) -> Response:
     """Return the page of `show_name` with a link to the board (RFC 8288)."""
     return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
@@ -44,11 +41,6 @@ class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
     The guard in front of them checks the session and refuses cross-site writes.
-
-    Args:
-        store: keeps the posts.
-        site_name: the text above each heading.
-        writable: whether sessions may write.
     """
 
     app = Application()
@@ -60,12 +52,12 @@ class Board:
         self._pages = BoardPages(site_name, writable=writable)
 
     @app.route("/board", methods=["GET"])
-    async def show_posts(self, request: Request) -> Response:
+    async def show_posts(self, request: HttpRequest) -> Response:
         after, before, done = _decode_query(request)
         return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
-    async def add_post(self, request: Request) -> Response:
+    async def add_post(self, request: HttpRequest) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
@@ -78,7 +70,7 @@ class Board:
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: Request, post_id: int) -> Response:
+    async def show_post(self, _request: HttpRequest, post_id: int) -> Response:
         self._require_writable()
         revision = (await self._store.version()).revision
         try:
@@ -88,7 +80,7 @@ class Board:
         return await self._make_post_page(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
-    async def save_post(self, request: Request, post_id: int) -> Response:
+    async def save_post(self, request: HttpRequest, post_id: int) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
@@ -109,7 +101,7 @@ class Board:
         return _see_other(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
-    async def delete_post(self, request: Request, post_id: int) -> Response:
+    async def delete_post(self, request: HttpRequest, post_id: int) -> Response:
         self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
@@ -129,7 +121,7 @@ class Board:
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
-        request: Request,
+        request: HttpRequest,
         *,
         after: int | None = None,
         before: int | None = None,
@@ -186,20 +178,42 @@ class Board:
         return f"{path}{'&' if '?' in path else '?'}{rest}"
 
 
-def _identity(request: Request) -> Identity:
+async def list_before(store: PostStore, before: int, *, limit: int) -> list[tuple[int, str]]:
+    """Return the last `limit` posts with ids smaller than `before`, in ascending order.
+
+    A store lists posts only forwards. Consecutive ids take one query. A gap of any size takes some ten more, each of at
+    most `limit` posts: the distance doubles until there are enough, then a binary search. Concurrent changes may be
+    included or not.
+    """
+    before = min(before, await store.last_id() + 1)
+    too_late = before - 1  # fewer than `limit` posts after this id
+    too_early = -1  # more than `limit` posts after this id
+    step = limit
+    while True:
+        after = max(0, too_late - step) if too_early < 0 else (too_early + too_late) // 2
+        page = await store.list_posts(after=after, limit=limit + 1)
+        posts = [post for post in page.posts if post[0] < before]
+        if len(posts) > limit:
+            too_early = after
+        elif len(posts) == limit or after in {0, too_early}:
+            return posts
+        else:
+            too_late = after
+            step *= 2
+
+
+def _identity(request: HttpRequest) -> Identity:
     identity: Identity | None = request.identity
     assert identity is not None  # the board is behind a guard
     return identity
 
 
 def _make_html(status: HTTPStatus, page: bytes) -> Response:
-    return make_response(status, _HTML, page, _HEADERS)
+    return make_response(status, HTML, page, _HEADERS)
 
 
 def _see_other(location: str) -> Response:
-    """Return a 303 response to a path on this server."""
-    path = location.encode("ascii")
-    return make_response(HTTPStatus.SEE_OTHER, TEXT, b"%b\n" % path, {**PAGE_HEADERS, b"Location": path})
+    return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
 def _tag(post: Post) -> str:
@@ -256,7 +270,7 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
     return IdempotencyKey(hashed, hashed, now, now + KEPT_S)
 
 
-def _decode_query(request: Request) -> tuple[int | None, int | None, str]:
+def _decode_query(request: HttpRequest) -> tuple[int | None, int | None, str]:
     """Return `after`, `before` and `done` of the query; other parameters are ignored.
 
     Raises:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from postd.model import PostText, check_text
 from postd.protocol.nesting import is_too_deep
 from postd.web.errors import Problem
-from postd.web.interface import Request
+from postd.web.server.request import HttpRequest
 
 
 class NewText(Struct, frozen=True):
@@ -27,7 +27,7 @@ _PLAIN = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"post"[ \t\r\n]*:[ \t\r\n]*"([ !#-\
 _CHARSET = re.compile(rb";[ \t]*+charset(?![^ \t;=])[ \t]*+=?([^;]*+)")
 
 
-def decode_text(request: Request) -> str:
+def decode_text(request: HttpRequest) -> str:
     """Decode the text of a post from a request body.
 
     Raises:
@@ -50,7 +50,7 @@ def decode_text(request: Request) -> str:
     return check_text(texts[0])
 
 
-def _check_content_type(request: Request) -> None:
+def _check_content_type(request: HttpRequest) -> None:
     values = request.fields.get(b"Content-Type") or []
     if values != [b"application/json"]:
         value = b",".join(values).lower()
@@ -59,11 +59,8 @@ def _check_content_type(request: Request) -> None:
             raise Problem(415, "The body must be sent as Content-Type: application/json, in UTF-8.")
     encoding = request.fields.get(b"Content-Encoding") or []
     if b",".join(encoding).strip().lower() not in {b"", b"identity"}:
-        raise Problem(
-            415,
-            "The body must be sent without a Content-Encoding.",
-            headers={b"Accept-Encoding": b"identity"},
-        )
+        why = "The body must be sent without a Content-Encoding."
+        raise Problem(415, why, headers={b"Accept-Encoding": b"identity"})
 
 
 class _Members(list[tuple[str, Any]]):
@@ -98,8 +95,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(
-    object_pairs_hook=_Members,
-    parse_constant=_refuse_constant,
-    parse_int=lambda _: 0,
-    parse_float=lambda _: 0.0,
+    object_pairs_hook=_Members, parse_constant=_refuse_constant, parse_int=lambda _: 0, parse_float=lambda _: 0.0
 )

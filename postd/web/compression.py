@@ -14,9 +14,9 @@ from twisted.internet.threads import deferToThread
 from postd.caching import SingleFlight
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
-from postd.web.interface import Request
 from postd.web.preconditions import has_preconditions, matching_etag
 from postd.web.responses import Response, make_not_modified, make_response
+from postd.web.server.request import HttpRequest
 
 COMPRESSED_MIN_BYTES = 1024
 """Shorter texts are not compressed: they fit into one or two packets."""
@@ -28,7 +28,7 @@ VARY: Mapping[bytes, bytes] = {b"Vary": b"Accept-Encoding"}
 GZIP: Mapping[bytes, bytes] = {b"Content-Encoding": b"gzip"}
 
 
-def wants_gzip(request: Request) -> bool:
+def wants_gzip(request: HttpRequest) -> bool:
     """Return whether the client prefers gzip."""
     field_lines = request.fields.get(b"Accept-Encoding")
     return field_lines is not None and prefers_gzip(b",".join(field_lines))
@@ -44,21 +44,15 @@ def acceptable_etags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
 
     A client that accepts gzip may have either, and is answered with the tag that it names. One that does not may not
     be sent the tag of the compressed one: a cache in between selects a stored response by the tag of a 304 (RFC 9111
-    §4.3.4).
-
-    Args:
-        etag: the tag of the uncompressed representation.
-        gzipped: whether the client accepts gzip.
+    §4.3.4). `etag` is that of the uncompressed representation.
     """
     return (gzip_etag(etag), etag) if gzipped else (etag,)
 
 
-def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) -> Response | None:
-    """Return the 304 response if the client has the current representation, before that is generated.
+def not_modified_if_current(request: HttpRequest, headers: Mapping[bytes, bytes]) -> Response | None:
+    """Return the 304 response to GET or HEAD if the client has the current representation, before that is generated.
 
-    Args:
-        request: GET or HEAD.
-        headers: those of the 200 response, `ETag` included.
+    `headers` are those of the 200 response, `ETag` included.
 
     Raises:
         Problem: 412, by `If-Match`.
@@ -72,13 +66,8 @@ def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) ->
 class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
-    It is compressed on first use, once for all concurrent requests.
-
-    Args:
-        content_type: its media type.
-        body: the text.
-        headers: those of both representations, `Vary` (`VARY`) and a strong `ETag` included. The compressed one gets
-            another tag (`gzip_etag`).
+    It is compressed on first use, once for all concurrent requests. `headers` are those of both representations, `Vary`
+    (`VARY`) and a strong `ETag` included; the compressed one gets another tag (`gzip_etag`).
     """
 
     def __init__(self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> None:
@@ -91,7 +80,7 @@ class NegotiatedText:
         self._compressing: SingleFlight[None, Response] = SingleFlight()
         self._not_modified: dict[bytes, Response] = {}
 
-    async def respond(self, request: Request) -> Response:
+    async def respond(self, request: HttpRequest) -> Response:
         """Return the response to GET or HEAD.
 
         Raises:

@@ -12,30 +12,25 @@ from collections.abc import Collection
 from typing import Any
 
 from twisted.web.resource import IResource, Resource
+from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import API_SEGMENTS
-from postd.web.interface import Request
-from postd.web.responses import Response, encode_header, make_no_content
-from postd.web.server.driver import respond
+from postd.web.responses import encode_header, make_no_content
+from postd.web.server.request import HttpRequest
 
 ALL = "*"
 """Allows every origin."""
 
-_EXPOSED = encode_header(
-    b"Access-Control-Expose-Headers",
-    b"ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info, X-Request-Id",
+_EXPOSED = (
+    b"Access-Control-Expose-Headers: ETag, Link, Location, Retry-After, WWW-Authenticate, Authentication-Info, "
+    b"X-Request-Id\r\n"
 )
-_PREFLIGHT = b"".join(
-    encode_header(b"Access-Control-" + name, value)
-    for name, value in (
-        (b"Allow-Methods", b"GET, HEAD, POST, PUT, DELETE"),
-        (
-            b"Allow-Headers",
-            b"Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, Last-Event-ID, X-Request-Id",
-        ),
-        (b"Max-Age", b"600"),
-    )
+_PREFLIGHT = (
+    b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE\r\n"
+    b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
+    b"Last-Event-ID, X-Request-Id\r\n"
+    b"Access-Control-Max-Age: 600\r\n"
 )
 _PREFLIGHT_OF_NOTHING = make_no_content({b"Allow": b"OPTIONS"})
 
@@ -44,19 +39,14 @@ def _allow(origin: str) -> bytes:
     return encode_header(b"Access-Control-Allow-Origin", origin.encode("ascii"))
 
 
-def is_preflight(request: Request) -> bool:
+def is_preflight(request: HttpRequest) -> bool:
     """Return whether a request is a CORS preflight, which never has credentials."""
     fields = request.fields
     return request.method == b"OPTIONS" and b"Origin" in fields and b"Access-Control-Request-Method" in fields
 
 
 class _CorsResource(Resource):
-    """Adds CORS fields to the responses of a resource and all below it, errors included.
-
-    Args:
-        resource: the resource.
-        origins: the allowed origins, or `ALL`.
-    """
+    """Adds CORS fields to the responses of a resource and all below it, errors included."""
 
     isLeaf = True
 
@@ -81,16 +71,12 @@ class _CorsResource(Resource):
             if not preflight:
                 raise
             # With a failed preflight the page would see a network error in place of the 404.
-            return respond(request, _respond_to_preflight())
+            request.send(_PREFLIGHT_OF_NOTHING)
+            return NOT_DONE_YET
 
 
 def allow_origins(root: Resource, origins: Collection[str]) -> None:
-    """Let pages of other origins use the API.
-
-    Args:
-        root: the resource tree, which is changed.
-        origins: the allowed origins in the serialization of RFC 6454 §6.2, or `ALL`.
-    """
+    """Change a resource tree: pages of other origins, as RFC 6454 §6.2 serializes them or `ALL`, may use the API."""
     for segment in API_SEGMENTS:
         root.putChild(segment, _CorsResource(root.children.get(segment, _NotFoundResource()), origins))
 
@@ -100,7 +86,3 @@ class _NotFoundResource(Resource):
 
     def render(self, _request: Any) -> Any:
         raise NotFound
-
-
-async def _respond_to_preflight() -> Response:
-    return _PREFLIGHT_OF_NOTHING

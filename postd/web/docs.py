@@ -8,26 +8,18 @@ import orjson
 from klein import Klein
 
 from postd.web.compression import VARY, NegotiatedText
-from postd.web.interface import Request
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
-from postd.web.responses import JSON, PAGE_HEADERS, Response
+from postd.web.responses import HTML, JSON, PAGE_HEADERS, Response
+from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
 
 
 class Docs:
-    """The OpenAPI document and the page made from it, both rendered once.
-
-    Args:
-        applications: those to describe, beside this one.
-        schemes: the descriptions of all authentication schemes by name.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
-        site_name: the heading of the page.
-    """
+    """The OpenAPI document and the page made from it, both rendered once; `applications` are those beside this one."""
 
     app = Application()
 
@@ -44,14 +36,14 @@ class Docs:
         document, page = _render(routes, tuple(schemes.items()), frozenset(read), frozenset(write), site_name)
         self._document = _make_text(JSON, document, _HEADERS)
         headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
-        self._page = _make_text(b"text/html; charset=utf-8", page, headers)
+        self._page = _make_text(HTML, page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
-    async def show_document(self, request: Request) -> Response:
+    async def show_document(self, request: HttpRequest) -> Response:
         return await self._document.respond(request)
 
     @app.route("/docs", methods=["GET"])
-    async def show_page(self, request: Request) -> Response:
+    async def show_page(self, request: HttpRequest) -> Response:
         return await self._page.respond(request)
 
 

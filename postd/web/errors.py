@@ -6,7 +6,7 @@ API). A response contains nothing but the texts here and the client's own input:
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from twisted.logger import Logger
@@ -27,9 +27,11 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.protocol.percent import percent_decode
-from postd.web.interface import Request
 from postd.web.redaction import show_method, show_target
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
+
+if TYPE_CHECKING:  # it imports this module
+    from postd.web.server.request import HttpRequest
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """First path segments of the API."""
@@ -43,22 +45,10 @@ _log = Logger()
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
-    """An error response.
-
-    Args:
-        status: the HTTP status.
-        detail: what is wrong with this request, in plain text.
-        pointer: JSON Pointer (RFC 6901) to the offending part of the body.
-        headers: further header fields.
-    """
+    """An error response; `pointer` is a JSON Pointer (RFC 6901) to the offending part of the body."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        pointer: str | None = None,
-        headers: Mapping[bytes, bytes] | None = None,
+        self, status: int, detail: str, *, pointer: str | None = None, headers: Mapping[bytes, bytes] | None = None
     ) -> None:
         super().__init__(status, detail)
         self.status = HTTPStatus(status)
@@ -112,7 +102,7 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def make_error_response(request: Request, error: BaseException) -> Response:
+def make_error_response(request: "HttpRequest", error: BaseException) -> Response:
     """Return the response to an exception; log it if it is unexpected."""
     problem = to_problem(error)
     if problem is None:

@@ -19,9 +19,9 @@ from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.interface import Request
-from postd.web.query import decode_query, parse_number
 from postd.web.responses import StreamedResponse, make_streamed_response
+from postd.web.server.request import HttpRequest
+from postd.web.urlencoded import decode_query, parse_number
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""
@@ -53,10 +53,6 @@ class Events:
 
     A generation is the set of subscribers that were admitted under the same settings: a reload begins the next one and
     ends the streams of earlier ones.
-
-    Args:
-        store: has the change log.
-        reactor: the clock.
     """
 
     def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
@@ -64,7 +60,7 @@ class Events:
         self._clock = reactor
         self._latest = 0  # revision found by the last poll
         self._recent: dict[int, bytes] = {}  # encoded changes by revision, ascending
-        self._subscribers = 0
+        self.subscribers = 0  # open streams
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
         self._generation = self._ended_generation = 0
@@ -72,13 +68,10 @@ class Events:
         self._heartbeats = 0
         self._catching_up = False
 
-    async def respond(self, request: Request, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
+    async def respond(self, request: HttpRequest, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 
-        Args:
-            request: the subscriber's.
-            revalidate: re-validates its credentials; called before each write.
-            generation: the one that admitted it.
+        `revalidate` is called before each write, and `generation` has admitted the request.
 
         Raises:
             StoreUnavailableError: the current revision cannot be read.
@@ -86,11 +79,6 @@ class Events:
         latest = (await self._store.version()).revision
         pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation)
         return make_streamed_response(b"text/event-stream", pieces, _HEADERS)
-
-    @property
-    def subscribers(self) -> int:
-        """How many streams are open."""
-        return self._subscribers
 
     def begin_generation(self) -> int:
         """Begin the next generation and return its number."""
@@ -153,8 +141,8 @@ class Events:
         return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
 
     def _join(self, latest: int) -> None:
-        self._subscribers += 1
-        if self._subscribers > 1:
+        self.subscribers += 1
+        if self.subscribers > 1:
             return
         # There were no polls since the last subscriber left.
         self._latest = latest
@@ -167,8 +155,8 @@ class Events:
             self._loops.append(loop)
 
     def _leave(self) -> None:
-        self._subscribers -= 1
-        if not self._subscribers:
+        self.subscribers -= 1
+        if not self.subscribers:
             loops, self._loops = self._loops, []
             for loop in loops:
                 if loop.running:
@@ -228,7 +216,7 @@ class Events:
             self._clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
 
-def _decode_start(request: Request, latest: int) -> int | None:
+def _decode_start(request: HttpRequest, latest: int) -> int | None:
     """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid one.
 
     `?after=` is for a browser's first request, which cannot have the field.

@@ -1,6 +1,6 @@
 """The guard before a protected resource: it signs the client in, or challenges it.
 
-`Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
+`Guard` does what `twisted.web.guard.HTTPAuthSessionWrapper` does, with these departures, for which that has no hook:
 
 - A sign-in is one coroutine (`postd.auth.portal`), and costs no Deferred where nothing has to be waited for. It
   returns the client's identity beside the avatar.
@@ -17,7 +17,7 @@
 - Without credentials there is no sign-in, not even as `Anonymous`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -28,19 +28,23 @@ from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
+from postd.auth.checker import Checker
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import Authentication
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
-from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
-from postd.web.interface import Request
+from postd.web.openapi.operation import SchemeDescription
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
+from postd.web.server.request import HttpRequest
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+
+Views = tuple[Sequence[bytes], Any]
+"""Top-level path segments, and an instance of the class of the Klein application that serves them."""
 
 
 class CredentialFactory(Protocol):
@@ -52,15 +56,10 @@ class CredentialFactory(Protocol):
     def scheme(self) -> bytes:
         """The scheme's name, in lower case."""
 
-    async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
-        """Return the values of `WWW-Authenticate`, one for each field line.
+    async def challenges(self, refusal: Refused | None, request: HttpRequest) -> Sequence[bytes]:
+        """Return the values of `WWW-Authenticate`, one for each field line; `refusal` is None without credentials."""
 
-        Args:
-            refusal: why the credentials of the request were refused; None if it had none.
-            request: the request that is challenged.
-        """
-
-    def decode(self, response: bytes, request: Request) -> ICredentials:
+    def decode(self, response: bytes, request: HttpRequest) -> ICredentials:
         """Return the credentials in what follows the scheme's name.
 
         Raises:
@@ -82,14 +81,14 @@ class CredentialReader(Protocol):
     ambient: bool
     challenge: bytes
 
-    def read(self, request: Request) -> ICredentials | None:
+    def read(self, request: HttpRequest) -> ICredentials | None:
         """Return the credentials in a request, None if there are none of this scheme.
 
         Raises:
             Refused: they are malformed.
         """
 
-    def invite(self, request: Request) -> Response | None:
+    def invite(self, request: HttpRequest) -> Response | None:
         """Return the answer that leads to the page for signing in, in the place of a 401; None if there is none."""
 
 
@@ -108,28 +107,18 @@ class Realm:
         self, avatarId: bytes | tuple[()], mind: object, *_interfaces: type[Interface]
     ) -> tuple[type[Interface], object, Callable[[], None]]:
         assert isinstance(mind, Protected)
-        if mind.users and bytes(avatarId).decode() not in mind.users:
-            return IResource, FORBIDDEN, _log_out
-        return IResource, mind.resource, _log_out
-
-
-def _log_out() -> None:
-    """Do nothing: no client stays logged in."""
+        is_allowed = not mind.users or bytes(avatarId).decode() in mind.users
+        return IResource, mind.resource if is_allowed else FORBIDDEN, lambda: None  # no client stays logged in
 
 
 FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))
 
 
-class Guard(AuthSessionWrapper):
+class Guard(ViewResource):
     """Protects a resource and all below it.
 
-    Args:
-        portal: checks credentials.
-        factories: the schemes of `Authorization` that a client may use, in the order of their challenges.
-        resource: the protected resource.
-        readers: the other schemes that a client may use.
-        clients: resolves the client's address behind proxies.
-        users: the only accounts that may enter; all if there is none.
+    The schemes of `factories`, in the order of their challenges, and of `readers` may be used. `users` are the only
+    accounts that may enter; all may if there is none.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -142,7 +131,8 @@ class Guard(AuthSessionWrapper):
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(portal, factories)
+        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        super().__init__(self._enter, shielded=True)
         self._factories = factories
         self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
@@ -150,13 +140,8 @@ class Guard(AuthSessionWrapper):
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
-        self._entrance = ViewResource(self._enter, shielded=True)
 
-    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
-        return self._entrance
-
-    async def _enter(self, request: Request) -> Response | IResource:
+    async def _enter(self, request: HttpRequest) -> Response | IResource:
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
@@ -192,7 +177,7 @@ class Guard(AuthSessionWrapper):
         return resource
 
     def _read(
-        self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
+        self, scheme: str, read: Callable[[HttpRequest], ICredentials | None], request: HttpRequest
     ) -> ICredentials | None:
         """Return the credentials in a request; log it if they are refused."""
         try:
@@ -202,14 +187,11 @@ class Guard(AuthSessionWrapper):
             raise
 
     async def _challenge(
-        self, refusal: Refused | None, factory: CredentialFactory | None, request: Request
+        self, refusal: Refused | None, factory: CredentialFactory | None, request: HttpRequest
     ) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope.
 
-        Args:
-            refusal: why the credentials of the request were refused; None if it had none.
-            factory: what has decoded them, if they were in `Authorization`.
-            request: the request that is challenged.
+        `factory` has decoded the refused credentials, if they were in `Authorization`.
         """
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
@@ -229,7 +211,44 @@ class Guard(AuthSessionWrapper):
         return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
-async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
+class SchemeParts(Struct, frozen=True):
+    """The parts of an authentication scheme, made from settings.
+
+    Args:
+        checkers: check its credentials.
+        factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
+        reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
+        make_views: returns the views of its own pages, which may sign clients in; None if it has none.
+    """
+
+    checkers: Sequence[Checker]
+    factory: CredentialFactory | None = None
+    reader: CredentialReader | None = None
+    make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
+
+
+class Access(Struct, frozen=True):
+    """The schemes in force by name, in the order of the challenges; `descriptions` has the words for each of them."""
+
+    portal: CoroutinePortal
+    schemes: Mapping[str, SchemeParts]
+    descriptions: Mapping[str, SchemeDescription]
+    clients: PeerResolver
+    realm: str
+
+    def protect(self, resource: IResource, rule: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
+        if "open" in rule:
+            return resource
+        allowed = [parts for name, parts in self.schemes.items() if name in rule]
+        factories = [parts.factory for parts in allowed if parts.factory is not None]
+        readers = [parts.reader for parts in allowed if parts.reader is not None]
+        return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
+
+
+async def _add_challenges(
+    factories: Sequence[CredentialFactory], refusal: Refused | None, request: HttpRequest
+) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
             request.add_header(b"WWW-Authenticate", challenge)
@@ -241,23 +260,19 @@ _PREFLIGHT = make_no_content({b"Allow": b"GET, HEAD"})
 
 def outcome_of(error: Exception) -> str:
     """Return the outcome of credentials that did not let a request in (`postd.auth.identity.Authentication`)."""
-    for kinds, outcome in _OUTCOMES:
-        if isinstance(error, kinds):
-            return outcome
+    match error:
+        case StaleNonceError():
+            return "stale"
+        case InsufficientScopeError():
+            return "forbidden"
+        case Refused() | Problem():  # a `Problem` is about the request, such as credentials for another address
+            return "refused"
+        case TooManyFailuresError():
+            return "throttled"
     return "unavailable"
 
 
-_OUTCOMES: Sequence[tuple[type[Exception], str]] = (
-    (StaleNonceError, "stale"),
-    (InsufficientScopeError, "forbidden"),
-    (Refused, "refused"),
-    (TooManyFailuresError, "throttled"),
-    (Problem, "refused"),
-)
-"""The first that fits. A `Problem` is about the request, such as credentials for another address."""
-
-
-def _split_authorization(request: Request) -> tuple[bytes, bytes]:
+def _split_authorization(request: HttpRequest) -> tuple[bytes, bytes]:
     """Return the scheme's name in lower case, and what follows it; both empty if there is no `Authorization`.
 
     Raises:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from postd.errors import KeyInUseError
 from postd.store.interface import IdempotencyKey
 from postd.web.errors import Problem
-from postd.web.interface import Request
+from postd.web.server.request import HttpRequest
 
 KEPT_S = 24 * 3600
 """How long a key is remembered after the post was stored."""
@@ -22,17 +22,13 @@ _NO_KEY = nullcontext()
 
 
 class IdempotencyKeys:
-    """The keys of requests in progress in this process; completed ones are in the store.
-
-    Args:
-        now: the clock, in seconds since the epoch.
-    """
+    """The keys of requests in progress in this process; completed ones are in the store. `now` is in epoch seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._in_progress: set[bytes] = set()
 
-    def hold(self, request: Request) -> AbstractContextManager[IdempotencyKey | None]:
+    def hold(self, request: HttpRequest) -> AbstractContextManager[IdempotencyKey | None]:
         """Return a context that holds the key of a request; its value is for the store, None without a key.
 
         Raises:
@@ -43,11 +39,11 @@ class IdempotencyKeys:
         return _NO_KEY if values is None else self._hold(request, values)
 
     @contextmanager
-    def _hold(self, request: Request, values: list[bytes]) -> Iterator[IdempotencyKey]:
+    def _hold(self, request: HttpRequest, values: list[bytes]) -> Iterator[IdempotencyKey]:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
-        account = "" if request.identity is None else request.identity.account
-        key = _hash_key(account, values[0])
+        account = ("" if request.identity is None else request.identity.account).encode()
+        key = _hash(b"%d:%b%b" % (len(account), account, values[0]))  # keys of different users differ
         if key in self._in_progress:
             raise KeyInUseError
         now = self._now()
@@ -56,11 +52,6 @@ class IdempotencyKeys:
             yield IdempotencyKey(key, _hash(request.body), now, now + KEPT_S)
         finally:
             self._in_progress.discard(key)
-
-
-def _hash_key(user: str, key: bytes) -> bytes:
-    """Return the name of a key in the store; keys of different users differ."""
-    return _hash(b"%d:%b%b" % (len(user.encode()), user.encode(), key))
 
 
 def _hash(message: bytes) -> bytes:

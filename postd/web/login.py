@@ -11,13 +11,15 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
-from postd.web.form import decode_form
 from postd.web.guard import outcome_of
-from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import PeerResolver
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
+from postd.web.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
+from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
+from postd.web.urlencoded import decode_form
+
+_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
 
 _log = Logger()
 
@@ -25,14 +27,8 @@ _log = Logger()
 class LoginPages:
     """The pages `/`, `/login` and `/logout`; `/home` is a protected page.
 
-    The spec does not show what triggers a logout: POST `/logout` does, and GET shows a button for it.
-
-    Args:
-        portal: verifies passwords and sessions.
-        sessions: begins and ends them.
-        clients: resolves the client's address behind proxies.
-        realm: the protection realm's text, which names the site.
-        secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
+    The spec does not show what triggers a logout: POST `/logout` does, and GET shows a button for it. `secure` is
+    "always", "never", or "auto" to mark cookies as secure when the client's connection is.
     """
 
     app = Application()
@@ -44,12 +40,12 @@ class LoginPages:
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        self._login_page = _make_html(make_login_page(realm))
-        self._logout_page = _make_html(make_logout_page(realm))
+        self._login_page = make_response(HTTPStatus.OK, HTML, make_login_page(realm), _HEADERS)
+        self._logout_page = make_response(HTTPStatus.OK, HTML, make_logout_page(realm), _HEADERS)
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
-    async def show_form(self, request: Request) -> Response:
+    async def show_form(self, request: HttpRequest) -> Response:
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -62,7 +58,7 @@ class LoginPages:
         return self._login_page
 
     @app.route("/login", methods=["POST"])
-    async def log_in(self, request: Request) -> Response:
+    async def log_in(self, request: HttpRequest) -> Response:
         self._clients.refuse_cross_site(request)
         try:
             user, session_id = await self._begin_session(request)
@@ -76,10 +72,11 @@ class LoginPages:
             return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
         request.authentication = Authentication("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
-        set_session_cookie(request, session_id, secure=self._is_secure(request))
+        secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
+        set_session_cookie(request, session_id, secure=secure)
         return make_redirect(b"/home")
 
-    async def _begin_session(self, request: Request) -> tuple[Identity, str]:
+    async def _begin_session(self, request: HttpRequest) -> tuple[Identity, str]:
         username, password = _decode_credentials(request)
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
         request.authentication = Authentication("form", None)  # for the log, should the client go meanwhile
@@ -89,12 +86,12 @@ class LoginPages:
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
-    async def show_button(self, _request: Request) -> Response:
+    async def show_button(self, _request: HttpRequest) -> Response:
         # GET changes nothing: a link in a page of another site, or a prefetching browser, must not sign a user out.
         return self._logout_page
 
     @app.route("/logout", methods=["POST"])
-    async def log_out(self, request: Request) -> Response:
+    async def log_out(self, request: HttpRequest) -> Response:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -104,16 +101,8 @@ class LoginPages:
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return make_redirect(b"/")
 
-    def _is_secure(self, request: Request) -> bool:
-        return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
 
-
-def _make_html(page: bytes) -> Response:
-    headers = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
-    return make_response(HTTPStatus.OK, b"text/html; charset=utf-8", page, headers)
-
-
-def _decode_credentials(request: Request) -> tuple[str, str]:
+def _decode_credentials(request: HttpRequest) -> tuple[str, str]:
     """Return user name and password.
 
     Raises:

@@ -4,35 +4,30 @@ import re
 from collections.abc import Sequence
 
 from postd.web.errors import precondition_failed
-from postd.web.interface import Request
+from postd.web.server.request import HttpRequest
 
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
-def has_preconditions(request: Request) -> bool:
+def has_preconditions(request: HttpRequest) -> bool:
     """Return whether the request has `If-Match` or `If-None-Match`."""
     return b"If-Match" in request.fields or b"If-None-Match" in request.fields
 
 
-def is_not_modified(request: Request, etag: bytes) -> bool:
+def is_not_modified(request: HttpRequest, etag: bytes) -> bool:
     """Return whether a read is to be answered with 304, because the client has the current representation.
 
     Raises:
         Problem: 412, `If-Match` does not match.
     """
-    if has_preconditions(request):
-        _check_if_match(request, etag)
-        return _none_match_fails(request, etag)
-    return False
+    return has_preconditions(request) and matching_etag(request, (etag,)) is not None
 
 
-def matching_etag(request: Request, etags: Sequence[bytes]) -> bytes | None:
+def matching_etag(request: HttpRequest, etags: Sequence[bytes]) -> bytes | None:
     """Return the entity tag for a 304: the first of `etags` that `If-None-Match` names, the last for `*`, else None.
 
-    Args:
-        request: GET or HEAD.
-        etags: tags of the representations that the client accepts, preferred first; the last always exists.
+    They are the tags of the representations that the client accepts, preferred first; the last always exists.
 
     Raises:
         Problem: 412, `If-Match` names none of them.
@@ -50,26 +45,14 @@ def matching_etag(request: Request, etags: Sequence[bytes]) -> bytes | None:
     return _first_match(field_lines, etags, weak_comparison=True)
 
 
-def check_preconditions(request: Request, etag: bytes) -> None:
+def check_preconditions(request: HttpRequest, etag: bytes) -> None:
     """Check the preconditions of a write.
 
     Raises:
         Problem: 412, one of them does not hold.
     """
-    _check_if_match(request, etag)
-    if _none_match_fails(request, etag):
+    if matching_etag(request, (etag,)) is not None:
         raise precondition_failed()
-
-
-def _check_if_match(request: Request, etag: bytes) -> None:
-    field_lines = request.fields.get(b"If-Match")
-    if field_lines is not None and _first_match(field_lines, [etag], weak_comparison=False) is None:
-        raise precondition_failed()
-
-
-def _none_match_fails(request: Request, etag: bytes) -> bool:
-    field_lines = request.fields.get(b"If-None-Match")
-    return field_lines is not None and _first_match(field_lines, [etag], weak_comparison=True) is not None
 
 
 def _first_match(field_lines: list[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:

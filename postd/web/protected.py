@@ -6,9 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from twisted.logger import Logger
@@ -19,10 +20,9 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import Problem
-from postd.web.interface import Request
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.web.server.driver import ViewResource, error_page, respond
-from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
+from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
+from postd.web.server.request import HttpRequest
 
 _log = Logger()
 
@@ -35,7 +35,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 
 
-def check_method(request: Request) -> None:
+def check_method(request: HttpRequest) -> None:
     """Allow GET and HEAD only: unlike elsewhere, OPTIONS is 405 (reference: Digest).
 
     Raises:
@@ -45,7 +45,7 @@ def check_method(request: Request) -> None:
         raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
-async def show_name(request: Request) -> Response:
+async def show_name(request: HttpRequest) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
     if request.postpath:
         raise NotFound
@@ -79,16 +79,18 @@ class Folder(Resource):
         except PermissionError:
             return _File.forbidden.render(request)
         except OSError as error:
-            return error_page(NotFound() if error.errno in _NOT_THERE else error).render(request)
-        except (Problem, NotFound) as error:
-            return error_page(error).render(request)
+            if error.errno in _NOT_THERE:
+                raise NotFound from None
+            raise
 
-    def _send(self, request: Request) -> Any:
+    def _send(self, request: HttpRequest) -> Any:
         check_method(request)
         file = self._find(request.postpath)
         request.file = request.path
         if file is None:
-            return ViewResource(_add_slash).render(request)
+            path, question, query = request.uri.partition(b"?")
+            request.send(make_redirect(path + b"/" + question + query))
+            return NOT_DONE_YET
         _normalize_conditions(request, file.stat())
         request.setHeader(b"Cache-Control", b"private, no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
@@ -129,11 +131,6 @@ class Folder(Resource):
         return found
 
 
-async def _add_slash(request: Request) -> Response:
-    path, question, query = request.uri.partition(b"?")
-    return make_redirect(path + b"/" + question + query)
-
-
 class _File(File):
     """A file with postd's error responses; a body that becomes shorter than announced aborts the connection."""
 
@@ -148,21 +145,11 @@ class _File(File):
             spans = producer.rangeInfo
         else:
             spans = [(b"", 0, self.getsize())]
-        return _SpanProducer(request, fileForReading, spans)
+        # In place of the producers of stock `File`, which send a file that grew meanwhile in its new length.
+        return SimpleNamespace(start=partial(respond, request, _send_spans(request, fileForReading, spans)))
 
 
-class _SpanProducer:
-    """Replaces the producers of stock `File`, which send a file that grew meanwhile in its new length."""
-
-    def __init__(self, request: Request, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
-        self._request = request
-        self._coroutine = _send_spans(request, file, spans)
-
-    def start(self) -> None:
-        respond(self._request, self._coroutine)
-
-
-async def _send_spans(request: Request, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+async def _send_spans(request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
     """Send parts of a file; each span is a prefix, an offset and a size in bytes.
 
     Raises:
@@ -185,7 +172,7 @@ async def _send_spans(request: Request, file: IO[bytes], spans: Sequence[tuple[b
     request.finish()
 
 
-def _normalize_conditions(request: Request, status: os.stat_result) -> None:
+def _normalize_conditions(request: HttpRequest, status: os.stat_result) -> None:
     """Remove conditions that must be ignored, and normalize `Range` (RFC 9110 §13.1.3, §13.1.5, §14.2)."""
     headers = request.requestHeaders
     since = headers.getRawHeaders(b"If-Modified-Since", [])

@@ -6,10 +6,14 @@ rest of a field becomes one `[N bytes]`, where N is its length as sent.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from postd.web.interface import Request
+if TYPE_CHECKING:  # it imports this module
+    from postd.web.server.request import HttpRequest
+
 
 METHODS = frozenset(
     b"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY "
@@ -48,14 +52,12 @@ def show_method(method: bytes) -> str:
     return method.decode("ascii") if method in METHODS else _count(len(method))
 
 
-def show_target(request: Request) -> str:
+def show_target(request: "HttpRequest") -> str:
     """Return the redacted path and query of a request target: `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
 
     Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.
     """
-    target: bytes = request.uri
-    path: bytes = request.path
-    file: bytes | None = request.file
+    target, path, file = request.uri, request.path, request.file
     if file is not None and len(file) <= FILE_MAX_BYTES:
         shown = file.decode("ascii")
     else:
@@ -92,12 +94,15 @@ def _show_query(target: bytes) -> str:
     return "?" + "&".join([one.decode("ascii") for one in shown] + [_count(rest)] * (rest >= 0))
 
 
+def _cache_short(show: Callable[[bytes], str]) -> Callable[[bytes], str]:
+    """Cache what a function returns for values of at most `_CACHED_MAX_BYTES`."""
+    cached = lru_cache(_CACHED_MAX)(show)
+    return lambda value: cached(value) if len(value) <= _CACHED_MAX_BYTES else show(value)
+
+
+@_cache_short
 def show_referer(referer: bytes) -> str:
     """Return the origin of a `Referer` and the length of its path; only the length if the value is unusual."""
-    return _cached_referer(referer) if len(referer) <= _CACHED_MAX_BYTES else _show_referer(referer)
-
-
-def _show_referer(referer: bytes) -> str:
     match = _ORIGIN.match(referer[:ORIGIN_MAX_BYTES])
     origin, rest = (match[0], referer[match.end() :]) if match else (b"", referer)
     if not match or (rest and not rest.startswith(b"/")):
@@ -105,24 +110,15 @@ def _show_referer(referer: bytes) -> str:
     return origin.decode("ascii") + (f"/{_count(len(rest) - 1)}" if len(rest) > 1 else rest.decode("ascii"))
 
 
-_cached_referer = lru_cache(_CACHED_MAX)(_show_referer)
-
-
+@_cache_short
 def show_agent(agent: bytes) -> str:
     """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`) and the length of the rest."""
-    return _cached_agent(agent) if len(agent) <= _CACHED_MAX_BYTES else _show_agent(agent)
-
-
-def _show_agent(agent: bytes) -> str:
     words = agent[:AGENT_MAX_BYTES].split(b" ")
     if len(agent) > AGENT_MAX_BYTES:
         words.pop()  # it may be truncated
     shown = [word for word in words if _PRODUCT.fullmatch(word)][:PRODUCTS_MAX]
     rest = len(agent) - sum(len(word) + 1 for word in shown)
     return " ".join([word.decode("ascii") for word in shown] + [_count(rest)] * (rest >= 0))
-
-
-_cached_agent = lru_cache(_CACHED_MAX)(_show_agent)
 
 
 @lru_cache(_CACHED_MAX)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 TEXT = b"text/plain; charset=utf-8"
+HTML = b"text/html; charset=utf-8"
 JSON = b"application/json"
 
 PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
@@ -76,9 +77,9 @@ def make_not_modified(headers: Mapping[bytes, bytes]) -> Response:
     return Response(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
 
 
-def make_redirect(location: bytes) -> Response:
-    """Return a 302 response to a path on this server."""
-    return make_response(HTTPStatus.FOUND, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
+def make_redirect(location: bytes, status: HTTPStatus = HTTPStatus.FOUND) -> Response:
+    """Return a redirect to a path on this server."""
+    return make_response(status, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
 def make_streamed_response(

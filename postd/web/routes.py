@@ -7,7 +7,7 @@
 | `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
-| `/.well-known/oauth-protected-resource` | `resource_metadata.ResourceMetadata`, if there are issuers of tokens | |
+| `/.well-known/oauth-protected-resource` | `bearer.ResourceMetadata`, if there are issuers of tokens | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """
@@ -20,11 +20,11 @@ from twisted.web.resource import IResource, Resource
 from werkzeug.exceptions import NotFound
 
 from postd.store.interface import PostStore
-from postd.web.access import Access
 from postd.web.board import Board, show_name_and_board
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
+from postd.web.guard import Access
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
 from postd.web.server.driver import ViewResource, error_page
@@ -96,14 +96,8 @@ def make_root(  # noqa: PLR0913 - all that there is
 ) -> IResource:
     """Return the resource tree.
 
-    Args:
-        store: keeps the posts.
-        events: streams their changes.
-        access: the authentication schemes.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
-        pages: further pages.
-        cors_origins: origins whose pages may use the API (`postd.web.cors`).
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials. Pages of
+    `cors_origins` may use the API (`postd.web.cors`).
     """
     by_path = {
         tuple(page.path.encode("ascii").split(b"/")[1:]): access.protect(
@@ -120,7 +114,7 @@ def make_root(  # noqa: PLR0913 - all that there is
     posts = Router(api)
     root.putChild(b"post", _ByMethod(posts, access.protect(posts, read), access.protect(posts, write)))
     for parts in access.schemes.values():
-        for segments, views in parts.make_views(access.portal):
+        for segments, views in parts.make_views(access.portal) if parts.make_views else ():
             router = Router(views)
             for segment in segments:
                 root.putChild(segment, router)

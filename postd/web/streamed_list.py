@@ -10,8 +10,8 @@ from postd.model import Version
 from postd.protocol.gzip import HEADER, Parts, inflate
 from postd.store.interface import PostStore
 from postd.web.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
-from postd.web.interface import Request
 from postd.web.responses import JSON, Response, StreamedResponse, make_streamed_response
+from postd.web.server.request import HttpRequest
 
 PAGE_POSTS = 512
 """Posts of a streamed list that are in memory at a time: about the size of a socket buffer."""
@@ -52,10 +52,7 @@ class StreamedList:
     Each page is a snapshot of its own, because a slow client must not hold one open. So a streamed list has neither
     `ETag` nor length; ids are unique and ascending in it. If the posts did not change meanwhile, the list is a snapshot
     all the same: requested twice, it is recorded, compressed, and later responses come from this cache, with both.
-
-    Args:
-        store: keeps the posts.
-        headers_at: returns the headers of the list at a version, `ETag` included.
+    `headers_at` returns the headers of the list at a version, `ETag` included.
     """
 
     def __init__(self, store: PostStore, headers_at: Callable[[Version], Mapping[bytes, bytes]]) -> None:
@@ -66,7 +63,7 @@ class StreamedList:
         self._recording: list[bytes] | None = None
         self._recording_since_s = 0.0
 
-    def respond(self, request: Request, version: Version) -> Response | StreamedResponse:
+    def respond(self, request: HttpRequest, version: Version) -> Response | StreamedResponse:
         """Return the response with the whole list; `version` is the current one, as far as known."""
         headers = self._headers_at(version)
         not_modified = not_modified_if_current(request, headers)
@@ -84,7 +81,7 @@ class StreamedList:
         pieces = self._record(version, gzipped=gzipped) if records else self._read(0, gzipped=gzipped)
         return _stream(pieces, untagged, gzipped=gzipped)
 
-    def respond_after(self, request: Request, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
+    def respond_after(self, request: HttpRequest, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
         """Return the response with the posts whose ids are larger than `after`."""
         gzipped = wants_gzip(request)
         return _stream(self._read(after, gzipped=gzipped), headers, gzipped=gzipped)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -212,22 +213,20 @@ def test_stop_cancels_pending_restarts(parts: Parts) -> None:
 
 
 def test_reload_reaches_all_workers_and_later_replacements(parts: Parts, tmp_path: Path) -> None:
-    received: list[object] = []
     (tmp_path / "postd.toml").write_text('realm = "another"\n')
     parts.pool.reload(load_settings("postd.toml", {}, tmp_path))
     assert parts.calls == ["prepare another", "apply"]
     for process in parts.processes:
         _, data = process.received.split(b"\n", 1)
-        commands = ParentCommands(
-            reload=lambda values, where: received.append((values["realm"], where["realm"])),
-            check_health=lambda number, *, full: received.append((number, full)),
-            stop=lambda: received.append("stop"),
-        )
+        received: list[Any] = []
+        commands = ParentCommands(received.append, partial(received.append, "stop"))
         commands.childDataReceived(0, data[:3])
         commands.childDataReceived(0, data[3:])
         commands.childDataReceived(0, b'{"health": 7, "full": true}\n')
         commands.childConnectionLost(0, None)
-    assert received == [("another", "postd.toml: realm"), (7, True), "stop"] * 2
+        reload = received.pop(0)["reload"]
+        assert (reload["values"]["realm"], reload["where"]["realm"]) == ("another", "postd.toml: realm")
+        assert received == [{"health": 7, "full": True}, "stop"]
     parts.processes[0].end(by=signal.SIGKILL)
     parts.reactor.advance(RESTART_FIRST_S)
     assert json.loads(parts.processes[2].received)["values"]["realm"] == "another"

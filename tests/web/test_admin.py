@@ -6,7 +6,8 @@ from twisted.internet.task import Clock
 
 from postd.monitoring.health import Health
 from postd.monitoring.tally import Metrics
-from postd.web.admin import make_admin_root
+from postd.web.admin import Admin
+from postd.web.server.routing import Router
 from tests.helpers import Response, make_site
 from tests.web.clients import ask_raw
 
@@ -17,7 +18,7 @@ def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") ->
     def check_health() -> Deferred[Health]:
         return succeed(Health(states or {}, Metrics(gauges={("connections",): 3})))
 
-    site = make_site(make_admin_root(check_health), clock=clock)
+    site = make_site(Router(Admin(check_health)), clock=clock)
     return ask_raw(site, clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 

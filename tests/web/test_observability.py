@@ -82,7 +82,7 @@ def told() -> dict[str, set[str]]:
     metrics = Metrics()
     for key, family in FAMILIES.items():
         labels = (key, *("x" for _ in family.labels))
-        if family.kind == "histogram":
+        if family.bounds:
             metrics.histograms[labels] = [1.0] * (len(family.bounds) + 2)
         else:
             metrics.gauges[labels] = 1.0
@@ -114,7 +114,7 @@ def test_it_asks_for_names_and_labels_that_there_are(question: Asked, told: dict
 def test_each_metric_is_on_the_dashboard(told: dict[str, set[str]]) -> None:
     asked = set().union(*(named_in(question.expression) for question in ask_dashboard()))
     for family in FAMILIES.values():
-        assert asked & ({f"{family.name}_bucket"} if family.kind == "histogram" else {family.name}), family.name
+        assert asked & ({f"{family.name}_bucket"} if family.bounds else {family.name}), family.name
 
 
 def test_it_asks_for_values_that_there_are() -> None:

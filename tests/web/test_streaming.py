@@ -12,8 +12,8 @@ from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
 from postd.web.posts import SNAPSHOT_MAX
+from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter
 from postd.web.streamed_list import PAGE_POSTS
-from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 from tests.web.wire import ask
 

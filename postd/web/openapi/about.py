@@ -1,4 +1,4 @@
-"""Descriptions of `postd.web.resource_metadata` and `postd.web.docs`."""
+"""Descriptions of `postd.web.bearer.ResourceMetadata` and `postd.web.docs`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from postd.web.bearer import METADATA_PATH
 from postd.web.openapi.components import CONDITIONS, JSON_TYPE, NOT_MODIFIED, html
-from postd.web.openapi.operation import Body, Operation, Reply, Section
+from postd.web.openapi.operation import Body, Operation, Reply
 
 _CHANGED = "`If-Match` does not hold."
 
@@ -60,5 +60,3 @@ OPERATIONS = {
         parameters=CONDITIONS,
     ),
 }
-
-SECTION = Section("About this service", "Descriptions of this service.", OPERATIONS)

@@ -6,11 +6,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
-from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
+from postd.web.openapi.operation import Body, Operation, Reply
 
-_FORM = "The form is not percent-encoded UTF-8, or a field is missing or repeated."
-_NO_FORM = f"The `Content-Type` is not `{FORM_TYPE}`."
-_LARGE = "The form is too large."
 _READ_ONLY = "The settings do not let sessions write."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
@@ -45,10 +42,10 @@ class Deleting(Struct, frozen=True):
 
 _PAGE = html("<!DOCTYPE html> ...")
 _FORM_ERRORS = {
-    400: _FORM,
+    400: "The form is not percent-encoded UTF-8, or a field is missing or repeated.",
     403: f"{_READ_ONLY} Or: {CROSS_SITE}",
-    413: _LARGE,
-    415: _NO_FORM,
+    413: "The form is too large.",
+    415: f"The `Content-Type` is not `{FORM_TYPE}`.",
     503: UNAVAILABLE,
     507: FULL,
 }
@@ -60,7 +57,7 @@ OPERATIONS = {
         "A page with the newest posts, or with those before or after a number, and a form to add one.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN},
         {400: "`after` or `before` is out of range, or both are given.", 503: UNAVAILABLE},
-        Rule.SESSION,
+        "session",
         ("after-on-board", "before"),
     ),
     "POST /board": Operation(
@@ -73,7 +70,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         _FORM_ERRORS,
-        Rule.SESSION,
+        "session",
         body=Body(FORM_TYPE, Adding, {"post": "Hello, world"}),
         curl=_SEND,
     ),
@@ -83,7 +80,7 @@ OPERATIONS = {
         "A page with two forms.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN, 404: Reply(_GONE, _PAGE)},
         {403: _READ_ONLY, 404: _NO_ID, 503: UNAVAILABLE},
-        Rule.SESSION,
+        "session",
         ("id",),
     ),
     "POST /board/{id}": Operation(
@@ -98,7 +95,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        Rule.SESSION,
+        "session",
         ("id",),
         Body(FORM_TYPE, Saving, {"post": "Hello, world", "was": "89e2a7f1"}),
         f"{_SEND} -d was=89e2a7f1",
@@ -113,11 +110,9 @@ OPERATIONS = {
             409: Reply(_OTHER, _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        Rule.SESSION,
+        "session",
         ("id",),
         Body(FORM_TYPE, Deleting, {"was": "89e2a7f1"}),
         "-X POST -d was=89e2a7f1",
     ),
 }
-
-SECTION = Section("The board", "Pages with the posts, for signed-in users.", OPERATIONS)

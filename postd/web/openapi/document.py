@@ -22,7 +22,13 @@ from postd.web.openapi.operation import Body, Operation, Reply, Rule, SchemeDesc
 from postd.web.responses import phrase
 from postd.web.server.routing import VARIABLE
 
-SECTIONS = (posts.SECTION, login.SECTION, board.SECTION, about.SECTION)
+SECTIONS = (
+    ("Posts", "Short texts, each with a number.", posts.OPERATIONS),
+    ("Sign-in by form", "Exchange a password for a session cookie.", login.OPERATIONS),
+    ("The board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
+    ("About this service", "Descriptions of this service.", about.OPERATIONS),
+)
+"""The tags with their descriptions, and the operations of each by method and path: "GET /post/{id}"."""
 
 _VERSION = "1"
 """The version of the API; that of the program is not disclosed (reference: Safe by default)."""
@@ -53,30 +59,26 @@ Schemes = Mapping[str, SchemeDescription]
 def make_document(
     routes: Iterable[Route], described_schemes: Schemes, *, read: Collection[str], write: Collection[str]
 ) -> dict[str, Any]:
-    """Return the document.
+    """Return the document of the routes that are served, and `/home`.
 
-    Args:
-        routes: those of the applications that are served; `/home` is added.
-        described_schemes: all schemes.
-        read: the schemes that may read posts; "open" for access without credentials.
-        write: the schemes that may write posts.
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials.
     """
-    schemes = {
-        Rule.OPEN: {},
-        Rule.READ: _select(described_schemes, read),
-        Rule.WRITE: _select(described_schemes, write),
-        Rule.SESSION: _select(described_schemes, ["session"]),
+    schemes: dict[Rule, Schemes] = {
+        "open": {},
+        "read": _select(described_schemes, read),
+        "write": _select(described_schemes, write),
+        "session": _select(described_schemes, ["session"]),
     }
     # /home is a protected page (`postd.web.routes`), not a route of a Klein application.
     served = {*routes, ("GET", "/home")}
     tags: dict[str, str] = {}
     operations: dict[Route, tuple[str, Operation]] = {}
-    for section in SECTIONS:
-        for words, operation in section.operations.items():
+    for tag, description, of_tag in SECTIONS:
+        for words, operation in of_tag.items():
             method, path = words.split(" ")
             if (method, path) in served:
-                tags[section.tag] = section.description
-                operations[method, path] = section.tag, operation
+                tags[tag] = description
+                operations[method, path] = tag, operation
     described = [operation for _, operation in operations.values()]
     schemas = _Schemas(described)
     paths: dict[str, dict[str, Any]] = {}
@@ -96,7 +98,7 @@ def make_document(
             "schemas": schemas.components,
             "parameters": {
                 name: {
-                    "name": parameter.name,
+                    "name": parameter.name or name,
                     "in": parameter.place,
                     "description": parameter.description,
                     "required": parameter.place == "path",
@@ -215,7 +217,7 @@ def _guard_errors(schemes: Schemes, rule: Rule) -> Sequence[tuple[int, str]]:
         errors.append((400, "There is more than one `Authorization`, or it is for another URL."))
     for scheme in schemes.values():
         errors += scheme.errors
-        errors += scheme.write_errors if rule is Rule.WRITE else ()
+        errors += scheme.write_errors if rule == "write" else ()
     return list(dict.fromkeys(errors))
 
 

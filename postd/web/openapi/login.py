@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
-from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
+from postd.web.openapi.operation import Body, Operation, Reply
 
 Word = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -55,7 +55,7 @@ OPERATIONS = {
             302: Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",)),
         },
         {503: UNAVAILABLE},
-        Rule.SESSION,
+        "session",
     ),
     "GET /logout": Operation(
         "showSignOut",
@@ -72,5 +72,3 @@ OPERATIONS = {
         curl="-X POST -b cookies.txt -c cookies.txt",
     ),
 }
-
-SECTION = Section("Sign-in by form", "Exchange a password for a session cookie.", OPERATIONS)

@@ -1,8 +1,7 @@
 """The description of an operation, independent of the settings. Texts are plain, with `code` in backticks."""
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -27,13 +26,8 @@ class SchemeDescription(Struct, frozen=True, eq=False):
     headers: tuple[str, ...] = ()
 
 
-class Rule(StrEnum):
-    """The access rule of an operation."""
-
-    OPEN = "open"
-    READ = "read"
-    WRITE = "write"
-    SESSION = "session"
+Rule = Literal["open", "read", "write", "session"]
+"""The access rule of an operation."""
 
 
 class Body(Struct, frozen=True):
@@ -82,16 +76,8 @@ class Operation(Struct, frozen=True):
     description: str
     replies: Mapping[int, Reply]
     errors: Mapping[int, str] = {}
-    rule: Rule = Rule.OPEN
+    rule: Rule = "open"
     parameters: tuple[str, ...] = ()
     body: Body | None = None
     curl: str = ""
     query: str = ""
-
-
-class Section(Struct, frozen=True):
-    """The operations of a tag, by method and path: "GET /post/{id}"."""
-
-    tag: str
-    description: str
-    operations: Mapping[str, Operation]

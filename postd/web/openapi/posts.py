@@ -3,7 +3,7 @@
 from postd.model import Post
 from postd.web.body import NewText
 from postd.web.openapi.components import CONDITIONS, EVENTS_TYPE, FULL, JSON_TYPE, NOT_MODIFIED, UNAVAILABLE, text
-from postd.web.openapi.operation import Body, Operation, Reply, Rule, Section
+from postd.web.openapi.operation import Body, Operation, Reply
 
 _SEND = """-H 'Content-Type: application/json' -d '{"post": "Hello, world"}'"""
 _CHANGED = "`If-Match` or `If-None-Match` does not hold. Nothing was done."
@@ -28,7 +28,7 @@ OPERATIONS = {
             304: NOT_MODIFIED,
         },
         {400: "`limit` or `after` is repeated or out of range.", 412: _CHANGED, 503: UNAVAILABLE},
-        Rule.READ,
+        "read",
         ("limit", "after", *CONDITIONS),
         query="?limit=100",
     ),
@@ -46,7 +46,7 @@ OPERATIONS = {
             503: f"{UNAVAILABLE} With an `Idempotency-Key` a retry is safe.",
             507: FULL,
         },
-        Rule.WRITE,
+        "write",
         ("Idempotency-Key",),
         _NEW_TEXT,
         _SEND,
@@ -60,7 +60,7 @@ OPERATIONS = {
             304: NOT_MODIFIED,
         },
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE},
-        Rule.READ,
+        "read",
         ("id", *CONDITIONS),
     ),
     "PUT /post/{id}": Operation(
@@ -69,16 +69,8 @@ OPERATIONS = {
         "Replaces the text, and never creates a post, because the server assigns the numbers. With `If-Match` it is "
         "done only if the post has not changed meanwhile.",
         {200: Reply("The post has the new text.", text("Update a Post!\n"))},
-        {
-            400: _NO_JSON,
-            404: _NOT_THERE,
-            412: _CHANGED,
-            415: _NO_TYPE,
-            422: _NO_TEXT,
-            503: UNAVAILABLE,
-            507: FULL,
-        },
-        Rule.WRITE,
+        {400: _NO_JSON, 404: _NOT_THERE, 412: _CHANGED, 415: _NO_TYPE, 422: _NO_TEXT, 503: UNAVAILABLE, 507: FULL},
+        "write",
         ("id", *CONDITIONS),
         _NEW_TEXT,
         f"-X PUT {_SEND}",
@@ -89,7 +81,7 @@ OPERATIONS = {
         "Its number is never reused.",
         {200: Reply("The post is deleted.", text("Delete a Post!\n"))},
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
-        Rule.WRITE,
+        "write",
         ("id", *CONDITIONS),
         curl="-X DELETE",
     ),
@@ -114,10 +106,8 @@ OPERATIONS = {
             )
         },
         {503: UNAVAILABLE},
-        Rule.READ,
+        "read",
         ("Last-Event-ID", "after-event"),
         curl="-N",
     ),
 }
-
-SECTION = Section("Posts", "Short texts, each with a number.", OPERATIONS)

@@ -22,17 +22,9 @@ def make_policy(style: str, script: str | None = None) -> bytes:
 
     The script may connect to this server only.
     """
-    scripts = [] if script is None else [b"script-src %b" % _hash_source(script), b"connect-src 'self'"]
-    return b"; ".join(
-        [
-            b"default-src 'none'",
-            b"style-src %b" % _hash_source(style),
-            *scripts,
-            b"form-action 'self'",
-            b"frame-ancestors 'none'",
-            b"base-uri 'none'",
-        ]
-    )
+    scripts = b"" if script is None else b"script-src %b; connect-src 'self'; " % _hash_source(script)
+    always = b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    return b"default-src 'none'; style-src %b; %b%b" % (_hash_source(style), scripts, always)
 
 
 def _hash_source(content: str) -> bytes:
@@ -41,14 +33,7 @@ def _hash_source(content: str) -> bytes:
 
 
 def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
-    """Render a page; UTF-8.
-
-    Args:
-        title: the title and heading, plain text.
-        content: the HTML below the heading.
-        site_name: the plain text above the heading.
-        style: the style sheet.
-    """
+    """Render a page, with plain text in its heading and above it, and HTML below; UTF-8."""
     parts = {"title": escape(title), "content": content, "site_name": escape(site_name), "style": style}
     return _PAGE.substitute(parts).encode()
 

@@ -65,12 +65,7 @@ class PostPage(Struct, frozen=True):
 
 
 class BoardPages:
-    """Renders the pages of the board.
-
-    Args:
-        site_name: the text above each heading.
-        writable: whether pages have forms to write.
-    """
+    """Renders the pages of the board, with forms if it is `writable`."""
 
     def __init__(self, site_name: str, *, writable: bool) -> None:
         self._site_name = site_name
@@ -79,12 +74,8 @@ class BoardPages:
     def make_list(self, listed: PostPage, *, user: str, draft: Draft, key: str, done: str = "") -> bytes:
         """Render the list, newest post first.
 
-        Args:
-            listed: the posts.
-            user: the signed-in user.
-            draft: the text of the form that adds a post.
-            key: the idempotency key of that form.
-            done: a key of `_DONE`; anything else shows no message.
+        The form that adds a post has the text `draft` and the idempotency key `key`. `done` is a key of `_DONE`;
+        anything else shows no message.
         """
         message = _DONE.get(done, "")
         content = _BOARD.substitute(
@@ -109,12 +100,7 @@ class BoardPages:
     def make_post(self, post: Post, revision: int, *, draft: Draft, was: str, back: str) -> bytes:
         """Render the page to change or delete one post.
 
-        Args:
-            post: the post.
-            revision: as in `PostPage`.
-            draft: the text of the form.
-            was: the tag of the text that the form was made for.
-            back: the URL of the list that contains it.
+        `revision` is as in `PostPage`, `was` the tag of the text that the form was made for, `back` the list's URL.
         """
         content = _POST.substitute(
             id=post.id,

@@ -22,13 +22,7 @@ Document = Mapping[str, Any]
 
 
 def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_name: str) -> bytes:
-    """Return the page; UTF-8.
-
-    Args:
-        document: the OpenAPI document (`postd.web.openapi.document`).
-        scheme_titles: the titles of authentication schemes by name.
-        site_name: the text above the title.
-    """
+    """Return the page made from the OpenAPI document (`postd.web.openapi.document`); UTF-8."""
     lead, _, description = document["info"]["description"].partition("\n\n")
     parts = {
         "title": escape(document["info"]["title"]),
@@ -218,8 +212,7 @@ def _resolve(document: Document, referring: Mapping[str, Any]) -> Mapping[str, A
     """Resolve a `$ref` within the document; return anything else as it is."""
     if "$ref" not in referring:
         return referring
-    found: Any = document
+    found = document
     for name in referring["$ref"].removeprefix("#/").split("/"):
         found = found[name]
-    resolved: Mapping[str, Any] = found
-    return resolved
+    return found

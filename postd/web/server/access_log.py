@@ -24,7 +24,6 @@ import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from postd.web.interface import Request
 from postd.web.redaction import (
     USER_MAX_CHARS,
     escape,
@@ -35,6 +34,7 @@ from postd.web.redaction import (
     show_target,
     show_user,
 )
+from postd.web.server.request import HttpRequest
 
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
@@ -45,15 +45,9 @@ _log = Logger("postd.access")
 
 
 class AccessLog:
-    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last.
+    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last."""
 
-    Args:
-        as_json: whether they are JSON.
-        address_of: returns the address of a request's client.
-        reactor: its clock, by which bundles are made.
-    """
-
-    def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
+    def __init__(self, *, as_json: bool, address_of: Callable[[HttpRequest], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
         self._address_of = address_of
         self._reactor = reactor
@@ -62,7 +56,7 @@ class AccessLog:
         self._date = ""
         self._closed = False
 
-    def note(self, request: Request, now: float) -> None:
+    def note(self, request: HttpRequest, now: float) -> None:
         """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
         if not self._lines:
             self._reactor.callLater(DELAY_S, self.flush)
@@ -80,7 +74,7 @@ class AccessLog:
         if lines:
             _log.info("{lines}", lines="\n".join(lines))
 
-    def _text_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _text_line(self, request: HttpRequest, took_ms: float, now: float) -> str:
         second = int(now)
         if second != self._second:
             self._second = second
@@ -97,12 +91,12 @@ class AccessLog:
             first = f"{show_method(request.method)} {target} {protocol}"
         return (
             f"{self._address_of(request)} - {user} "
-            f'[{self._date}] "{first}" {request.status} {request.sent_bytes or "-"} '
+            f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
         )
 
-    def _json_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _json_line(self, request: HttpRequest, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
@@ -115,8 +109,8 @@ class AccessLog:
             "method": show_method(request.method) if request.uri else None,
             "target": show_target(request) if request.uri else None,
             "protocol": request.clientproto.decode("ascii") if request.uri else None,
-            "status": request.status,
-            "bytes": request.sent_bytes,
+            "status": request.code,
+            "bytes": request.sentLength,
             "referer": show_referer(referers[0]) if referers else None,
             "agent": show_agent(agents[0]) if agents else None,
             "route": request.route,

@@ -14,9 +14,8 @@ from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
 from postd.web.peer import PeerResolver
-from postd.web.server.interface import Connection
+from postd.web.server.connection import HttpConnection
 
-_MISDIRECTED = 421
 _REMEMBERED_MAX = 256
 
 _log = Logger()
@@ -43,7 +42,7 @@ class Hosts:
         self._is_known = lru_cache(maxsize=_REMEMBERED_MAX)(self._look_up)
         self._noted = False
 
-    def allow(self, head: Head, connection: Connection) -> bool:
+    def allow(self, head: Head, connection: HttpConnection) -> bool:
         """Return whether a request on a connection may be answered."""
         values = head.fields.get(b"Host")
         if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
@@ -52,7 +51,7 @@ class Hosts:
             return False
         return not connection.loopback_only or self._clients.trusts(connection.addresses()[0])
 
-    def refuse(self, head: Head, connection: Connection) -> NoReturn:
+    def refuse(self, head: Head, connection: HttpConnection) -> NoReturn:
         """Refuse a request, and log the first refusal.
 
         Raises:
@@ -70,7 +69,7 @@ class Hosts:
                 count=len(head.fields[b"Host"][0]),
             )
         why = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
-        raise HttpSyntaxError(_MISDIRECTED, why)
+        raise HttpSyntaxError(421, why)
 
     def _look_up(self, value: bytes) -> bool:
         host = normalize_host(value.decode("ascii"))

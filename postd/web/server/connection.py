@@ -26,7 +26,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import (
     IAddress,
@@ -46,9 +46,12 @@ from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
-from postd.web.server.interface import ServingSite
+from postd.web.errors import Problem
 from postd.web.server.request import HttpRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
+
+if TYPE_CHECKING:  # it imports this module
+    from postd.web.server.factory import HttpFactory
 
 LINGER_S = 2
 """How long a client that was refused may go on sending before it is cut off."""
@@ -58,7 +61,6 @@ INPUT_MAX_BYTES = 64 * 1024
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
-_TOO_SLOW = 408
 
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
@@ -111,9 +113,6 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 class HttpConnection(Protocol):
     """An HTTP/1.1 connection.
 
-    Args:
-        site: the factory, which knows the limits, the resources and the log.
-
     Attributes:
         deadline_s: when something must have happened, by the reactor's clock.
         group: what it counts as among the connections of one address, None if that has no limit.
@@ -141,7 +140,7 @@ class HttpConnection(Protocol):
     _addresses: tuple[IAddress, IAddress] | None = None
     _for_this_machine: bool | None = None
 
-    def __init__(self, site: ServingSite) -> None:
+    def __init__(self, site: "HttpFactory") -> None:
         self.site = self.factory = site
         self._clock = site.reactor
         self._buffer = b""
@@ -258,13 +257,7 @@ class HttpConnection(Protocol):
         return bool(ISSLTransport.providedBy(self.transport))
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write an answer of ours, or the beginning of one, at once.
-
-        Args:
-            head: what all such answers have.
-            headers: fields that this one has beside.
-            body: the body, or its beginning.
-        """
+        """Write an answer of ours, or the beginning of one, at once; `headers` are fields beside those in `head`."""
         parts = [head]
         if headers is not None:
             parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
@@ -346,7 +339,7 @@ class HttpConnection(Protocol):
             else:
                 self.abort()
         elif self.state in _READING:
-            self._refuse(HttpSyntaxError(_TOO_SLOW, "The request took too long to come in."))
+            self._refuse(HttpSyntaxError(408, "The request took too long to come in."))
         elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
 
@@ -452,7 +445,7 @@ class HttpConnection(Protocol):
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
-        HttpRequest(self, head, b"", self._clock.seconds()).refuse(error.status, error.why)
+        HttpRequest(self, head, b"", self._clock.seconds()).fail(Problem(error.status, error.why))
         self._linger()
 
     def _linger(self) -> None:

@@ -2,37 +2,41 @@
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
 
 from postd.web.errors import make_error_response
-from postd.web.interface import Request, View
 from postd.web.responses import Response, StreamedResponse
-from postd.web.streaming import WRITE_MAX_BYTES, PacedWriter
+from postd.web.server.request import HttpRequest
+
+WRITE_MAX_BYTES = 64 * 1024
+"""Size limit of one write: Twisted's transports pause the producer above this."""
+
+View = Callable[[HttpRequest], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
+"""Returns the answer to a request, or the resource that is to answer it."""
 
 _log = Logger()
 
 
 def respond(
-    request: Request,
+    request: HttpRequest,
     making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
     *,
     shielded: bool = False,
 ) -> int:
     """Respond to a request with what a coroutine returns, or with the error that it raises.
 
-    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete.
-
-    Args:
-        request: the request.
-        making: returns the answer, or the resource that is to answer, or None if it has sent the answer itself.
-        shielded: whether it goes on when the client has gone. Other coroutines are cancelled then, which a store does
-            not heed for a write that it has taken.
+    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete. The coroutine may
+    return a resource that is to answer, or None if it has sent the answer itself. When the client has gone it is
+    cancelled, which a store does not heed for a write that it has taken; `shielded`, it goes on.
     """
     _Responder(request, making, shielded=shielded).resume(None)
     return NOT_DONE_YET
@@ -47,7 +51,7 @@ class _Responder:
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
-    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
+    def __init__(self, request: HttpRequest, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
         self._request = request
         self._coroutine = coroutine
         self._shielded = shielded
@@ -103,7 +107,7 @@ class _Responder:
             self._request.fail(error)
 
 
-async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
+async def _send_in_pieces(request: HttpRequest, made: Response | StreamedResponse) -> None:
     """Send a large body at the pace of the client: else each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
@@ -115,6 +119,44 @@ async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -
                     async for piece in pieces:
                         await flow.write(piece)
     request.finish()
+
+
+@implementer(IPushProducer)
+class PacedWriter:
+    """Writes to a request as fast as its client reads; an asynchronous context manager."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._paused: Deferred[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._request.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._request.channel is not None:  # else the connection is lost
+            self._request.unregisterProducer()
+
+    async def write(self, data: bytes) -> None:
+        """Write, and return once the transport accepts more."""
+        for start in range(0, len(data), WRITE_MAX_BYTES):
+            self._request.write(data[start : start + WRITE_MAX_BYTES])
+            if self._paused is not None:
+                await self._paused
+
+    def pauseProducing(self) -> None:
+        if self._paused is None:
+            self._paused = Deferred()
+
+    def resumeProducing(self) -> None:
+        paused, self._paused = self._paused, None
+        if paused is not None:
+            paused.callback(None)
+
+    def stopProducing(self) -> None:
+        """Called when the connection is lost; the request then cancels the writing coroutine."""
 
 
 class ViewResource(Resource):
@@ -137,7 +179,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: Request) -> Response:
+    async def view(request: HttpRequest) -> Response:
         return make_error_response(request, error)
 
     return ViewResource(view)

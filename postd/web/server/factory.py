@@ -12,8 +12,9 @@ Departures from stock Twisted:
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -27,8 +28,8 @@ from twisted.web.server import Site
 
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import AccessLog
+from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
-from postd.web.server.interface import HostRule, Limits
 from postd.web.server.request import HttpRequest
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -45,11 +46,28 @@ FULL_NOTE_S = 60
 _log = Logger()
 
 
-GroupOf = Callable[[IAddress | None], str | None]
+class Limits(Protocol):
+    """What one client may ask of the server (`[limits]`), in bytes and seconds."""
 
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request."""
 
-def _no_group(_peer: IAddress | None) -> None:
-    return None
+    @property
+    def header_s(self) -> float:
+        """From the first byte of a head to its last."""
+
+    @property
+    def body_s(self) -> float:
+        """From the end of a head to that of its body."""
+
+    @property
+    def idle_s(self) -> float:
+        """A connection without a request; an answer of which the client takes nothing."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at the same time."""
 
 
 class _TurnedAway(TwistedProtocol):
@@ -62,17 +80,7 @@ class _TurnedAway(TwistedProtocol):
 
 
 class HttpFactory(Site):
-    """The factory of connections.
-
-    Args:
-        root: the resource tree.
-        limits: what a client may ask for.
-        hosts: the hosts that requests may be for, None for any.
-        access_log: notes the requests; None for no log.
-        tally: counts them; None for no metrics.
-        secure_fields: returns what the answer to a request has in its head where it goes over TLS.
-        group_of: returns what a peer's connections are counted as, such as its address; None if it may have all.
-        reactor: its clock.
+    """The factory of connections. Without `hosts` requests may be for any host.
 
     Attributes:
         local_addresses: host and port of the listeners that only this machine can reach.
@@ -87,27 +95,25 @@ class HttpFactory(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: HostRule | None = None,
+        hosts: Hosts | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
-        secure_fields: Callable[[HttpRequest], bytes] | None = None,
-        group_of: GroupOf = _no_group,
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
-        self.hosts: HostRule | None = hosts
+        self.hosts: Hosts | None = hosts
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
-        self.secure_fields = secure_fields
-        self._group_of = group_of
-        self._groups: dict[str, int] = {}
+        self.secure_fields: Callable[[HttpRequest], bytes] | None = None
+        self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
+        self._groups: Counter[str] = Counter()
         self.channels: set[HttpConnection] = set()
         self.ending = False
         self._access_log = access_log
         self._tally = tally
         self._all_closed: Deferred[None] | None = None
-        self._full_noted_s = self._group_noted_s = -math.inf
+        self._refusal_noted_s = {"all": -math.inf, "one": -math.inf}
         self._sweeping = LoopingCall(self._sweep)
         self._sweeping.clock = reactor
         self._second = 0
@@ -121,14 +127,16 @@ class HttpFactory(Site):
         root: IResource,
         *,
         limits: Limits,
-        hosts: HostRule | None,
+        hosts: Hosts | None,
         access_log: AccessLog | None,
         secure_fields: Callable[[HttpRequest], bytes] | None,
-        group_of: GroupOf,
+        group_of: Callable[[IAddress | None], str | None],
     ) -> None:
         """Serve the requests from now on with other things; those under way have what they began with.
 
-        So have connections, which go on to count as they did.
+        So have connections, which go on to count as they did. `secure_fields` returns what the answer to a request has
+        in its head where it goes over TLS; `group_of` returns what a peer's connections are counted as, such as its
+        address, None if it may have all.
         """
         self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
         self._group_of = group_of
@@ -172,18 +180,18 @@ class HttpFactory(Site):
     def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
         # Without the proxy that stock Twisted puts around each channel to be ready for h2.
         if len(self.channels) >= self.connections_max:
-            self._note_full()
+            self._note_refused()
             return _TurnedAway()
         group = self._group_of(addr)
         if self._is_full(group):
-            self._note_full_group(group)
+            self._note_refused(group)
             return _TurnedAway()
         channel = HttpConnection(self)
         channel.group = group
         return channel
 
     def _is_full(self, group: str | None) -> bool:
-        return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
+        return group is not None and self._groups[group] >= max(1, self.connections_max // 2)
 
     def add(self, channel: HttpConnection) -> None:
         """Called when a connection is there."""
@@ -200,19 +208,17 @@ class HttpFactory(Site):
         channel.group = None if is_full else group
         self._enter(channel.group)
         if is_full:
-            self._note_full_group(group)
+            self._note_refused(group)
         return not is_full
 
     def _enter(self, group: str | None) -> None:
         if group is not None:
-            self._groups[group] = self._groups.get(group, 0) + 1
+            self._groups[group] += 1
 
     def _leave(self, group: str | None) -> None:
         if group is not None:
-            left = self._groups[group] - 1
-            if left:
-                self._groups[group] = left
-            else:
+            self._groups[group] -= 1
+            if not self._groups[group]:
                 del self._groups[group]
 
     def _sweep_on(self) -> None:
@@ -238,11 +244,7 @@ class HttpFactory(Site):
         self.ending = True
 
     async def finish(self, *, within_s: float) -> None:
-        """Return when all requests have had their answers, and all connections are closed.
-
-        Args:
-            within_s: connections that are still open after so many seconds are aborted.
-        """
+        """Return when all requests have had their answers, and all connections are closed, or aborted at the limit."""
         if not self.channels:
             return
         self._all_closed = Deferred()
@@ -275,25 +277,20 @@ class HttpFactory(Site):
             except Exception:  # noqa: BLE001 - the limits of other connections still hold
                 _log.failure("could not end a connection whose time has passed")
 
-    def _note_full(self) -> None:
-        self._count_refused()
-        now = self.reactor.seconds()
-        if now - self._full_noted_s >= FULL_NOTE_S:
-            self._full_noted_s = now
+    def _note_refused(self, group: str | None = None) -> None:
+        """Count a refused connection, and log at times that a group, or all of them, have too many."""
+        if self._tally is not None:
+            self._tally.connections_refused += 1
+        now, kind = self.reactor.seconds(), "one" if group else "all"
+        if now - self._refusal_noted_s[kind] < FULL_NOTE_S:
+            return
+        self._refusal_noted_s[kind] = now
+        if group is None:
             count = self.connections_max
             _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)
-
-    def _note_full_group(self, group: str | None) -> None:
-        self._count_refused()
-        now = self.reactor.seconds()
-        if now - self._group_noted_s >= FULL_NOTE_S:
-            self._group_noted_s = now
+        else:
             _log.warn(
                 "{group} has {count} connections, half of [limits] connections: further ones of an address are refused",
                 group=group,
-                count=self._groups.get(group or ""),
+                count=self._groups[group],
             )
-
-    def _count_refused(self) -> None:
-        if self._tally is not None:
-            self._tally.connections_refused += 1

@@ -10,8 +10,9 @@ Departures from stock Twisted:
 """
 
 import re
+from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -28,15 +29,17 @@ from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
-from postd.web.errors import Problem, make_error_response, make_problem_response
+from postd.web.errors import make_error_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
-from postd.web.server.interface import Connection, ServingSite
+
+if TYPE_CHECKING:  # they import this module
+    from postd.web.server.connection import HttpConnection
+    from postd.web.server.factory import HttpFactory
 
 SEGMENTS_MAX = 256
 """The most segments of a path; longer ones are 404, before any resource or file is looked for."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
-_HTTP_1_1 = 1
 _CLIENT_GONE = 499
 """What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
 
@@ -51,21 +54,20 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 @implementer(IRequest)
 class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
-    """A request.
-
-    Args:
-        channel: its connection.
-        head: its head.
-        body: its body.
-        started_s: when its head was there, by the reactor's clock.
+    """A request, whose body is complete.
 
     Attributes:
-        fields: the field lines of its head (`postd.protocol.http1.head.Head`).
+        started_s: when its head was there, by the reactor's clock.
+        method, uri, path, clientproto: as in its request line; `path` without the query.
+        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        prepath, postpath: the segments of the path before and below the resource that renders.
+        code: the status of the answer; 499 if the client has gone before there was one.
+        own_fields: lines of the answer's head, beside those that the answer itself has.
+        route: the rule that its path fits, for log and metrics.
+        file: its path, if a file or a folder was found there, for the log.
         authentication: what came of the credentials in it; None if it has none that count.
-        route: the rule that its path fits, for the log.
-        file: its path, if that is the path of a file or a folder that was found, for the log.
-        own_fields: lines of the answer's head that are this request's alone.
-        responder: what makes the answer, while it waits for something.
+        responder: what makes the answer while it waits for something.
+        channel: the connection; None once it is lost.
     """
 
     defaultContentType = None
@@ -73,17 +75,16 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     route: str | None = None
     file: bytes | None = None
     responder: Any = None
-    channel: Connection  # type: ignore[assignment]
-    site: ServingSite  # type: ignore[assignment]
+    channel: "HttpConnection"  # type: ignore[assignment]
+    site: "HttpFactory"
     transport: Any
     prepath: list[bytes]
     postpath: list[bytes]
     own_fields = b""
-    _headers: Headers | None = None
     _response_headers: Headers | None = None
     _id: str | None = None
 
-    def __init__(self, channel: Connection, head: Head, body: bytes, started_s: float) -> None:
+    def __init__(self, channel: "HttpConnection", head: Head, body: bytes, started_s: float) -> None:
         # All that Twisted's two constructors set, and what its requestReceived does.
         self.channel = channel
         self.site = channel.site
@@ -102,22 +103,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.content = BytesIO(body)
         self.started_s = started_s
 
-    @property
+    @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
         """The fields, in Twisted's way."""
-        if self._headers is None:
-            self._headers = DecodedHeaders(self.fields)
-        return self._headers
-
-    @property
-    def status(self) -> int:
-        """The status of the answer; 499 if the client has gone before there was one."""
-        return int(self.code)
-
-    @property
-    def sent_bytes(self) -> int:
-        """How many bytes of the answer's body were sent."""
-        return int(self.sentLength)
+        return DecodedHeaders(self.fields)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
@@ -201,11 +190,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     def begin(self, response: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
         head = response.head
-        if (
-            isinstance(response, StreamedResponse)
-            and response.chunked
-            and self.clientproto == _CLIENT_VERSIONS[_HTTP_1_1]
-        ):
+        if isinstance(response, StreamedResponse) and response.chunked and self.clientproto == b"HTTP/1.1":
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
         self._begin(response.status, head, b"")
@@ -222,10 +207,6 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         if not self.startedWriting:
             self.code = _CLIENT_GONE
         self.site.log(self)
-
-    def refuse(self, status: int, why: str) -> None:
-        """Respond to a request that is not taken."""
-        self.send(make_problem_response(self.path, Problem(status, why)))
 
 
 def _decode_id(lines: list[bytes]) -> str | None:

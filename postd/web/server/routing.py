@@ -44,11 +44,7 @@ class Application(Klein):
 
 
 class Router(KleinResource):
-    """The resource of an application.
-
-    Args:
-        views: an instance of the class that the application, its attribute `app`, is of.
-    """
+    """The resource of an application; `views` is an instance of the class that has it, as its attribute `app`."""
 
     def __init__(self, views: Any) -> None:
         app: Application = views.app

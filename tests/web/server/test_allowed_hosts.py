@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -213,7 +212,7 @@ def test_hosts_are_remembered_within_bounds() -> None:
     assert server.site.hosts is not None
     for number in range(1000):
         server.allows(b"n%d.localhost" % number)
-    cache = cast(Hosts, server.site.hosts)._is_known  # noqa: SLF001 - a client could fill the memory
+    cache = server.site.hosts._is_known  # noqa: SLF001 - a client could fill the memory
     remembered = cache.cache_info()
     assert remembered.currsize == remembered.maxsize == 256
     server.allows(b"a" * 9_000)

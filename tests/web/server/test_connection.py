@@ -15,7 +15,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.identity import Authentication
 from postd.web.server.access_log import DELAY_S
 from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
-from postd.web.streaming import PacedWriter
+from postd.web.server.driver import PacedWriter
 from tests.helpers import MemoryTransport, connect, make_site
 
 LIMIT = 100

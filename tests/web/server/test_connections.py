@@ -38,9 +38,10 @@ class Front:
             Recorder(),
             limits=Limits(connections=connections),
             tally=self.tally,
-            group_of=self.clients.connection_group,
             reactor=self.clock,
         )
+        settings: Any = {"limits": self.site.limits, "hosts": None, "access_log": None, "secure_fields": None}
+        self.site.renew(self.site.resource, group_of=self.clients.connection_group, **settings)
         endpoint: Any = self
         ProxyProtocolEndpoint(endpoint).listen(self.site)
 
