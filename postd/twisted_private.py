@@ -22,8 +22,10 @@ from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.python.logfile import LogFile
 from twisted.python.systemd import ListenFDs
+from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.http import Request, _NoPushProducer
 from twisted.web.http_headers import Headers, _nameEncoder
+from twisted.web.resource import IResource
 from zope.interface import implementer
 
 PortT = TypeVar("PortT", bound=Port)
@@ -165,6 +167,23 @@ def has_buffered_output(transport: Any) -> bool:
 
 NoPushProducer = _NoPushProducer
 """A producer that does nothing, for transports that cannot pause, such as those of tests."""
+
+
+# Authentication
+
+
+class AuthSessionWrapper(HTTPAuthSessionWrapper):
+    """The stock wrapper with a hook of a public name: `resource_for` returns the resource that answers a request.
+
+    `render` and `getChildWithDefault` of the stock wrapper ask its private `_authorizedResource`.
+    """
+
+    def resource_for(self, request: Any) -> IResource:
+        """Return the resource to render, which the rest of the path leads on from."""
+        raise NotImplementedError
+
+    def _authorizedResource(self, request: Any) -> IResource:
+        return self.resource_for(request)
 
 
 # Requests

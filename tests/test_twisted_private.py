@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
+from twisted.cred.portal import Portal
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone
@@ -29,13 +30,17 @@ from twisted.logger import LogLevel
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
+from twisted.web.resource import IResource
 from twisted.web.server import Request
+from twisted.web.static import Data
+from twisted.web.test.requesthelper import DummyRequest
 from zope.interface import Interface
 
 from postd.protocol.http1.head import Head
 from postd.twisted_private import (
     PROXY_V2_SIGNATURE,
     AdapterCacheOnDemand,
+    AuthSessionWrapper,
     DecodedHeaders,
     NoPushProducer,
     TrustRoots,
@@ -52,6 +57,7 @@ from postd.twisted_private import (
     systemd_sockets,
     take_adopted_socket,
 )
+from postd.web.guard import Realm
 from postd.web.server.request import HttpRequest
 from tests.helpers import make_certificate
 
@@ -294,6 +300,19 @@ def test_adapter_cache_is_made_for_each_object_when_it_is_used() -> None:
     assert not vars(one)
     one.setComponent(INote, "noted")
     assert (one.getComponent(INote), other.getComponent(INote)) == ("noted", None)
+
+
+def test_stock_wrapper_passes_requests_on_to_the_resource_of_the_hook() -> None:
+    class Wrapper(AuthSessionWrapper):
+        def resource_for(self, request: Any) -> IResource:
+            return shown
+
+    shown = Data(b"shown", "text/plain")
+    wrapper, request = Wrapper(Portal(Realm()), []), DummyRequest([b"below"])
+    assert wrapper.render(request) == b"shown"
+    request.prepath = [request.postpath.pop(0)]
+    assert wrapper.getChildWithDefault(b"below", request) is shown
+    assert request.postpath == [b"below"]
 
 
 # No other module uses a private name

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from postd.auth.credentials import PasswordCredentials, Refused
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
+from postd.web.interface import Request
 from postd.web.peer import PeerResolver
-from postd.web.server.request import HttpRequest
 
 
 class BasicCredentialFactory:
@@ -17,11 +17,11 @@ class BasicCredentialFactory:
         self._challenge = f'Basic realm="{realm}"'.encode("ascii")
         self._clients = clients
 
-    async def challenges(self, _refusal: Refused | None, _request: HttpRequest) -> Sequence[bytes]:
+    async def challenges(self, _refusal: Refused | None, _request: Request) -> Sequence[bytes]:
         # No charset="UTF-8" (RFC 7617 §2.1): the spec gives the line literally, and clients send UTF-8 without it.
         return [self._challenge]
 
-    def decode(self, response: bytes, request: HttpRequest) -> PasswordCredentials:
+    def decode(self, response: bytes, request: Request) -> PasswordCredentials:
         try:
             username, password = decode_user_pass(response)
         except BasicSyntaxError as error:

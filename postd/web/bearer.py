@@ -7,9 +7,9 @@ import orjson
 
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
 from postd.protocol.bearer import BearerSyntaxError, decode_token
+from postd.web.interface import Request
 from postd.web.peer import SAFE_METHODS, PeerResolver
 from postd.web.responses import JSON, Response, make_response
-from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
@@ -29,7 +29,7 @@ class BearerCredentialFactory:
         self._clients = clients or PeerResolver()
         self._with_metadata = with_metadata
 
-    async def challenges(self, refusal: Refused | None, request: HttpRequest) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
         parameters = {"realm": self._realm}
         # Without a token there is no error code (RFC 6750 §3.1), and other credentials are not this scheme's.
         if isinstance(refusal, InvalidTokenError):
@@ -41,7 +41,7 @@ class BearerCredentialFactory:
             parameters["resource_metadata"] = self._clients.origin(request) + METADATA_PATH
         return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
 
-    def decode(self, response: bytes, request: HttpRequest) -> BearerCredentials:
+    def decode(self, response: bytes, request: Request) -> BearerCredentials:
         try:
             token = decode_token(response)
         except BearerSyntaxError as error:
@@ -61,7 +61,7 @@ class ResourceMetadata:
         self._clients = clients
 
     @app.route(METADATA_PATH, methods=["GET"])
-    async def show(self, request: HttpRequest) -> Response:
+    async def show(self, request: Request) -> Response:
         members = {
             "resource": self._clients.origin(request),
             "authorization_servers": self._issuers,

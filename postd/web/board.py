@@ -16,11 +16,11 @@ from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.errors import Problem
 from postd.web.idempotency import KEPT_S
+from postd.web.interface import Request
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
 from postd.web.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
-from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 from postd.web.urlencoded import decode_form, decode_number, decode_query
 
@@ -32,7 +32,7 @@ _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 
 
-async def show_name_and_board(request: HttpRequest) -> Response:
+async def show_name_and_board(request: Request) -> Response:
     """Return the page of `show_name` with a link to the board (RFC 8288)."""
     return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
@@ -52,12 +52,12 @@ class Board:
         self._pages = BoardPages(site_name, writable=writable)
 
     @app.route("/board", methods=["GET"])
-    async def show_posts(self, request: HttpRequest) -> Response:
+    async def show_posts(self, request: Request) -> Response:
         after, before, done = _decode_query(request)
         return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
-    async def add_post(self, request: HttpRequest) -> Response:
+    async def add_post(self, request: Request) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
@@ -70,7 +70,7 @@ class Board:
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: HttpRequest, post_id: int) -> Response:
+    async def show_post(self, _request: Request, post_id: int) -> Response:
         self._require_writable()
         revision = (await self._store.version()).revision
         try:
@@ -80,7 +80,7 @@ class Board:
         return await self._make_post_page(post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
-    async def save_post(self, request: HttpRequest, post_id: int) -> Response:
+    async def save_post(self, request: Request, post_id: int) -> Response:
         self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
@@ -101,7 +101,7 @@ class Board:
         return _see_other(await self._find_list(post_id, f"done=saved#post-{post_id}"))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
-    async def delete_post(self, request: HttpRequest, post_id: int) -> Response:
+    async def delete_post(self, request: Request, post_id: int) -> Response:
         self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
@@ -121,7 +121,7 @@ class Board:
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
-        request: HttpRequest,
+        request: Request,
         *,
         after: int | None = None,
         before: int | None = None,
@@ -202,7 +202,7 @@ async def list_before(store: PostStore, before: int, *, limit: int) -> list[tupl
             step *= 2
 
 
-def _identity(request: HttpRequest) -> Identity:
+def _identity(request: Request) -> Identity:
     identity: Identity | None = request.identity
     assert identity is not None  # the board is behind a guard
     return identity
@@ -270,7 +270,7 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
     return IdempotencyKey(hashed, hashed, now, now + KEPT_S)
 
 
-def _decode_query(request: HttpRequest) -> tuple[int | None, int | None, str]:
+def _decode_query(request: Request) -> tuple[int | None, int | None, str]:
     """Return `after`, `before` and `done` of the query; other parameters are ignored.
 
     Raises:

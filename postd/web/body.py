@@ -12,7 +12,7 @@ from msgspec import Struct
 from postd.model import PostText, check_text
 from postd.protocol.nesting import is_too_deep
 from postd.web.errors import Problem
-from postd.web.server.request import HttpRequest
+from postd.web.interface import Request
 
 
 class NewText(Struct, frozen=True):
@@ -27,7 +27,7 @@ _PLAIN = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"post"[ \t\r\n]*:[ \t\r\n]*"([ !#-\
 _CHARSET = re.compile(rb";[ \t]*+charset(?![^ \t;=])[ \t]*+=?([^;]*+)")
 
 
-def decode_text(request: HttpRequest) -> str:
+def decode_text(request: Request) -> str:
     """Decode the text of a post from a request body.
 
     Raises:
@@ -50,7 +50,7 @@ def decode_text(request: HttpRequest) -> str:
     return check_text(texts[0])
 
 
-def _check_content_type(request: HttpRequest) -> None:
+def _check_content_type(request: Request) -> None:
     values = request.fields.get(b"Content-Type") or []
     if values != [b"application/json"]:
         value = b",".join(values).lower()

@@ -14,9 +14,9 @@ from twisted.internet.threads import deferToThread
 from postd.caching import SingleFlight
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
+from postd.web.interface import Request
 from postd.web.preconditions import has_preconditions, matching_etag
 from postd.web.responses import Response, make_not_modified, make_response
-from postd.web.server.request import HttpRequest
 
 COMPRESSED_MIN_BYTES = 1024
 """Shorter texts are not compressed: they fit into one or two packets."""
@@ -28,7 +28,7 @@ VARY: Mapping[bytes, bytes] = {b"Vary": b"Accept-Encoding"}
 GZIP: Mapping[bytes, bytes] = {b"Content-Encoding": b"gzip"}
 
 
-def wants_gzip(request: HttpRequest) -> bool:
+def wants_gzip(request: Request) -> bool:
     """Return whether the client prefers gzip."""
     field_lines = request.fields.get(b"Accept-Encoding")
     return field_lines is not None and prefers_gzip(b",".join(field_lines))
@@ -49,7 +49,7 @@ def acceptable_etags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
     return (gzip_etag(etag), etag) if gzipped else (etag,)
 
 
-def not_modified_if_current(request: HttpRequest, headers: Mapping[bytes, bytes]) -> Response | None:
+def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) -> Response | None:
     """Return the 304 response to GET or HEAD if the client has the current representation, before that is generated.
 
     `headers` are those of the 200 response, `ETag` included.
@@ -80,7 +80,7 @@ class NegotiatedText:
         self._compressing: SingleFlight[None, Response] = SingleFlight()
         self._not_modified: dict[bytes, Response] = {}
 
-    async def respond(self, request: HttpRequest) -> Response:
+    async def respond(self, request: Request) -> Response:
         """Return the response to GET or HEAD.
 
         Raises:

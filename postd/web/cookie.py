@@ -4,8 +4,8 @@ import re
 
 from postd.auth.credentials import SessionCredentials
 from postd.protocol.session import hash_session_id
+from postd.web.interface import Request
 from postd.web.responses import Response, make_redirect
-from postd.web.server.request import HttpRequest
 
 _SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
 
@@ -27,17 +27,17 @@ class SessionReader:
     def __init__(self, realm: str) -> None:
         self.challenge = make_challenge(realm)
 
-    def read(self, request: HttpRequest) -> SessionCredentials | None:
+    def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
-    def invite(self, request: HttpRequest) -> Response:
+    def invite(self, request: Request) -> Response:
         """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
         return make_redirect(b"/")
 
 
-def decode_session_cookies(request: HttpRequest) -> SessionCredentials | None:
+def decode_session_cookies(request: Request) -> SessionCredentials | None:
     """Return the distinct well-formed session identifiers among the cookies of our name, as hashes.
 
     Returns:
@@ -53,13 +53,13 @@ def decode_session_cookies(request: HttpRequest) -> SessionCredentials | None:
     return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None))
 
 
-def set_session_cookie(request: HttpRequest, session_id: str, *, secure: bool) -> None:
+def set_session_cookie(request: Request, session_id: str, *, secure: bool) -> None:
     # A header line of our own: Twisted's addCookie has another order and another spelling than the contract.
     value = f"session={session_id}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
     request.add_header(b"Set-Cookie", value.encode("ascii"))
 
 
-def expire_session_cookie(request: HttpRequest) -> None:
+def expire_session_cookie(request: Request) -> None:
     """Make the browser forget the cookie (spec: "an expired cookie is set")."""
     value = b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
     request.add_header(b"Set-Cookie", value)

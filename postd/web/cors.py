@@ -16,8 +16,8 @@ from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import API_SEGMENTS
+from postd.web.interface import Request
 from postd.web.responses import encode_header, make_no_content
-from postd.web.server.request import HttpRequest
 
 ALL = "*"
 """Allows every origin."""
@@ -39,7 +39,7 @@ def _allow(origin: str) -> bytes:
     return encode_header(b"Access-Control-Allow-Origin", origin.encode("ascii"))
 
 
-def is_preflight(request: HttpRequest) -> bool:
+def is_preflight(request: Request) -> bool:
     """Return whether a request is a CORS preflight, which never has credentials."""
     fields = request.fields
     return request.method == b"OPTIONS" and b"Origin" in fields and b"Access-Control-Request-Method" in fields

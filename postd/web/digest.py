@@ -9,8 +9,8 @@ from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, 
 from postd.auth.digest import NonceRegistry
 from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
 from postd.web.errors import Problem
+from postd.web.interface import Request
 from postd.web.peer import PeerResolver
-from postd.web.server.request import HttpRequest
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 
@@ -30,7 +30,7 @@ class DigestCredentialFactory:
         self._nonces = nonces
         self._clients = clients
 
-    async def challenges(self, refusal: Refused | None, _request: HttpRequest) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, _request: Request) -> Sequence[bytes]:
         nonce = await self._nonces.issue()
         stale = ", stale=true" if isinstance(refusal, StaleNonceError) else ""
         # algorithm and stale must not be quoted, realm, qop and nonce must (RFC 7616 §3.3).
@@ -39,7 +39,7 @@ class DigestCredentialFactory:
             for algorithm in self._algorithms
         ]
 
-    def decode(self, response: bytes, request: HttpRequest) -> DigestCredentials:
+    def decode(self, response: bytes, request: Request) -> DigestCredentials:
         """Decode the credentials of a request.
 
         Raises:
@@ -70,7 +70,7 @@ class DigestCredentialFactory:
         return DigestCredentials(sent, request.method.decode("latin-1"), address, accepted)
 
 
-def _target(uri: bytes, request: HttpRequest) -> bytes:
+def _target(uri: bytes, request: Request) -> bytes:
     """Return a request target without our own scheme and host, if it is in absolute form (RFC 9112 §3.2.2)."""
     match = _ABSOLUTE_FORM.fullmatch(uri)
     hosts = request.fields.get(b"Host", [])  # HTTP/1.0 may have none

@@ -8,11 +8,11 @@ import orjson
 from klein import Klein
 
 from postd.web.compression import VARY, NegotiatedText
+from postd.web.interface import Request
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.responses import HTML, JSON, PAGE_HEADERS, Response
-from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-cache", **VARY}
@@ -39,11 +39,11 @@ class Docs:
         self._page = _make_text(HTML, page, headers)
 
     @app.route("/openapi.json", methods=["GET"])
-    async def show_document(self, request: HttpRequest) -> Response:
+    async def show_document(self, request: Request) -> Response:
         return await self._document.respond(request)
 
     @app.route("/docs", methods=["GET"])
-    async def show_page(self, request: HttpRequest) -> Response:
+    async def show_page(self, request: Request) -> Response:
         return await self._page.respond(request)
 
 

@@ -6,7 +6,7 @@ API). A response contains nothing but the texts here and the client's own input:
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from twisted.logger import Logger
@@ -27,11 +27,9 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.protocol.percent import percent_decode
+from postd.web.interface import Request
 from postd.web.redaction import show_method, show_target
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
-
-if TYPE_CHECKING:  # it imports this module
-    from postd.web.server.request import HttpRequest
 
 API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
 """First path segments of the API."""
@@ -102,7 +100,7 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def make_error_response(request: "HttpRequest", error: BaseException) -> Response:
+def make_error_response(request: Request, error: BaseException) -> Response:
     """Return the response to an exception; log it if it is unexpected."""
     problem = to_problem(error)
     if problem is None:

@@ -19,8 +19,8 @@ from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
 from postd.model import Change
 from postd.store.interface import PostStore
+from postd.web.interface import Request
 from postd.web.responses import StreamedResponse, make_streamed_response
-from postd.web.server.request import HttpRequest
 from postd.web.urlencoded import decode_query, parse_number
 
 POLL_EVERY_S = 0.1
@@ -68,7 +68,7 @@ class Events:
         self._heartbeats = 0
         self._catching_up = False
 
-    async def respond(self, request: HttpRequest, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
+    async def respond(self, request: Request, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 
         `revalidate` is called before each write, and `generation` has admitted the request.
@@ -216,7 +216,7 @@ class Events:
             self._clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
 
-def _decode_start(request: HttpRequest, latest: int) -> int | None:
+def _decode_start(request: Request, latest: int) -> int | None:
     """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid one.
 
     `?after=` is for a browser's first request, which cannot have the field.

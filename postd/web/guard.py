@@ -1,6 +1,6 @@
 """The guard before a protected resource: it signs the client in, or challenges it.
 
-`Guard` does what `twisted.web.guard.HTTPAuthSessionWrapper` does, with these departures, for which that has no hook:
+`Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
 
 - A sign-in is one coroutine (`postd.auth.portal`), and costs no Deferred where nothing has to be waited for. It
   returns the client's identity beside the avatar.
@@ -33,13 +33,14 @@ from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceEr
 from postd.auth.identity import Authentication
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
+from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
+from postd.web.interface import Request
 from postd.web.openapi.operation import SchemeDescription
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
-from postd.web.server.request import HttpRequest
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
 
@@ -56,10 +57,10 @@ class CredentialFactory(Protocol):
     def scheme(self) -> bytes:
         """The scheme's name, in lower case."""
 
-    async def challenges(self, refusal: Refused | None, request: HttpRequest) -> Sequence[bytes]:
+    async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
         """Return the values of `WWW-Authenticate`, one for each field line; `refusal` is None without credentials."""
 
-    def decode(self, response: bytes, request: HttpRequest) -> ICredentials:
+    def decode(self, response: bytes, request: Request) -> ICredentials:
         """Return the credentials in what follows the scheme's name.
 
         Raises:
@@ -81,14 +82,14 @@ class CredentialReader(Protocol):
     ambient: bool
     challenge: bytes
 
-    def read(self, request: HttpRequest) -> ICredentials | None:
+    def read(self, request: Request) -> ICredentials | None:
         """Return the credentials in a request, None if there are none of this scheme.
 
         Raises:
             Refused: they are malformed.
         """
 
-    def invite(self, request: HttpRequest) -> Response | None:
+    def invite(self, request: Request) -> Response | None:
         """Return the answer that leads to the page for signing in, in the place of a 401; None if there is none."""
 
 
@@ -114,7 +115,7 @@ class Realm:
 FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))
 
 
-class Guard(ViewResource):
+class Guard(AuthSessionWrapper):
     """Protects a resource and all below it.
 
     The schemes of `factories`, in the order of their challenges, and of `readers` may be used. `users` are the only
@@ -131,8 +132,7 @@ class Guard(ViewResource):
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
     ) -> None:
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
-        super().__init__(self._enter, shielded=True)
+        super().__init__(portal, factories)
         self._factories = factories
         self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
@@ -140,8 +140,13 @@ class Guard(ViewResource):
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
+        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        self._entrance = ViewResource(self._enter, shielded=True)
 
-    async def _enter(self, request: HttpRequest) -> Response | IResource:
+    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
+        return self._entrance
+
+    async def _enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
@@ -177,7 +182,7 @@ class Guard(ViewResource):
         return resource
 
     def _read(
-        self, scheme: str, read: Callable[[HttpRequest], ICredentials | None], request: HttpRequest
+        self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
     ) -> ICredentials | None:
         """Return the credentials in a request; log it if they are refused."""
         try:
@@ -187,7 +192,7 @@ class Guard(ViewResource):
             raise
 
     async def _challenge(
-        self, refusal: Refused | None, factory: CredentialFactory | None, request: HttpRequest
+        self, refusal: Refused | None, factory: CredentialFactory | None, request: Request
     ) -> Response:
         """Return the answer that asks for credentials, or for a token with more scope.
 
@@ -246,9 +251,7 @@ class Access(Struct, frozen=True):
         return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
 
 
-async def _add_challenges(
-    factories: Sequence[CredentialFactory], refusal: Refused | None, request: HttpRequest
-) -> None:
+async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
             request.add_header(b"WWW-Authenticate", challenge)
@@ -272,7 +275,7 @@ def outcome_of(error: Exception) -> str:
     return "unavailable"
 
 
-def _split_authorization(request: HttpRequest) -> tuple[bytes, bytes]:
+def _split_authorization(request: Request) -> tuple[bytes, bytes]:
     """Return the scheme's name in lower case, and what follows it; both empty if there is no `Authorization`.
 
     Raises:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from postd.errors import KeyInUseError
 from postd.store.interface import IdempotencyKey
 from postd.web.errors import Problem
-from postd.web.server.request import HttpRequest
+from postd.web.interface import Request
 
 KEPT_S = 24 * 3600
 """How long a key is remembered after the post was stored."""
@@ -28,7 +28,7 @@ class IdempotencyKeys:
         self._now = now
         self._in_progress: set[bytes] = set()
 
-    def hold(self, request: HttpRequest) -> AbstractContextManager[IdempotencyKey | None]:
+    def hold(self, request: Request) -> AbstractContextManager[IdempotencyKey | None]:
         """Return a context that holds the key of a request; its value is for the store, None without a key.
 
         Raises:
@@ -39,7 +39,7 @@ class IdempotencyKeys:
         return _NO_KEY if values is None else self._hold(request, values)
 
     @contextmanager
-    def _hold(self, request: HttpRequest, values: list[bytes]) -> Iterator[IdempotencyKey]:
+    def _hold(self, request: Request, values: list[bytes]) -> Iterator[IdempotencyKey]:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
         account = ("" if request.identity is None else request.identity.account).encode()

@@ -12,10 +12,10 @@ from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.guard import outcome_of
+from postd.web.interface import Request
 from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
 from postd.web.peer import PeerResolver
 from postd.web.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 from postd.web.urlencoded import decode_form
 
@@ -45,7 +45,7 @@ class LoginPages:
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
-    async def show_form(self, request: HttpRequest) -> Response:
+    async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -58,7 +58,7 @@ class LoginPages:
         return self._login_page
 
     @app.route("/login", methods=["POST"])
-    async def log_in(self, request: HttpRequest) -> Response:
+    async def log_in(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         try:
             user, session_id = await self._begin_session(request)
@@ -76,7 +76,7 @@ class LoginPages:
         set_session_cookie(request, session_id, secure=secure)
         return make_redirect(b"/home")
 
-    async def _begin_session(self, request: HttpRequest) -> tuple[Identity, str]:
+    async def _begin_session(self, request: Request) -> tuple[Identity, str]:
         username, password = _decode_credentials(request)
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
         request.authentication = Authentication("form", None)  # for the log, should the client go meanwhile
@@ -86,12 +86,12 @@ class LoginPages:
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
 
     @app.route("/logout", methods=["GET"])
-    async def show_button(self, _request: HttpRequest) -> Response:
+    async def show_button(self, _request: Request) -> Response:
         # GET changes nothing: a link in a page of another site, or a prefetching browser, must not sign a user out.
         return self._logout_page
 
     @app.route("/logout", methods=["POST"])
-    async def log_out(self, request: HttpRequest) -> Response:
+    async def log_out(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
         if credentials is not None:
@@ -102,7 +102,7 @@ class LoginPages:
         return make_redirect(b"/")
 
 
-def _decode_credentials(request: HttpRequest) -> tuple[str, str]:
+def _decode_credentials(request: Request) -> tuple[str, str]:
     """Return user name and password.
 
     Raises:

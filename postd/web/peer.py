@@ -15,8 +15,8 @@ from twisted.logger import Logger
 
 from postd.auth.throttle import client_network
 from postd.web.errors import Problem
+from postd.web.interface import Request
 from postd.web.responses import encode_header
-from postd.web.server.request import HttpRequest
 
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""
@@ -45,7 +45,7 @@ class PeerResolver:
         self._group = lru_cache(maxsize=1024)(self._group_of)
         self._warned = False
 
-    def address(self, request: HttpRequest) -> str:
+    def address(self, request: Request) -> str:
         """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
         peer = _peer(request)
         forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
@@ -79,11 +79,11 @@ class PeerResolver:
         """Return whether the peer of a connection is a trusted proxy."""
         return self._trusts(_host(peer))
 
-    def is_secure(self, request: HttpRequest) -> bool:
+    def is_secure(self, request: Request) -> bool:
         """Return whether the client uses TLS."""
         return self.public_url.startswith("https:") or self._comes_over_tls(request)
 
-    def _comes_over_tls(self, request: HttpRequest) -> bool:
+    def _comes_over_tls(self, request: Request) -> bool:
         """Return whether this request is known to come over TLS, apart from `public_url`."""
         if request.isSecure():
             return True
@@ -100,7 +100,7 @@ class PeerResolver:
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
         return lambda request: line if self._comes_over_tls(request) else b""
 
-    def origin(self, request: HttpRequest) -> str:
+    def origin(self, request: Request) -> str:
         """Return this server's origin as the client sees it: `public_url`, or as far as the request shows it."""
         if self.public_url:
             return self.public_url
@@ -111,7 +111,7 @@ class PeerResolver:
             authority = _authority(request.getHost())
         return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
 
-    def refuse_cross_site(self, request: HttpRequest) -> None:
+    def refuse_cross_site(self, request: Request) -> None:
         """Refuse requests that pages of other sites make a browser send (reference: Form login).
 
         Raises:
@@ -127,7 +127,7 @@ class PeerResolver:
         if foreign:
             raise Problem(403, "This was sent by a page of another site.")
 
-    def refuse_cross_site_write(self, request: HttpRequest) -> None:
+    def refuse_cross_site_write(self, request: Request) -> None:
         """As `refuse_cross_site`, for unsafe methods only."""
         if request.method not in SAFE_METHODS:
             self.refuse_cross_site(request)
@@ -155,7 +155,7 @@ class PeerResolver:
             )
 
 
-def _peer(request: HttpRequest) -> str:
+def _peer(request: Request) -> str:
     return _host(request.getClientAddress())
 
 

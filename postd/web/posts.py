@@ -18,9 +18,9 @@ from postd.web.body import decode_text
 from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
+from postd.web.interface import Request
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
 from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
-from postd.web.server.request import HttpRequest
 from postd.web.server.routing import Application
 from postd.web.streamed_list import StreamedList, encode_posts
 from postd.web.urlencoded import decode_number, decode_query
@@ -108,7 +108,7 @@ class PostApi:
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 
     @app.route("/post", methods=["GET"])
-    async def list_posts(self, request: HttpRequest) -> Response | StreamedResponse:
+    async def list_posts(self, request: Request) -> Response | StreamedResponse:
         after, limit = _decode_page_query(request)
         version = await self._store.version()
         if after == 0 and limit is None:
@@ -126,7 +126,7 @@ class PostApi:
             headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
         return await NegotiatedText(JSON, _encode_list(page.posts), headers).respond(request)
 
-    async def _list_all(self, request: HttpRequest, version: Version) -> Response | StreamedResponse:
+    async def _list_all(self, request: Request, version: Version) -> Response | StreamedResponse:
         snapshot = self._snapshot
         if snapshot is None or snapshot.version != version:
             not_modified = not_modified_if_current(request, self._headers_at(version))
@@ -148,20 +148,20 @@ class PostApi:
         return self._snapshot
 
     @app.route("/post", methods=["POST"])
-    async def add_post(self, request: HttpRequest) -> Response:
+    async def add_post(self, request: Request) -> Response:
         text = decode_text(request)
         with self._idempotency.hold(request) as key:
             post_id = await self._store.add_post(text, idempotency_key=key)
         return _ADDED.with_header(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])
-    async def stream_changes(self, request: HttpRequest) -> StreamedResponse:
+    async def stream_changes(self, request: Request) -> StreamedResponse:
         identity = request.identity
         revalidate = always_valid if identity is None else identity.revalidate
         return await self._events.respond(request, revalidate, generation=self._generation)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
-    async def get_post(self, request: HttpRequest, post_id: int) -> Response:
+    async def get_post(self, request: Request, post_id: int) -> Response:
         encoded = self._encode_post(await self._store.get_post(post_id))
         return encoded.not_modified if is_not_modified(request, encoded.etag) else encoded.ok
 
@@ -172,17 +172,17 @@ class PostApi:
         return _EncodedPost(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
 
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
-    async def replace_post(self, request: HttpRequest, post_id: int) -> Response:
+    async def replace_post(self, request: Request, post_id: int) -> Response:
         text = decode_text(request)
         await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
         return _UPDATED
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
-    async def delete_post(self, request: HttpRequest, post_id: int) -> Response:
+    async def delete_post(self, request: Request, post_id: int) -> Response:
         await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
         return _DELETED
 
-    async def _expected_text(self, request: HttpRequest, post_id: int) -> str | None:
+    async def _expected_text(self, request: Request, post_id: int) -> str | None:
         """Return the text that the store must still find for the request's preconditions to hold, None for any."""
         if not has_preconditions(request):
             return None
@@ -206,7 +206,7 @@ def _post_etag(post: Post) -> bytes:
     return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
 
 
-def _decode_page_query(request: HttpRequest) -> tuple[int, int | None]:
+def _decode_page_query(request: Request) -> tuple[int, int | None]:
     """Return `after`, 0 by default, and `limit`, None by default; other parameters are ignored.
 
     Raises:

@@ -4,18 +4,18 @@ import re
 from collections.abc import Sequence
 
 from postd.web.errors import precondition_failed
-from postd.web.server.request import HttpRequest
+from postd.web.interface import Request
 
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
-def has_preconditions(request: HttpRequest) -> bool:
+def has_preconditions(request: Request) -> bool:
     """Return whether the request has `If-Match` or `If-None-Match`."""
     return b"If-Match" in request.fields or b"If-None-Match" in request.fields
 
 
-def is_not_modified(request: HttpRequest, etag: bytes) -> bool:
+def is_not_modified(request: Request, etag: bytes) -> bool:
     """Return whether a read is to be answered with 304, because the client has the current representation.
 
     Raises:
@@ -24,7 +24,7 @@ def is_not_modified(request: HttpRequest, etag: bytes) -> bool:
     return has_preconditions(request) and matching_etag(request, (etag,)) is not None
 
 
-def matching_etag(request: HttpRequest, etags: Sequence[bytes]) -> bytes | None:
+def matching_etag(request: Request, etags: Sequence[bytes]) -> bytes | None:
     """Return the entity tag for a 304: the first of `etags` that `If-None-Match` names, the last for `*`, else None.
 
     They are the tags of the representations that the client accepts, preferred first; the last always exists.
@@ -45,7 +45,7 @@ def matching_etag(request: HttpRequest, etags: Sequence[bytes]) -> bytes | None:
     return _first_match(field_lines, etags, weak_comparison=True)
 
 
-def check_preconditions(request: HttpRequest, etag: bytes) -> None:
+def check_preconditions(request: Request, etag: bytes) -> None:
     """Check the preconditions of a write.
 
     Raises:

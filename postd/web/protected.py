@@ -20,9 +20,9 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from werkzeug.exceptions import NotFound
 
 from postd.web.errors import Problem
+from postd.web.interface import Request
 from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
-from postd.web.server.request import HttpRequest
 
 _log = Logger()
 
@@ -35,7 +35,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 
 
-def check_method(request: HttpRequest) -> None:
+def check_method(request: Request) -> None:
     """Allow GET and HEAD only: unlike elsewhere, OPTIONS is 405 (reference: Digest).
 
     Raises:
@@ -45,7 +45,7 @@ def check_method(request: HttpRequest) -> None:
         raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
-async def show_name(request: HttpRequest) -> Response:
+async def show_name(request: Request) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
     if request.postpath:
         raise NotFound
@@ -83,7 +83,7 @@ class Folder(Resource):
                 raise NotFound from None
             raise
 
-    def _send(self, request: HttpRequest) -> Any:
+    def _send(self, request: Request) -> Any:
         check_method(request)
         file = self._find(request.postpath)
         request.file = request.path
@@ -149,7 +149,7 @@ class _File(File):
         return SimpleNamespace(start=partial(respond, request, _send_spans(request, fileForReading, spans)))
 
 
-async def _send_spans(request: HttpRequest, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
+async def _send_spans(request: Request, file: IO[bytes], spans: Sequence[tuple[bytes | None, int, int]]) -> None:
     """Send parts of a file; each span is a prefix, an offset and a size in bytes.
 
     Raises:
@@ -172,7 +172,7 @@ async def _send_spans(request: HttpRequest, file: IO[bytes], spans: Sequence[tup
     request.finish()
 
 
-def _normalize_conditions(request: HttpRequest, status: os.stat_result) -> None:
+def _normalize_conditions(request: Request, status: os.stat_result) -> None:
     """Remove conditions that must be ignored, and normalize `Range` (RFC 9110 §13.1.3, §13.1.5, §14.2)."""
     headers = request.requestHeaders
     since = headers.getRawHeaders(b"If-Modified-Since", [])

@@ -8,12 +8,9 @@ rest of a field becomes one `[N bytes]`, where N is its length as sent.
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-if TYPE_CHECKING:  # it imports this module
-    from postd.web.server.request import HttpRequest
-
+from postd.web.interface import Request
 
 METHODS = frozenset(
     b"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY "
@@ -52,7 +49,7 @@ def show_method(method: bytes) -> str:
     return method.decode("ascii") if method in METHODS else _count(len(method))
 
 
-def show_target(request: "HttpRequest") -> str:
+def show_target(request: Request) -> str:
     """Return the redacted path and query of a request target: `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
 
     Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.

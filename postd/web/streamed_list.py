@@ -10,8 +10,8 @@ from postd.model import Version
 from postd.protocol.gzip import HEADER, Parts, inflate
 from postd.store.interface import PostStore
 from postd.web.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
+from postd.web.interface import Request
 from postd.web.responses import JSON, Response, StreamedResponse, make_streamed_response
-from postd.web.server.request import HttpRequest
 
 PAGE_POSTS = 512
 """Posts of a streamed list that are in memory at a time: about the size of a socket buffer."""
@@ -63,7 +63,7 @@ class StreamedList:
         self._recording: list[bytes] | None = None
         self._recording_since_s = 0.0
 
-    def respond(self, request: HttpRequest, version: Version) -> Response | StreamedResponse:
+    def respond(self, request: Request, version: Version) -> Response | StreamedResponse:
         """Return the response with the whole list; `version` is the current one, as far as known."""
         headers = self._headers_at(version)
         not_modified = not_modified_if_current(request, headers)
@@ -81,7 +81,7 @@ class StreamedList:
         pieces = self._record(version, gzipped=gzipped) if records else self._read(0, gzipped=gzipped)
         return _stream(pieces, untagged, gzipped=gzipped)
 
-    def respond_after(self, request: HttpRequest, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
+    def respond_after(self, request: Request, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
         """Return the response with the posts whose ids are larger than `after`."""
         gzipped = wants_gzip(request)
         return _stream(self._read(after, gzipped=gzipped), headers, gzipped=gzipped)

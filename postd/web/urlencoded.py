@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from postd.protocol.percent import parse_urlencoded
 from postd.web.errors import Problem
-from postd.web.server.request import HttpRequest
+from postd.web.interface import Request
 
 FORM_MAX_BYTES = 8 * 1024
 """Size limit of a form body (reference: Form login)."""
@@ -16,7 +16,7 @@ FIELDS_MAX = 100
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
-def decode_form(request: HttpRequest) -> Mapping[str, list[str]]:
+def decode_form(request: Request) -> Mapping[str, list[str]]:
     """Decode a form body: for each field name its values, in order.
 
     Raises:
@@ -37,7 +37,7 @@ def decode_form(request: HttpRequest) -> Mapping[str, list[str]]:
         raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
 
 
-def decode_query(request: HttpRequest) -> Mapping[str, list[str]]:
+def decode_query(request: Request) -> Mapping[str, list[str]]:
     """Decode the query of a request target: for each parameter its values, in order.
 
     Raises:

@@ -24,6 +24,7 @@ import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from postd.web.interface import Request
 from postd.web.redaction import (
     USER_MAX_CHARS,
     escape,
@@ -47,7 +48,7 @@ _log = Logger("postd.access")
 class AccessLog:
     """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last."""
 
-    def __init__(self, *, as_json: bool, address_of: Callable[[HttpRequest], str], reactor: IReactorTime) -> None:
+    def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
         self._address_of = address_of
         self._reactor = reactor

@@ -14,20 +14,20 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from postd.web.errors import make_error_response
+from postd.web.interface import Request
 from postd.web.responses import Response, StreamedResponse
-from postd.web.server.request import HttpRequest
 
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
 
-View = Callable[[HttpRequest], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
+View = Callable[[Request], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
 """Returns the answer to a request, or the resource that is to answer it."""
 
 _log = Logger()
 
 
 def respond(
-    request: HttpRequest,
+    request: Request,
     making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
     *,
     shielded: bool = False,
@@ -51,7 +51,7 @@ class _Responder:
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
-    def __init__(self, request: HttpRequest, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
+    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
         self._request = request
         self._coroutine = coroutine
         self._shielded = shielded
@@ -107,7 +107,7 @@ class _Responder:
             self._request.fail(error)
 
 
-async def _send_in_pieces(request: HttpRequest, made: Response | StreamedResponse) -> None:
+async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
     """Send a large body at the pace of the client: else each slow client would hold a copy of it."""
     request.begin(made)
     if request.method != b"HEAD":
@@ -125,7 +125,7 @@ async def _send_in_pieces(request: HttpRequest, made: Response | StreamedRespons
 class PacedWriter:
     """Writes to a request as fast as its client reads; an asynchronous context manager."""
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self._paused: Deferred[None] | None = None
 
@@ -179,7 +179,7 @@ def error_page(error: Exception) -> ViewResource:
     The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
     """
 
-    async def view(request: HttpRequest) -> Response:
+    async def view(request: Request) -> Response:
         return make_error_response(request, error)
 
     return ViewResource(view)

@@ -54,21 +54,7 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 @implementer(IRequest)
 class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
-    """A request, whose body is complete.
-
-    Attributes:
-        started_s: when its head was there, by the reactor's clock.
-        method, uri, path, clientproto: as in its request line; `path` without the query.
-        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
-        prepath, postpath: the segments of the path before and below the resource that renders.
-        code: the status of the answer; 499 if the client has gone before there was one.
-        own_fields: lines of the answer's head, beside those that the answer itself has.
-        route: the rule that its path fits, for log and metrics.
-        file: its path, if a file or a folder was found there, for the log.
-        authentication: what came of the credentials in it; None if it has none that count.
-        responder: what makes the answer while it waits for something.
-        channel: the connection; None once it is lost.
-    """
+    """A request whose body is complete (`postd.web.interface.Request`)."""
 
     defaultContentType = None
     authentication: Authentication | None = None

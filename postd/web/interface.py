@@ -1,0 +1,99 @@
+"""What views, the guard and the log may ask of a request; `postd.web.server.request.HttpRequest` provides it."""
+
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.web.http_headers import Headers
+from twisted.web.resource import IResource
+
+from postd.auth.identity import Authentication, Identity
+from postd.web.responses import Response, StreamedResponse
+
+
+class Request(Protocol):
+    """A request whose body is complete, and the answer to it.
+
+    Attributes:
+        method, uri, path, clientproto: as in its request line; `path` without the query.
+        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        body: its body.
+        prepath, postpath: the segments of the path before and below the resource that renders.
+        started_s: when its head was complete, by the reactor's clock.
+        code: the status of the answer; 499 if the client has gone before there was one.
+        sentLength: how many bytes of the answer's body were sent.
+        own_fields: lines of the answer's head, beside those that the answer itself has.
+        route: the rule that its path fits, for log and metrics.
+        file: its path, if a file or a folder was found there, for the log.
+        authentication: what came of the credentials in it; None if it has none that count.
+        responder: what makes the answer while it waits for something.
+        channel: the connection; None once it is lost.
+    """
+
+    method: bytes
+    uri: bytes
+    path: bytes
+    clientproto: bytes
+    fields: dict[bytes, list[bytes]]
+    body: bytes
+    prepath: list[bytes]
+    postpath: list[bytes]
+    started_s: float
+    code: int
+    sentLength: int
+    own_fields: bytes
+    route: str | None
+    file: bytes | None
+    authentication: Authentication | None
+    responder: Any
+    channel: Any
+
+    @property
+    def requestHeaders(self) -> Headers:
+        """The fields as resources of twisted.web read and change them."""
+
+    @property
+    def id(self) -> str:
+        """The name of the request in the log and in `X-Request-Id`."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """The client, None where no credentials were needed."""
+
+    def getClientAddress(self) -> IAddress:
+        """Return the address of the other end of the connection."""
+
+    def getHost(self) -> IAddress:
+        """Return the address of this end of the connection."""
+
+    def isSecure(self) -> bool:
+        """Return whether the connection itself is TLS."""
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Add a field to the answer, whichever it will be; others of that name stay."""
+
+    def setHeader(self, name: bytes, value: bytes) -> None:
+        """Set a field of an answer that a resource of twisted.web writes."""
+
+    def send(self, response: Response) -> None:
+        """Send a whole response."""
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error; an answer that was begun is cut off."""
+
+    def show(self, resource: IResource) -> None:
+        """Let a resource answer, or the one below it that the rest of the path leads to."""
+
+    def begin(self, response: Response | StreamedResponse) -> None:
+        """Send the head; `write` sends the body then, and `finish` ends it."""
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+
+    def finish(self) -> None:
+        """End the answer."""
+
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        """Have a producer paused while the client does not read."""
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer."""
