@@ -1,7 +1,7 @@
 """Fetching, refreshing and caching the keys of an issuer."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -515,13 +515,17 @@ class FailureTests:
                 result_of(one)
             assert caught.value.issuer == ISSUER
 
+    def check_back_off(self, world: World, longest_s: float) -> None:
+        """Check that the time to the next fetch doubles with each failure, up to a limit."""
+        for number in range(12):
+            world.fail()
+            nominal = min(RETRY_MIN_S * 2**number, longest_s)
+            assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
+
     def test_retries_back_off(self, world: World) -> None:
         world.start(ONE)
         world.until_next()
-        for number in range(12):
-            world.fail()
-            nominal = min(RETRY_MIN_S * 2**number, RETRY_MAX_S)
-            assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
+        self.check_back_off(world, RETRY_MAX_S)
         world.serve(ONE)
         assert world.until_next() >= AHEAD[0] * FRESH_DEFAULT_S
         world.fail()
@@ -529,10 +533,7 @@ class FailureTests:
 
     def test_first_keys_are_retried_more_often(self, world: World) -> None:
         world.source.start()
-        for number in range(12):
-            world.fail()
-            nominal = min(RETRY_MIN_S * 2**number, RETRY_FIRST_MAX_S)
-            assert JITTER[0] * nominal <= world.until_next() <= JITTER[1] * nominal
+        self.check_back_off(world, RETRY_FIRST_MAX_S)
         world.serve(ONE)
         assert world.found(ONE) == ["one"]
 
@@ -583,9 +584,7 @@ class DiscoveryTests:
     """Discovery of the `jwks_uri`."""
 
     def test_metadata_is_fetched_before_the_keys(self, discovering: World) -> None:
-        discovering.source.start()
-        discovering.network.next(OPENID).answer(metadata())
-        discovering.serve(ONE)
+        self.find_out(discovering)
         assert discovering.found(ONE) == ["one"]
 
     def test_configured_jwks_uri_needs_no_discovery(self, world: World) -> None:
@@ -596,42 +595,40 @@ class DiscoveryTests:
         assert {request.url for request in world.network.asked} == {JWKS}
 
     def test_discovered_uri_is_cached_for_an_hour(self, discovering: World) -> None:
-        discovering.source.start()
-        discovering.network.next(OPENID).answer(metadata())
-        discovering.serve(ONE)
+        self.find_out(discovering)
         began = discovering.clock.seconds()
         while discovering.clock.seconds() + discovering.next_call_s() < began + DISCOVERY_TTL_S:
             discovering.until_next()
             discovering.serve(ONE)
         discovering.until_next()
-        discovering.network.next(OPENID).answer(metadata(MOVED))
-        discovering.network.next(MOVED).answer(key_set(TWO))
-        assert discovering.found(TWO) == ["two"]
+        self.check_moved(discovering)
 
-    @pytest.mark.parametrize("error", [UNREACHABLE, UNUSABLE])
-    def test_failed_fetch_triggers_discovery(self, discovering: World, error: FetchError) -> None:
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda request: request.fail(UNREACHABLE),
+            lambda request: request.fail(UNUSABLE),
+            lambda request: request.answer(b"<html>"),  # the old URL may answer with a page and status 200
+        ],
+        ids=["unreachable", "unusable", "a page"],
+    )
+    def test_failed_fetch_triggers_discovery(self, discovering: World, spoil: Callable[[PendingRequest], None]) -> None:
         self.find_out(discovering)
         discovering.until_next()
-        discovering.fail(error)
+        spoil(discovering.network.next(JWKS))
         discovering.until_next()
-        discovering.network.next(OPENID).answer(metadata(MOVED))
-        discovering.network.next(MOVED).answer(key_set(TWO))
-        assert discovering.found(TWO) == ["two"]
-
-    def test_malformed_key_set_triggers_discovery(self, discovering: World) -> None:
-        """The old URL may answer with a page and status 200."""
-        self.find_out(discovering)
-        discovering.until_next()
-        discovering.network.next(JWKS).answer(b"<html>")
-        discovering.until_next()
-        discovering.network.next(OPENID).answer(metadata(MOVED))
-        discovering.network.next(MOVED).answer(key_set(TWO))
-        assert discovering.found(TWO) == ["two"]
+        self.check_moved(discovering)
 
     def find_out(self, discovering: World) -> None:
         discovering.source.start()
         discovering.network.next(OPENID).answer(metadata())
         discovering.serve(ONE)
+
+    def check_moved(self, discovering: World) -> None:
+        """Answer a discovery with another `jwks_uri`, and check that keys are fetched from there."""
+        discovering.network.next(OPENID).answer(metadata(MOVED))
+        discovering.network.next(MOVED).answer(key_set(TWO))
+        assert discovering.found(TWO) == ["two"]
 
     def test_cached_uri_is_used_while_discovery_fails(self, discovering: World) -> None:
         """Only the metadata is faulty, not the keys."""
@@ -650,6 +647,7 @@ class DiscoveryTests:
     @pytest.mark.parametrize(
         "document",
         [
+            UNUSABLE,
             b"<html>",
             {},
             {"issuer": ISSUER},
@@ -658,18 +656,19 @@ class DiscoveryTests:
             metadata("http://idp.example/keys"),
             metadata("/keys"),
         ],
+        ids=[
+            *("missing", "a page", "empty", "no jwks_uri", "issuer with a slash", "another issuer"),
+            *("jwks_uri without TLS", "jwks_uri without a host"),
+        ],
     )
-    def test_unusable_document_falls_back_to_rfc_8414(self, discovering: World, document: Any) -> None:
+    def test_missing_or_unusable_document_falls_back_to_rfc_8414(self, discovering: World, document: Any) -> None:
         """The second document may be usable."""
         discovering.source.start()
-        discovering.network.next(OPENID).answer(document)
-        discovering.network.next(OAUTH).answer(metadata())
-        discovering.serve(ONE)
-        assert discovering.found(ONE) == ["one"]
-
-    def test_missing_document_falls_back_to_rfc_8414(self, discovering: World) -> None:
-        discovering.source.start()
-        discovering.network.next(OPENID).fail(UNUSABLE)
+        request = discovering.network.next(OPENID)
+        if isinstance(document, FetchError):
+            request.fail(document)
+        else:
+            request.answer(document)
         discovering.network.next(OAUTH).answer(metadata())
         discovering.serve(ONE)
         assert discovering.found(ONE) == ["one"]

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,6 +31,7 @@ from postd.auth.throttle import Throttle, login_keys
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
+from postd.store.interface import LoginStore
 from postd.store.sqlite.store import MemoryStore
 from tests.auth.helpers import SlowThreads, all_in, refusing_writes
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
@@ -45,22 +47,37 @@ def bcrypt_of(password: str) -> str:
 
 
 SECRET = bcrypt_of("secret")
+VERIFY = "postd.auth.password.verify_password"
 
 
 def credentials(username: str = "alice", password: str = "secret", address: str = HERE) -> PasswordCredentials:
     return PasswordCredentials("basic", username, password, address)
 
 
+@pytest.fixture
+def threads() -> Iterator[SlowThreads]:
+    threads = SlowThreads()
+    yield threads
+    threads.run_waiting()
+
+
+def raising(error: type[Exception]) -> Callable[..., bool]:
+    """Return a verification that fails, to be patched in."""
+
+    def verify(*_: object) -> bool:
+        raise error
+
+    return verify
+
+
+def make_throttle(store: LoginStore, clock: Any) -> Throttle:
+    return Throttle(store, failures=10, address_failures=50, account_failures=100, window_s=300, clock=clock)
+
+
 class VerifierTests:
     @pytest.fixture
     def clock(self) -> Clock:
         return Clock()
-
-    @pytest.fixture
-    def threads(self) -> Iterator[SlowThreads]:
-        threads = SlowThreads()
-        yield threads
-        threads.run_waiting()
 
     @pytest.fixture
     def verifier(self, threads: SlowThreads, clock: Clock) -> PasswordVerifier:
@@ -201,11 +218,8 @@ class VerifierTests:
     def test_error_releases_its_slot(
         self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def broken(*_: object) -> bool:
-            raise ArithmeticError
-
         with monkeypatch.context() as patch:
-            patch.setattr("postd.auth.password.verify_password", broken)
+            patch.setattr(VERIFY, raising(ArithmeticError))
             for n in range(THREADS * 3):
                 with pytest.raises(ArithmeticError):
                     self.verify(verifier, threads, credentials(f"user{n % 2}"))
@@ -214,250 +228,192 @@ class VerifierTests:
     def test_too_little_memory_is_busy(
         self, verifier: PasswordVerifier, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def no_memory(*_: object) -> bool:
-            raise MemoryError
-
         with monkeypatch.context() as patch:
-            patch.setattr("postd.auth.password.verify_password", no_memory)
+            patch.setattr(VERIFY, raising(MemoryError))
             with pytest.raises(LoginsBusyError):
                 self.verify(verifier, threads)
         assert self.verify(verifier, threads)
 
 
-class CheckerTests:
-    @pytest.fixture
-    def api(self) -> Iterator[InMemoryApi]:
-        """Used for its store and its clock only."""
-        api = InMemoryApi()
-        yield api
-        api.close()
+class World:
+    """A checker, with its user file, its store and its clock; passwords are verified in threads that wait."""
 
-    @pytest.fixture
-    def users(self, tmp_path: Path) -> UserDirectory:
-        (tmp_path / "users").write_text(user_line("alice", "secret") + user_line("jürgen", "pässwörd"))
-        users = UserDirectory(str(tmp_path / "users"))
-        users.load()
-        return users
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "users"
+        self.file.write_text(user_line("alice", "secret") + user_line("jürgen", "pässwörd"))
+        self.users = UserDirectory(str(self.file))
+        self.users.load()
+        self.api = InMemoryApi()
+        self.threads = SlowThreads()
+        verifier = PasswordVerifier(self.threads, now=self.api.clock.seconds)
+        throttle = make_throttle(self.api.store, self.api.clock)
+        self.checker = PasswordChecker(self.users, verifier, throttle, store=self.api.store)
 
-    @pytest.fixture
-    def threads(self) -> Iterator[SlowThreads]:
-        threads = SlowThreads()
-        yield threads
-        threads.run_waiting()
-
-    @pytest.fixture
-    def throttle(self, api: InMemoryApi) -> Throttle:
-        limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
-        return Throttle(api.store, **cast(Any, limits), clock=api.clock)
-
-    @pytest.fixture
-    def checker(
-        self, api: InMemoryApi, users: UserDirectory, threads: SlowThreads, throttle: Throttle
-    ) -> PasswordChecker:
-        return PasswordChecker(users, PasswordVerifier(threads, now=api.clock.seconds), throttle, store=api.store)
-
-    def check(self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, *shown: str) -> Any:
-        checking = checker.requestAvatarId(credentials(*shown))
-        api.clock.advance(0)
-        threads.run_waiting()
-        api.clock.advance(0)
+    def check(self, *shown: str) -> Any:
+        checking = self.checker.requestAvatarId(credentials(*shown))
+        self.api.clock.advance(0)
+        self.threads.run_waiting()
+        self.api.clock.advance(0)
         return result_of(checking)
 
-    def failures(self, api: InMemoryApi, name: str = "alice", address: str = HERE) -> int:
-        keys = login_keys(name, address)
-        counted = result_of(api.store.count_failures(keys, now=api.clock.seconds()))
+    def check_busy(self, *shown: str) -> None:
+        """Check that credentials are refused because too many passwords wait."""
+        checking = self.checker.requestAvatarId(credentials(*shown))
+        for _ in range(3):
+            self.api.clock.advance(0)
+        with pytest.raises(LoginsBusyError):
+            result_of(checking)
+
+    @contextmanager
+    def full_queue(self) -> Iterator[None]:
+        """Let as many wrong passwords wait as may; verify them in the end."""
+        for n in range(THREADS + QUEUE_MAX):
+            checking = self.checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}"))
+            checking.addErrback(lambda failure: failure.trap(Refused))
+        self.api.clock.advance(0)
+        yield
+        while self.threads.waiting:
+            self.threads.run_waiting()
+            self.api.clock.advance(0)
+
+    def failures(self, name: str = "alice") -> int:
+        """Return how many failures of a name count, from the address of `credentials`."""
+        keys = login_keys(name, HERE)
+        counted = result_of(self.api.store.count_failures(keys, now=self.api.clock.seconds()))
         return counted[keys[0]].count if keys[0] in counted else 0
 
-    def test_interface(self, checker: PasswordChecker) -> None:
-        verifyObject(ICredentialsChecker, checker)
 
-    def test_right_password_returns_the_name(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        assert self.check(api, checker, threads, "alice", "secret") == b"alice"
-        decomposed = self.check(api, checker, threads, "ju\u0308rgen", "pa\u0308sswo\u0308rd")
+class CheckerTests:
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> Iterator[World]:
+        world = World(tmp_path)
+        yield world
+        world.threads.run_waiting()
+        world.api.close()
+
+    def test_interface(self, world: World) -> None:
+        verifyObject(ICredentialsChecker, world.checker)
+
+    def test_right_password_returns_the_name(self, world: World) -> None:
+        assert world.check("alice", "secret") == b"alice"
+        decomposed = world.check("ju\u0308rgen", "pa\u0308sswo\u0308rd")
         assert decomposed == "jürgen".encode()
 
-    def test_unknown_user_costs_as_much_as_a_wrong_password(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
+    def test_unknown_user_costs_as_much_as_a_wrong_password(self, world: World) -> None:
         for name in ("alice", "unknown"):
             for n in range(1, 4):
-                before = threads.asked
+                before = world.threads.asked
                 with pytest.raises(Refused):
-                    self.check(api, checker, threads, name, "wrong")
-                assert threads.asked == before + 1
-                assert self.failures(api, name) == n
+                    world.check(name, "wrong")
+                assert world.threads.asked == before + 1
+                assert world.failures(name) == n
 
-    def test_unknown_user_with_the_password_of_the_dummy_hash_is_refused_alike(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
+    def test_unknown_user_with_the_password_of_the_dummy_hash_is_refused_alike(self, world: World) -> None:
         """The dummy hash is another account's: that the password matches it must not show, not even by the time."""
         for name in (f"unknown{n}" for n in range(8)):
             for password in ("secret", "pässwörd"):
                 for _ in range(2):
-                    before = threads.asked
+                    before = world.threads.asked
                     with pytest.raises(Refused):
-                        self.check(api, checker, threads, name, password)
-                    assert threads.asked == before + 1
+                        world.check(name, password)
+                    assert world.threads.asked == before + 1
 
     @pytest.mark.parametrize(("name", "password"), [("x" * 100_000, "x"), ("alice", "x" * 100_000), ("é" * 50_000, "")])
-    def test_too_long_credentials_are_refused_at_once(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, name: str, password: str
-    ) -> None:
+    def test_too_long_credentials_are_refused_at_once(self, world: World, name: str, password: str) -> None:
         with pytest.raises(Refused):
-            self.check(api, checker, threads, name, password)
+            world.check(name, password)
 
     @pytest.mark.parametrize("text", ["\0", "", "\n", "\udcff"])
-    def test_any_text_is_checked_without_error(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, text: str
-    ) -> None:
+    def test_any_text_is_checked_without_error(self, world: World, text: str) -> None:
         for shown in ((text, "secret"), ("alice", text), (text, text)):
             with pytest.raises(Refused):
-                self.check(api, checker, threads, *shown)
+                world.check(*shown)
 
     @pytest.mark.parametrize(
         "content", [user_line("alice", "other"), "", user_line("bob", "secret")], ids=["other", "none", "gone"]
     )
-    def test_password_changed_during_verification_is_refused(  # noqa: PLR0913, PLR0917 - fixtures
-        self,
-        api: InMemoryApi,
-        checker: PasswordChecker,
-        threads: SlowThreads,
-        users: UserDirectory,
-        tmp_path: Path,
-        content: str,
-    ) -> None:
-        checking = checker.requestAvatarId(credentials())
-        api.clock.advance(0)
-        assert len(threads.waiting) == 1
-        (tmp_path / "users").write_text(content)
-        users.refresh()
-        users.refresh()  # an empty file is looked at twice
-        threads.run_waiting()
-        api.clock.advance(0)
+    def test_password_changed_during_verification_is_refused(self, world: World, content: str) -> None:
+        checking = world.checker.requestAvatarId(credentials())
+        world.api.clock.advance(0)
+        assert len(world.threads.waiting) == 1
+        world.file.write_text(content)
+        world.users.refresh()
+        world.users.refresh()  # an empty file is looked at twice
+        world.threads.run_waiting()
+        world.api.clock.advance(0)
         with pytest.raises(Refused):
             result_of(checking)
-        assert self.failures(api) == 0
+        assert world.failures() == 0
 
-    def test_success_resets_failures_of_the_address(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
+    def test_success_resets_failures_of_the_address(self, world: World) -> None:
         for _ in range(5):
             with pytest.raises(Refused):
-                self.check(api, checker, threads, "alice", "wrong")
-        assert self.failures(api) == 5
-        assert self.check(api, checker, threads, "alice", "secret") == b"alice"
-        assert self.failures(api) == 0
+                world.check("alice", "wrong")
+        assert world.failures() == 5
+        assert world.check("alice", "secret") == b"alice"
+        assert world.failures() == 0
 
-    def test_cached_password_writes_nothing(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        self.check(api, checker, threads)
-        with refusing_writes(api.store) as refused:
+    def test_cached_password_writes_nothing(self, world: World) -> None:
+        world.check()
+        with refusing_writes(world.api.store) as refused:
             for _ in range(3):
-                self.check(api, checker, threads)
+                world.check()
         assert refused == []
 
-    def test_too_many_failures_are_refused_without_verifying(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        assert self.check(api, checker, threads) == b"alice"
+    def test_too_many_failures_are_refused_without_verifying(self, world: World) -> None:
+        assert world.check() == b"alice"
         for _ in range(10):
             with pytest.raises(Refused):
-                self.check(api, checker, threads, "alice", "wrong")
-        before = threads.asked
+                world.check("alice", "wrong")
+        before = world.threads.asked
         for password in ("wrong", "secret"):  # a remembered one is not let in either
             with pytest.raises(TooManyFailuresError):
-                self.check(api, checker, threads, "alice", password)
-        assert threads.asked == before
+                world.check("alice", password)
+        assert world.threads.asked == before
 
-    def test_too_little_memory_counts_no_failure(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def no_memory(*_: object) -> bool:
-            raise MemoryError
-
-        monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
+    def test_too_little_memory_counts_no_failure(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(VERIFY, raising(MemoryError))
         for name in ("alice", "unknown"):
             with pytest.raises(LoginsBusyError):
-                self.check(api, checker, threads, name, "x")
-            assert self.failures(api, name) == 0
+                world.check(name, "x")
+            assert world.failures(name) == 0
 
-    def test_guess_unlike_the_cached_password_counts_when_the_queue_is_full(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        assert self.check(api, checker, threads) == b"alice"
-        busy = [
-            checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}")) for n in range(THREADS + QUEUE_MAX)
-        ]
-        api.clock.advance(0)
-        for _ in range(10):
-            guessing = checker.requestAvatarId(credentials("alice", "wrong"))
-            for _ in range(3):
-                api.clock.advance(0)
-            with pytest.raises(LoginsBusyError):
-                result_of(guessing)
-        assert self.failures(api) == 10
-        right = checker.requestAvatarId(credentials())
-        api.clock.advance(0)
-        with pytest.raises(TooManyFailuresError):
-            result_of(right)
-        for one in busy:
-            one.addErrback(lambda failure: failure.trap(Refused))
-        while threads.waiting:
-            threads.run_waiting()
-            api.clock.advance(0)
+    def test_guess_unlike_the_cached_password_counts_when_the_queue_is_full(self, world: World) -> None:
+        assert world.check() == b"alice"
+        with world.full_queue():
+            for _ in range(10):
+                world.check_busy("alice", "wrong")
+            assert world.failures() == 10
+            right = world.checker.requestAvatarId(credentials())
+            world.api.clock.advance(0)
+            with pytest.raises(TooManyFailuresError):
+                result_of(right)
 
-    def test_attempt_without_a_cached_password_does_not_count_when_the_queue_is_full(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        busy = [
-            checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}")) for n in range(THREADS + QUEUE_MAX)
-        ]
-        api.clock.advance(0)
-        for _ in range(12):
-            trying = checker.requestAvatarId(credentials())
-            for _ in range(3):
-                api.clock.advance(0)
-            with pytest.raises(LoginsBusyError):
-                result_of(trying)
-        assert self.failures(api) == 0
-        for one in busy:
-            one.addErrback(lambda failure: failure.trap(Refused))
-        while threads.waiting:
-            threads.run_waiting()
-            api.clock.advance(0)
+    def test_attempt_without_a_cached_password_does_not_count_when_the_queue_is_full(self, world: World) -> None:
+        with world.full_queue():
+            for _ in range(12):
+                world.check_busy()
+            assert world.failures() == 0
 
-    def test_guess_unlike_the_cached_password_counts_when_its_reservation_fails(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        assert self.check(api, checker, threads) == b"alice"
-        with refusing_writes(api.store):
+    def test_guess_unlike_the_cached_password_counts_when_its_reservation_fails(self, world: World) -> None:
+        assert world.check() == b"alice"
+        with refusing_writes(world.api.store):
             for _ in range(20):
                 with pytest.raises(StoreUnavailableError):
-                    self.check(api, checker, threads, "alice", "wrong")
+                    world.check("alice", "wrong")
             with pytest.raises(StoreUnavailableError):  # the right one is not answered either
-                self.check(api, checker, threads)
-        assert self.check(api, checker, threads) == b"alice"
+                world.check()
+        assert world.check() == b"alice"
 
-    def test_stopped_store_verifies_nothing(
-        self, api: InMemoryApi, checker: PasswordChecker, threads: SlowThreads
-    ) -> None:
-        result_of(api.store.stop())
+    def test_stopped_store_verifies_nothing(self, world: World) -> None:
+        result_of(world.api.store.stop())
         with pytest.raises(StoreUnavailableError):
-            self.check(api, checker, threads)
-        assert threads.asked == 0
+            world.check()
+        assert world.threads.asked == 0
 
 
 class OverHttpTests:
     """Answers to clients, by Basic and by the form."""
-
-    @pytest.fixture
-    def threads(self) -> Iterator[SlowThreads]:
-        threads = SlowThreads()
-        yield threads
-        threads.run_waiting()
 
     @pytest.fixture
     def api(self, tmp_path: Path, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryApi]:
@@ -536,10 +492,7 @@ class OverHttpTests:
     def test_too_little_memory_answers_503(
         self, api: InMemoryApi, threads: SlowThreads, scheme: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def no_memory(*_: object) -> bool:
-            raise MemoryError
-
-        monkeypatch.setattr("postd.auth.password.verify_password", no_memory)
+        monkeypatch.setattr(VERIFY, raising(MemoryError))
         asked = self.begin(api, scheme, "secret")
         threads.run_waiting()
         answer = asked.response()
@@ -606,8 +559,7 @@ class HashThreadsTests:
         store = MemoryStore(reactor=reactor)
         store.prepare()
         await store.start()
-        limits = {"failures": 10, "address_failures": 50, "account_failures": 100, "window_s": 300}
-        throttle = Throttle(store, **cast(Any, limits), clock=reactor)
+        throttle = make_throttle(store, reactor)
         checker = PasswordChecker(users, PasswordVerifier(threads, now=time.time), throttle, store=store)
         assert await checker.requestAvatarId(credentials()) == b"alice"
         outcomes: list[Any] = []

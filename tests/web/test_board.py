@@ -169,6 +169,13 @@ def import_posts(api: InMemoryApi, ids: Iterable[int]) -> None:
     result_of(running)
 
 
+def open_by_two(api: InMemoryApi) -> tuple[Visitor, Visitor, Page]:
+    """Add a post that two people may edit; return them, and the page of the first one."""
+    api.add("hello")
+    alice, bob = Visitor(api), Visitor(api, "<b>ob")
+    return alice, bob, alice.page("/board/1")
+
+
 def revision_of(api: InMemoryApi) -> int:
     revision: int = result_of(api.store.version()).revision
     return revision
@@ -520,9 +527,7 @@ class EditTests:
         assert posts_of(api) == [(1, "mended")]
 
     def test_two_who_edit_the_same_post_do_not_overwrite_each_other(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
+        alice, bob, opened = open_by_two(api)
         bob.save(1, "<bob's>")
         answer = alice.submit(opened, "/board/1", "alice's")
         assert answer.status == 409
@@ -535,9 +540,7 @@ class EditTests:
         assert posts_of(api) == [(1, "alice's")]
 
     def test_a_conflict_has_to_be_seen_as_often_as_there_is_one(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        page = alice.page("/board/1")
+        alice, bob, page = open_by_two(api)
         for n in range(3):
             bob.save(1, f"bob's {n}")
             answer = alice.submit(page, "/board/1", "alice's")
@@ -545,32 +548,24 @@ class EditTests:
             page = Page(answer)
 
     def test_an_error_in_between_does_not_hide_a_conflict(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
+        alice, bob, opened = open_by_two(api)
         bob.save(1, "bob's")
         page = Page(alice.submit(opened, "/board/1", ""))
         assert alice.submit(page, "/board/1", "alice's").status == 409
 
-    def test_two_who_write_the_same_agree(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
-        bob.save(1, "both")
-        assert alice.submit(opened, "/board/1", "both").status == 303
-
-    def test_a_text_that_was_changed_and_changed_back_is_no_conflict(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
-        bob.save(1, "bob's")
-        bob.save(1, "hello")
-        assert alice.submit(opened, "/board/1", "alice's").status == 303
+    @pytest.mark.parametrize(
+        ("texts", "text"),
+        [(["both"], "both"), (["bob's", "hello"], "alice's")],
+        ids=["to the same text", "and changed back"],
+    )
+    def test_post_changed_meanwhile_is_no_conflict(self, api: InMemoryApi, texts: list[str], text: str) -> None:
+        alice, bob, opened = open_by_two(api)
+        for other in texts:
+            bob.save(1, other)
+        assert alice.submit(opened, "/board/1", text).status == 303
 
     def test_the_text_of_a_post_that_is_gone_is_kept_and_can_be_added(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
+        alice, bob, opened = open_by_two(api)
         bob.delete(1)
         answer = alice.submit(opened, "/board/1", "<mine>")
         assert answer.status == 404
@@ -604,9 +599,7 @@ class DeleteTests:
         assert visitor.follow(answer).posts == posts_of(api) == []
 
     def test_one_that_was_changed_is_shown_first(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
+        alice, bob, opened = open_by_two(api)
         bob.save(1, "<bob's>")
         answer = alice.submit(opened, "/board/1/delete")
         assert answer.status == 409
@@ -617,9 +610,7 @@ class DeleteTests:
         assert posts_of(api) == []
 
     def test_one_that_is_gone_is_told_to_be(self, api: InMemoryApi) -> None:
-        api.add("hello")
-        alice, bob = Visitor(api), Visitor(api, "<b>ob")
-        opened = alice.page("/board/1")
+        alice, bob, opened = open_by_two(api)
         bob.delete(1)
         page = alice.follow(alice.submit(opened, "/board/1/delete"))
         assert page.texts["done"] == "The post was deleted already."

@@ -82,12 +82,26 @@ def check_entered(answer: Response, proof: Proof) -> None:
     assert "www-authenticate" not in answer.headers
 
 
-@pytest.fixture(
-    params=[(["MD5"], "MD5"), (["SHA-256", "MD5"], "SHA-256"), (["SHA-256", "MD5"], "MD5"), (["SHA-256"], "SHA-256")],
-    ids=lambda param: f"{'+'.join(param[0])}:{param[1]}",
-)
+OFFERS = {
+    f"{'+'.join(offered)}:{algorithm}": (offered, algorithm)
+    for offered, algorithm in (
+        *((["MD5"], "MD5"), (["SHA-256", "MD5"], "SHA-256")),
+        *((["SHA-256", "MD5"], "MD5"), (["SHA-256"], "SHA-256")),
+    )
+}
+"""The algorithms that a server offers, and the one that the client has chosen."""
+
+
+@pytest.fixture(params=OFFERS.values(), ids=list(OFFERS))
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     server = Server(tmp_path, *request.param)
+    yield server
+    server.api.close()
+
+
+@pytest.fixture(scope="module", params=OFFERS.values(), ids=list(OFFERS))
+def shared_server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("digest"), *request.param)
     yield server
     server.api.close()
 
@@ -433,6 +447,11 @@ class RefusalTests:
 
 class UriTests:
     """D6, D7."""
+
+    @pytest.fixture
+    def server(self, shared_server: Server) -> Server:
+        """One for all rows: none of them fails a login, or uses up a nonce of another."""
+        return shared_server
 
     @pytest.mark.parametrize(
         ("target", "uri"),

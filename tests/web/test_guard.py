@@ -2,7 +2,8 @@
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -960,22 +961,31 @@ class LogTests:
         assert not [event for event in events if "refused" in event["log_format"]]
 
 
-class GarbageTests:
-    @pytest.mark.parametrize("headers", [{}, field("Basic !"), field("Bearer x"), basic(password="wrong")])
-    def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, headers: Any) -> None:
-        def find_requests() -> dict[int, HttpRequest]:
-            return {id(found): found for found in gc.get_objects() if isinstance(found, HttpRequest)}
+@contextmanager
+def leaving_none(kind: type) -> Iterator[None]:
+    """Check that no object of a class that is made meanwhile is left to the garbage collector."""
+    gc.collect()
+    before = [found for found in gc.get_objects() if isinstance(found, kind)]  # of other tests
+    gc.disable()
+    try:
+        yield
+        known = {id(found) for found in before}
+        assert not [found for found in gc.get_objects() if isinstance(found, kind) and id(found) not in known]
+    finally:
+        gc.enable()
 
+
+class GarbageTests:
+    @pytest.mark.parametrize(
+        "headers",
+        [{}, field("Basic !"), field("Bearer x"), basic(password="wrong")],
+        ids=["no credentials", "malformed", "another scheme", "a wrong password"],
+    )
+    def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, headers: Any) -> None:
         ask(api, "GET", "/all", headers=headers)
-        gc.collect()
-        gc.disable()
-        try:
-            of_other_tests = find_requests()  # such as one that has failed
+        with leaving_none(HttpRequest):
             for _ in range(3):
                 assert ask(api, "GET", "/all", headers=headers).status == 401
-            assert find_requests().keys() == of_other_tests.keys()
-        finally:
-            gc.enable()
 
 
 class TreeTests:
@@ -1060,16 +1070,11 @@ class PortalTests:
         assert [event for event in events if "scheme=- " in formatEvent(event)]
 
     def test_refusal_after_a_wait_leaves_no_cycle(self, worker: Worker, foreign: Foreign) -> None:
-        gc.collect()
-        gc.disable()
-        try:
+        with leaving_none(PasswordCredentials):
             asking = begin(worker, "GET", "/here", headers=basic(password="later"))
             assert foreign.asked is not None
             foreign.asked.errback(Refused("no"))
             assert asking.response().status == 401
-            assert not [found for found in gc.get_objects() if isinstance(found, PasswordCredentials)]
-        finally:
-            gc.enable()
 
     def test_credentials_that_no_checker_knows_are_a_failure_of_ours(self, worker: Worker) -> None:
         with capturedLogs() as events:
