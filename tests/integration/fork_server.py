@@ -38,9 +38,9 @@ LIBRARIES = """
 twisted.scripts.twistd twisted.internet.epollreactor twisted.internet.ssl twisted.trial.itrial
 twisted.web.guard twisted.web.http twisted.web.static twisted.web.template twisted.web.util
 hiredis joserfc.jws treq treq.client werkzeug.routing werkzeug.test
-postd.daemon.tap postd.daemon.service postd.store.sqlite.store postd.web.login postd.web.resource_metadata
+postd.daemon.tap postd.daemon.service postd.store.sqlite.store
+postd.schemes.basic postd.schemes.bearer postd.schemes.digest postd.schemes.session
 encodings.idna
-postd.auth.bearer postd.auth.introspection postd.auth.jwks postd.auth.session
 postd.cli.main postd.cli.check postd.cli.transfer postd.cli.posts postd.cli.session postd.cli.user
 postd.daemon.worker
 """
