@@ -6,6 +6,7 @@ Twisted 26.10. No other module of postd uses a private name of another package.
 """
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -172,15 +173,15 @@ NoPushProducer = _NoPushProducer
 # Authentication
 
 
-class AuthSessionWrapper(HTTPAuthSessionWrapper):
+class AuthSessionWrapper(HTTPAuthSessionWrapper, ABC):
     """The stock wrapper with a hook of a public name: `resource_for` returns the resource that answers a request.
 
     `render` and `getChildWithDefault` of the stock wrapper ask its private `_authorizedResource`.
     """
 
+    @abstractmethod
     def resource_for(self, request: Any) -> IResource:
         """Return the resource to render, which the rest of the path leads on from."""
-        raise NotImplementedError
 
     def _authorizedResource(self, request: Any) -> IResource:
         return self.resource_for(request)

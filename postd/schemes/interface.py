@@ -1,5 +1,6 @@
 """What an authentication scheme is to the rest of postd."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -75,8 +76,8 @@ class Background(Protocol):
         """Its metrics."""
 
 
-class Scheme:
-    """An authentication scheme; derived classes have what it needs of this.
+class Scheme(ABC):
+    """An authentication scheme.
 
     Attributes:
         description: its words for the API's description.
@@ -90,13 +91,13 @@ class Scheme:
     has_bare_names = True
     options: type[Struct] | None = None
 
+    @abstractmethod
     def make(self, context: Context) -> tuple[SchemeParts, Background | None]:
         """Return its parts, and its background work, if there is any.
 
         Raises:
             ConfigError: a file that its settings name cannot be used.
         """
-        raise NotImplementedError
 
     def secrets(self, settings: Settings, name: str) -> str | None:
         """Return what it is that would be sent in clear text without TLS, None if the settings do not use the scheme.
