@@ -5,17 +5,17 @@ redirects above the agent, so that each step is a request of its own here.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IConsumer, IReactorTime
-from twisted.internet.protocol import Protocol
 from twisted.web.client import URI
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
+from postd.client.responses import read_body
 from postd.net.fetching import drop
 
 BODY_MAX_BYTES = 1024 * 1024
@@ -24,7 +24,6 @@ BODY_MAX_BYTES = 1024 * 1024
 ATTEMPTS_MAX = 4
 """How often a request is sent at most: challenged, stale nonce, new session, and one more."""
 
-_DRAIN_MAX_BYTES = 64 * 1024
 DRAIN_MAX_S = 3.0
 """How long the rest of a discarded response is read, so that its connection can be reused."""
 
@@ -95,9 +94,7 @@ class AuthAgent:
                 raise
             if not retries or attempt == ATTEMPTS_MAX:
                 break
-            drain = _Drain()
-            response.deliverBody(drain)
-            await drain.done.addTimeout(DRAIN_MAX_S, self._reactor, drain.abort)
+            await read_body(response, max_s=DRAIN_MAX_S, clock=self._reactor)
             if not body.is_replayable:
                 raise SignInError("the server asks for other credentials, and the body is too long to be sent again")
         return response
@@ -157,23 +154,3 @@ class _Bytes:
         """The content was written at once: there is nothing to pause."""
 
     resumeProducing = stopProducing = pauseProducing
-
-
-class _Drain(Protocol):
-    """Discards the rest of a response, so that its connection can be reused; closes it if that is too much."""
-
-    def __init__(self) -> None:
-        self._left = _DRAIN_MAX_BYTES
-        self.done: Deferred[None] = Deferred()
-
-    def dataReceived(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
-            self.abort()
-
-    def connectionLost(self, reason: object = None) -> None:  # noqa: ARG002
-        if not self.done.called:
-            self.done.callback(None)
-
-    def abort(self, *_: object) -> None:
-        cast("Any", self.transport).loseConnection()
