@@ -1,12 +1,13 @@
 """`postd export`, `import`, `copy`, `backup`: posts out of a store and into another."""
 
+import io
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import click
 import msgspec
@@ -14,7 +15,6 @@ import msgspec
 from postd.cli.options import pluralize, with_settings
 from postd.cli.output_file import journal_files, new_file
 from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
-from postd.cli.progress import ProgressBar
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, prepare_store, use_stores
 from postd.errors import (
@@ -64,11 +64,11 @@ def export_posts(*, loaded: LoadedSettings, file: str) -> None:
 def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
     async def work() -> int:
         exported = 0
-        with ProgressBar("exporting", await store.last_id(), shown=shown) as bar:
+        with _progress("exporting", await store.last_id(), shown=shown) as advance_to:
             async for posts in store.read_posts(batch_size=_BATCH_POSTS):
                 await write_all(descriptor, encode_posts(posts))
                 exported += len(posts)
-                bar.advance_to(posts[-1][0])
+                advance_to(posts[-1][0])
         return exported
 
     return use_stores([store], work)
@@ -109,7 +109,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
     status = os.fstat(source.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     given = read = 0
-    with ProgressBar("importing", size) as bar:
+    with _progress("importing", size) as advance_to:
         async for first, lines in read_lines(source.fileno()):
             posts, numbers = [], []
             for number, line in enumerate(lines, first):
@@ -128,7 +128,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
                     raise _not_imported(why) from None
             given += len(posts)
             read += sum(map(len, lines)) + len(lines)
-            bar.advance_to(read)
+            advance_to(read)
     return given
 
 
@@ -234,10 +234,10 @@ async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitabl
     if (await target.list_posts(limit=1)).posts:  # an early error; the commit checks again
         raise StoreNotEmptyError
     async with _begin_import(target) as pending:
-        with ProgressBar("reading", await source.last_id()) as bar:
+        with _progress("reading", await source.last_id()) as advance_to:
             async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
-                bar.advance_to(posts[-1][0])
+                advance_to(posts[-1][0])
         # Read after the posts, so that neither is older than they are.
         last_id, version = await source.last_id(), await source.version()
         await check()
@@ -253,3 +253,32 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
     finally:
         with suppress(StoreUnavailableError):  # the first error is reported, not this one
             await pending.discard()
+
+
+@contextmanager
+def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
+
+    Args:
+        what: the label.
+        length: the position at the end; 0 for input of unknown length: the position is shown in KiB.
+        shown: False to show nothing on a terminal either.
+    """
+    terminal = shown and sys.stderr is not None and sys.stderr.isatty()
+    file: TextIO = sys.stderr if terminal else io.StringIO()
+    if length:
+        with click.progressbar(length=length, label=what, file=file) as bar:
+            yield lambda position: bar.update(position - bar.pos)
+        return
+    line_end = ""
+
+    def show(position: int) -> None:
+        nonlocal line_end
+        file.write(f"\r{what}  {position // 1024} KiB")
+        file.flush()
+        line_end = "\n" if position else ""
+
+    try:
+        yield show
+    finally:
+        file.write(line_end)
