@@ -34,15 +34,7 @@ from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
-from postd.protocol.jwt import (
-    AccessToken,
-    ExpiredTokenError,
-    Jwt,
-    NotJwtError,
-    TokenError,
-    TokenPolicy,
-    decode_jwt,
-)
+from postd.protocol.jwt import AccessToken, ExpiredTokenError, Jwt, NotJwtError, TokenError, TokenPolicy, decode_jwt
 from postd.reactor import IReactor
 
 CACHE_MAX = 4096

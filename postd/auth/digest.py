@@ -5,13 +5,7 @@ import secrets
 from collections.abc import Callable
 
 from postd.auth.checker import Checker
-from postd.auth.credentials import (
-    DigestCredentials,
-    IDigestCredentials,
-    Refused,
-    StaleNonceError,
-    log_refusal,
-)
+from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import Identity
 from postd.auth.throttle import Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES

@@ -93,12 +93,7 @@ class PasswordVerifier:
         return None if cached is None else hmac.compare_digest(cached, self._digest(credentials, stored))
 
     async def verify(
-        self,
-        credentials: PasswordCredentials,
-        stored: str,
-        *,
-        deadline: float,
-        cache: bool = True,
+        self, credentials: PasswordCredentials, stored: str, *, deadline: float, cache: bool = True
     ) -> bool:
         """Return whether a password matches a hash.
 

@@ -11,18 +11,7 @@ import click
 from postd.cli.passwords import ask_password, password_option, read_password
 from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
-from postd.client import (
-    Auth,
-    Basic,
-    BearerFile,
-    Change,
-    ClientCredentials,
-    Digest,
-    FormLogin,
-    Post,
-    PostClient,
-    Reset,
-)
+from postd.client import Auth, Basic, BearerFile, Change, ClientCredentials, Digest, FormLogin, Post, PostClient, Reset
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX

@@ -17,13 +17,7 @@ from postd.cli.output_file import journal_files, new_file
 from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, prepare_store, use_stores
-from postd.errors import (
-    PostExistsError,
-    StoreNotEmptyError,
-    StoreRefusedError,
-    StoreUnavailableError,
-    printable,
-)
+from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
 from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore

@@ -17,12 +17,7 @@ from postd.client.authenticator import AuthAgent, Authenticator
 from postd.client.connection_pool import ConnectionPool
 from postd.client.digest import DigestAuthenticator
 from postd.client.form import FormAuthenticator
-from postd.client.tokens import (
-    BearerFile,
-    ClientCredentials,
-    ClientCredentialsAuthenticator,
-    TokenFileAuthenticator,
-)
+from postd.client.tokens import BearerFile, ClientCredentials, ClientCredentialsAuthenticator, TokenFileAuthenticator
 from postd.errors import ConfigError
 from postd.protocol.discovery import is_loopback
 from postd.protocol.password import has_control
