@@ -19,7 +19,7 @@ from postd.client.digest import DigestAuthenticator
 from postd.client.form import FormAuthenticator
 from postd.client.tokens import BearerFile, ClientCredentials, ClientCredentialsAuthenticator, TokenFileAuthenticator
 from postd.errors import ConfigError
-from postd.protocol.discovery import is_loopback
+from postd.protocol.host import is_loopback
 from postd.protocol.password import has_control
 from postd.reactor import IReactor
 
