@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from postd.auth.user_file import Account, decode_users, read_user_file
+from postd.auth.user_file import Account, load_accounts
 from postd.cli.options import pluralize, with_settings
 from postd.cli.run_async import global_reactor, run
 from postd.cli.with_store import prepare_store
@@ -123,8 +123,7 @@ def _check_users(settings: Settings) -> _Lines:
     accounts: dict[str, Account] | None = None
     if settings.users:
         try:
-            content = read_user_file(Path(settings.users))
-            accounts = None if content is None else decode_users(content, settings.users)
+            accounts = load_accounts(settings.users)
         except ConfigError as error:
             yield False, str(error)
             return

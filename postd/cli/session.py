@@ -2,11 +2,10 @@
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
-from postd.auth.user_file import check_name, decode_users, read_user_file
+from postd.auth.user_file import check_name, load_accounts
 from postd.auth.users import fingerprint_of
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.with_store import use_store
@@ -74,10 +73,8 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
 
 def _fingerprints(path: str) -> dict[str, bytes] | None:
     """Return the fingerprint that live sessions of each user have, None without a user file."""
-    content = read_user_file(Path(path)) if path else None
-    if content is None:
-        return None
-    return {name: fingerprint_of(account) for name, account in decode_users(content, path).items()}
+    accounts = load_accounts(path) if path else None
+    return None if accounts is None else {name: fingerprint_of(account) for name, account in accounts.items()}
 
 
 def _format_time(seconds: float) -> str:
