@@ -82,11 +82,11 @@ class AuthAgent:
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 
     async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> Any:
-        body = await _Body.buffer(producer)
+        body = await _buffer(producer)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             sent = headers.copy()
             credentials = await self._authenticator.authenticate(method, uri, sent)
-            response = await self._agent.request(method, uri, sent, body.make_producer())
+            response = await self._agent.request(method, uri, sent, producer if body is None else _Bytes(body))
             try:
                 retries = self._authenticator.should_retry(credentials, uri, response)
             except SignInError:
@@ -95,7 +95,7 @@ class AuthAgent:
             if not retries or attempt == ATTEMPTS_MAX:
                 break
             await read_body(response, max_s=DRAIN_MAX_S, clock=self._reactor)
-            if not body.is_replayable:
+            if body is None and producer is not None:
                 raise SignInError("the server asks for other credentials, and the body is too long to be sent again")
         return response
 
@@ -105,24 +105,13 @@ def _origin(uri: bytes) -> tuple[bytes, bytes, int]:
     return parts.scheme.lower(), parts.host.lower(), parts.port
 
 
-class _Body:
-    """The body of a request, buffered for a retry if it is short enough."""
-
-    def __init__(self, producer: IBodyProducer | None, content: bytes | None) -> None:
-        self._producer = producer
-        self._content = content
-        self.is_replayable = producer is None or content is not None
-
-    @classmethod
-    async def buffer(cls, producer: Any) -> "_Body":
-        if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
-            return cls(producer, None)
-        sink = _Sink()
-        await producer.startProducing(sink)
-        return cls(producer, bytes(sink.content))
-
-    def make_producer(self) -> IBodyProducer | None:
-        return self._producer if self._content is None else _Bytes(self._content)
+async def _buffer(producer: Any) -> bytes | None:
+    """Return a body, to be sent again, if it is short enough; None if there is none or it is not."""
+    if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
+        return None
+    sink = _Sink()
+    await producer.startProducing(sink)
+    return bytes(sink.content)
 
 
 @implementer(IConsumer)
