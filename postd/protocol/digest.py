@@ -22,8 +22,8 @@ from postd.protocol.challenge import Challenge, unquote_string
 from postd.protocol.percent import percent_decode
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
-"""The supported algorithms by their registered names (RFC 7616 §6.1). Neither MD5 nor SHA-256 is a password hash: an
-H(A1) must be kept as secret as the password."""
+"""The supported algorithms by their registered names (RFC 7616 §6.1), the weakest first. Neither MD5 nor SHA-256 is a
+password hash: an H(A1) must be kept as secret as the password."""
 
 
 def h_a1(algorithm: str, username: str, realm: str, password: str) -> str:
@@ -183,17 +183,13 @@ class DigestChallenge(Struct, frozen=True):
     stale: bool = False
 
 
-_STRENGTH = ("MD5", "SHA-256")
-"""The algorithms, the weakest first (RFC 7616 §3.7: a client uses the strongest it supports)."""
-
-
 def choose_challenge(challenges: Iterable[Challenge]) -> DigestChallenge | None:
-    """Return the first challenge with the strongest supported algorithm, None if there is none.
+    """Return the first challenge with the strongest supported algorithm (RFC 7616 §3.7), None if there is none.
 
     Challenges without `qop="auth"` are skipped: a response to them could be replayed.
     """
     usable = [usable for one in challenges if (usable := _read_challenge(one)) is not None]
-    return max(usable, key=lambda one: _STRENGTH.index(one.algorithm), default=None)
+    return max(usable, key=lambda one: [*HASHES].index(one.algorithm), default=None)
 
 
 def _read_challenge(challenge: Challenge) -> DigestChallenge | None:
