@@ -38,10 +38,9 @@ def read_certificate(description: str, where: str) -> Certificate:
     Raises:
         ConfigError: one of them cannot be read or used.
     """
-    reactor = DryRunReactor()
-    listen(decode_endpoint(description, where, reactor), make_unused_factory(), f"{where}: {description}")
-    assert reactor.certificate is not None
-    return reactor.certificate
+    _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
+    assert certificate is not None
+    return certificate
 
 
 def make_unused_factory() -> Factory:
