@@ -8,6 +8,7 @@ import click
 from postd.auth.user_file import check_name, load_accounts
 from postd.auth.users import fingerprint_of
 from postd.cli.options import format_table, pluralize, with_settings
+from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.errors import printable
 from postd.model import Session
@@ -57,10 +58,7 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
     """End sessions: their users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
-    try:
-        name = None if username is None else check_name(username)
-    except ValueError as error:
-        raise click.ClickException(f"the name {error}") from None
+    name = None if username is None else require_valid("the name", check_name, username)
 
     async def work(store: Store) -> int:
         if name is None:
