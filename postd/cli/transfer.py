@@ -2,6 +2,7 @@
 
 import io
 import os
+import secrets
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -13,7 +14,6 @@ import click
 import msgspec
 
 from postd.cli.options import pluralize, with_settings
-from postd.cli.output_file import journal_files, new_file
 from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, prepare_store, use_stores
@@ -21,6 +21,7 @@ from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError,
 from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.upgrade_copy import sync
 
 _BATCH_POSTS = 500
 """Posts in a batch."""
@@ -45,7 +46,7 @@ def export_posts(*, loaded: LoadedSettings, file: str) -> None:
         # A progress bar would mix with the posts on a terminal.
         _export(prepare_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
         return
-    with new_file(Path(file)) as made:
+    with _new_file(Path(file)) as made:
         store = prepare_store(loaded)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -196,7 +197,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     if not isinstance(source, SqliteStore):
         why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"
         raise click.ClickException(f"{source.description}: {why}")
-    with new_file(Path(file)) as made:
+    with _new_file(Path(file)) as made:
         source.prepare(create=False)
         target = SqliteStore(str(made), reactor=global_reactor())
         try:
@@ -205,7 +206,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
         except (StoreRefusedError, StoreUnavailableError) as error:
             # The message names the temporary file.
             raise click.ClickException(error.why.replace(str(made), file)) from None
-        if any(name.exists() for name in journal_files(made)):
+        if any(name.exists() for name in _journal_files(made)):
             raise click.ClickException(f"{file}: it could not be written to the end; is there space left?")
     click.echo(f"{pluralize(saved, 'post')} saved in {printable(file)}")
 
@@ -276,3 +277,43 @@ def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callabl
         yield show
     finally:
         file.write(line_end)
+
+
+@contextmanager
+def _new_file(file: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; the file made there becomes `file` on success.
+
+    After an error it is removed, with SQLite's files beside it.
+
+    Raises:
+        click.ClickException: the file exists, its folder does not exist or is not writable, or writing fails.
+    """
+    if os.path.lexists(file):
+        raise _file_exists(file)
+    if not file.parent.is_dir():
+        raise click.ClickException(f"{file}: there is no such folder")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise click.ClickException(f"{file}: the folder is not writable")
+    made = file.parent / f".postd-{secrets.token_hex(8)}"
+    try:
+        yield made
+        sync(made)
+        os.link(made, file)  # a rename would replace a file that was made meanwhile
+    except FileExistsError:
+        raise _file_exists(file) from None
+    except OSError as error:
+        # Not str(error): it names the temporary file.
+        raise click.ClickException(f"{file}: it cannot be written: {error.strerror}") from None
+    finally:
+        for name in (made, *_journal_files(made)):
+            name.unlink(missing_ok=True)
+    sync(file.parent)
+
+
+def _journal_files(database: Path) -> list[Path]:
+    """Return the paths of the files that SQLite keeps beside a database."""
+    return [database.with_name(f"{database.name}{suffix}") for suffix in ("-wal", "-shm", "-journal")]
+
+
+def _file_exists(file: Path) -> click.ClickException:
+    return click.ClickException(f"{file}: there is such a file already, and nothing is overwritten; name a new one")
