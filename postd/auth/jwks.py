@@ -59,9 +59,6 @@ class KeySource:
     """The keys of one issuer.
 
     Args:
-        issuer: its identifier, a URL.
-        fetcher: the HTTP client.
-        reactor: the clock.
         jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
     """
 

@@ -75,7 +75,6 @@ class PasswordVerifier:
     """Verifies passwords in a bounded number of threads, and caches the right ones.
 
     Args:
-        threads: the thread pool.
         now: the clock, in seconds.
     """
 

@@ -21,8 +21,6 @@ class Sessions:
     """Begins, checks and ends sessions.
 
     Args:
-        store: keeps them.
-        users: the accounts they belong to.
         idle_s: how long a session lasts without being used, in seconds.
         lifetime_s: how long it lasts at most, in seconds.
         now: the clock, in seconds since the epoch.

@@ -90,9 +90,7 @@ class AuthClient(HTTPClient):
     for `postd.client.connection_pool.SILENT_MAX_S` is closed in any case.
 
     Args:
-        reactor: the reactor.
         url: any URL of the origin.
-        auth: the credentials; None for none.
         ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
         plaintext: allow passwords and tokens over plain http to other machines.
         repeats: whether a request without a body that got no response on a kept connection is sent again on another.

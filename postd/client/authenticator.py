@@ -61,10 +61,7 @@ class AuthAgent:
     """Adds credentials to requests to one origin; passes on all others, and those with an `Authorization`, unchanged.
 
     Args:
-        agent: sends the requests.
         origin: any URL of the origin.
-        authenticator: adds the credentials.
-        reactor: the clock.
     """
 
     def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:

@@ -37,11 +37,7 @@ class DigestAuthenticator(Authenticator):
     The first request is sent without credentials, to get a challenge. Its nonce is used for the requests that follow,
     each with a count of its own, until the server declares it stale with a new challenge. A refused password is not
     tried again for the same request, unless it was accepted before: some servers forget their nonces on a restart and
-    answer without `stale`.
-
-    Args:
-        user: the user name.
-        password: the password; hashed in NFC (RFC 7616 §4).
+    answer without `stale`. The password is hashed in NFC (RFC 7616 §4).
     """
 
     def __init__(self, user: str, password: str) -> None:

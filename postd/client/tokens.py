@@ -30,11 +30,7 @@ FILE_MAX_BYTES = 64 * 1024
 
 
 def read_secret(file: str, what: str) -> str:
-    """Return the first line of a small file, stripped.
-
-    Args:
-        file: the path.
-        what: the name of the content in error messages.
+    """Return the first line of a small file, stripped; errors name its content as `what`.
 
     Raises:
         SignInError: the file cannot be read, or its first line is blank.

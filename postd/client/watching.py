@@ -61,9 +61,6 @@ class Watch:
     A program that reads too slowly pauses the stream. The server may then disconnect it, and the watch resumes.
 
     Args:
-        reactor: the clock.
-        agent: sends the requests.
-        url: the URL of the event stream.
         after: the revision after which to begin; None for now.
         on_wait: called with the reason of a disconnection and the seconds until the next attempt.
         on_open: called when a stream begins.
@@ -226,13 +223,7 @@ def _decode(event: Event) -> Change | Reset | None:
 
 
 class _EventStream(Protocol):
-    """Decodes a response into a queue of events; pauses reading while the queue is full.
-
-    Args:
-        reactor: the clock.
-        last_id: the id of the last event of the stream before.
-        silent_max_s: how long the stream may be silent.
-    """
+    """Decodes a response into a queue of events; pauses reading while the queue is full."""
 
     transport: Any
 

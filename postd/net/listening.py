@@ -93,13 +93,7 @@ class Listener(Struct, frozen=True):
 
 
 def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
-    """Bind all endpoints, or none.
-
-    Args:
-        descriptions: Twisted's endpoint strings, with absolute paths.
-        factory: serves the connections, once the reactor runs.
-        where: the setting that the endpoints come from, for the error.
-        reactor: accepts the connections.
+    """Bind all endpoints, or none; their paths are absolute, and `where` is the setting that has them.
 
     Raises:
         ConfigError: an endpoint is malformed, or its address cannot be bound.
@@ -205,11 +199,7 @@ def adopt_sockets(
 ) -> list[Listener]:
     """Accept on sockets that the parent process has bound. Their descriptors are duplicated, and closed.
 
-    Args:
-        sockets: from the parent's `hand_over_to_workers`.
-        factory: serves the connections.
-        where: the setting that the endpoints come from, for the error.
-        reactor: accepts the connections.
+    `where` is the setting that has the endpoints.
 
     Raises:
         ConfigError: the key or the certificate of an endpoint cannot be used any more.
@@ -226,9 +216,7 @@ def adopt_sockets(
 def reload_certificates(listeners: Sequence[Listener], *, where: str) -> Callable[[], None]:
     """Read the keys and certificates of listeners again; return a function that new connections use them from.
 
-    Args:
-        listeners: bound or adopted ones.
-        where: the setting that the endpoints come from, for the error.
+    `where` is the setting that has the endpoints.
 
     Raises:
         ConfigError: a key or a certificate cannot be used; nothing has changed.

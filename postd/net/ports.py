@@ -40,11 +40,7 @@ class InheritedSocket(Struct, frozen=True):
 
 
 class BindingReactor(DryRunReactor):
-    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd.
-
-    Args:
-        reactor: accepts the connections.
-    """
+    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor: Any = reactor

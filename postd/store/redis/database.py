@@ -31,10 +31,6 @@ _RIGHTS = load_script("rights")
 class RedisDatabase:
     """The database of a store, on the server that is the primary now (`postd.store.interface.Lifecycle`).
 
-    Args:
-        address: of the server, or of its sentinels.
-        reactor: connects, and has the clock.
-
     Attributes:
         description: the store for the log and for messages.
         observer: is called with each read and write.

@@ -24,12 +24,7 @@ _LIST_CHANGES = load_script("list_changes")
 
 
 class RedisPosts:
-    """Posts in a sorted set, by their ids.
-
-    Args:
-        database: runs the scripts.
-        reactor: has the clock.
-    """
+    """Posts in a sorted set, by their ids."""
 
     def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
         self._database = database

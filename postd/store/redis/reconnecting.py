@@ -51,10 +51,8 @@ class ReconnectingRedis:
     """Keeps a connection to the primary at an address.
 
     Args:
-        address: of the server, or of its sentinels.
         on_connect: is awaited with each new connection and the INFO of its server; an error refuses the connection.
         on_check: is awaited with the connection each second, while the server is the primary.
-        reactor: connects, and has the clock.
     """
 
     _log = Logger()

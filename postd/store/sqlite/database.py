@@ -52,7 +52,6 @@ class SqliteDatabase:
     Each second it checks that the file is still the one at its path; if a backup was restored there, it opens that.
 
     Args:
-        path: the file.
         reactor: its clock times the waits; results come back on its thread.
         thread: runs the writes; by default a thread of its own.
         upgrade: whether a file with an older schema is upgraded instead of refused.

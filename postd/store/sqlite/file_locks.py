@@ -58,7 +58,6 @@ class SharedFile:
     """A descriptor of a file that SQLite has open too.
 
     Args:
-        path: the file.
         flags: of open(2). An exclusive lock needs a file that is open for writing.
 
     Raises:
