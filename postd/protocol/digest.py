@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from postd.protocol.base64url import decode_base64url
 from postd.protocol.challenge import Challenge, unquote_string
@@ -226,22 +226,15 @@ def answer_challenge(  # noqa: PLR0913 - all of them are hashed
     return replace(unsigned, response=response_hash(unsigned, ha1, method))
 
 
+_UNQUOTED = frozenset({"algorithm", "nc", "qop"})
+"""Parameters that must not be quoted (RFC 7616 §3.4)."""
+
+
 def encode_digest_response(response: DigestResponse, opaque: str | None) -> bytes:
     """Return the value of `Authorization`. The user name is sent in UTF-8, as by curl and browsers."""
-    parameters = {
-        "username": _quote(response.username),
-        "realm": _quote(response.realm),
-        "nonce": _quote(response.nonce),
-        "uri": _quote(response.uri),
-        "response": _quote(response.response),
-        "algorithm": response.algorithm,
-        "cnonce": _quote(response.cnonce),
-        "nc": response.nc,
-        "qop": "auth",
-    }
-    if opaque is not None:
-        parameters["opaque"] = _quote(opaque)
-    return f"Digest {', '.join(f'{name}={value}' for name, value in parameters.items())}".encode()
+    parameters = {**asdict(response), "qop": "auth"} | ({} if opaque is None else {"opaque": opaque})
+    sent = (f"{name}={value if name in _UNQUOTED else _quote(value)}" for name, value in parameters.items())
+    return f"Digest {', '.join(sent)}".encode()
 
 
 def _quote(text: str) -> str:
