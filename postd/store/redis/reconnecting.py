@@ -125,15 +125,6 @@ class ReconnectingRedis:
         """How many replies are pending."""
         return len(self._protocol.deadlines) if self._protocol is not None else 0
 
-    def send(self, *command: object) -> Deferred[Any]:
-        """Send a command; the Deferred fires with the reply.
-
-        Raises:
-            StoreUnavailableError: there is no connection, or it is lost meanwhile.
-            RedisReplyError: the reply is an error.
-        """
-        return self.connection().send(*command, deadline=self._reactor.seconds() + DEADLINE_S)
-
     def connection(self) -> RedisProtocol:
         """Return the present connection. Several commands may be sent on it even while `stop` drains it.
 
