@@ -46,7 +46,6 @@ class DigestAuthenticator(Authenticator):
         self._challenge: DigestChallenge | None = None
         self._count = 0
         self._accepted: DigestChallenge | None = None
-        self._ha1_cache: dict[tuple[str, str], str] = {}
 
     async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> _Proof | None:
         challenge = self._challenge
@@ -110,8 +109,4 @@ class DigestAuthenticator(Authenticator):
             self._challenge, self._count = challenge, 0
 
     def _ha1_for(self, challenge: DigestChallenge) -> str:
-        key = challenge.algorithm, challenge.realm
-        if key not in self._ha1_cache:
-            # One entry only: a server that invents realms must not fill the memory.
-            self._ha1_cache = {key: h_a1(challenge.algorithm, self._user, challenge.realm, self._password)}
-        return self._ha1_cache[key]
+        return h_a1(challenge.algorithm, self._user, challenge.realm, self._password)
