@@ -9,6 +9,7 @@ import msgspec
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 
@@ -16,18 +17,18 @@ _KEPT_S = {"session": 0, "failure": 0, "idempotency_key": 0, "nonce_count": NONC
 """The tables whose rows expire, and how long they are kept beyond that, in seconds."""
 
 
-class SqliteLogins:
+class SqliteLogins(StorePart[SqliteDatabase]):
     """The tables of `schema/0002_logins.sql`."""
 
     def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
+        super().__init__(database)
         # Bound once: these are called for each request.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     async def key(self, name: str) -> bytes:
-        key = self._database.service_keys.get(name)
+        key = self.database.service_keys.get(name)
         if key is None:
-            key = self._database.service_keys[name] = await self._load_or_create_key(name)
+            key = self.database.service_keys[name] = await self._load_or_create_key(name)
         return key
 
     async def _load_or_create_key(self, name: str) -> bytes:

@@ -2,12 +2,11 @@
 
 import shutil
 import tempfile
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from postd.errors import StoreRefusedError
 from postd.reactor import IReactor
-from postd.store.assembled import AssembledStore
 from postd.store.paging import read_by_pages
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import DatabaseFile
@@ -16,12 +15,11 @@ from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.writer_thread import WriterThread
 
 
-class SqliteStore(AssembledStore[SqliteDatabase]):
+class SqliteStore(SqlitePosts, SqliteLogins):
     """A store in one SQLite file (`postd.store.interface.Store`); the arguments are those of `SqliteDatabase`."""
 
     def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True) -> None:
-        database = SqliteDatabase(path, reactor=reactor, upgrade=upgrade)
-        super().__init__(database, SqlitePosts(database), SqliteLogins(database))
+        super().__init__(SqliteDatabase(path, reactor=reactor, upgrade=upgrade))
 
 
 class MemoryDatabase(SqliteDatabase):
@@ -56,10 +54,11 @@ class MemoryDatabase(SqliteDatabase):
         return True
 
 
-class MemoryStore(AssembledStore[SqliteDatabase]):
+class MemoryStore(SqlitePosts, SqliteLogins):
     """A store that lasts as long as the process."""
 
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
-        database = MemoryDatabase(reactor=reactor, thread=thread)
-        super().__init__(database, SqlitePosts(database), SqliteLogins(database))
-        self.read_posts = partial(read_by_pages, self.list_posts)
+        super().__init__(MemoryDatabase(reactor=reactor, thread=thread))
+
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return read_by_pages(self.list_posts, batch_size=batch_size)
