@@ -121,11 +121,7 @@ class SqliteDatabase:
         self._thread.stop()
 
     async def read_cached(self, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the cached result of a query if nothing was committed since, else run the query.
-
-        Args:
-            key: identifies the query and its parameters.
-            query: reads.
+        """Return the result of the query with this key if it is cached and nothing was committed since, else run it.
 
         Raises:
             StoreUnavailableError: as for `read`.
