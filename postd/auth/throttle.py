@@ -59,6 +59,7 @@ class Attempt(Struct, frozen=True):
     """An admitted login attempt.
 
     Args:
+        keys: the keys it counts for.
         had_failures: whether the first key, the account from this address, has failures that still count.
         reservation: its reservation; without one the caller must compare the credentials without waiting.
     """
@@ -107,10 +108,12 @@ class Throttle:
     """Admits attempts to log in, and counts those that fail, in a store.
 
     Args:
+        store: keeps the counts, for all workers and nodes.
         failures: the limit for one account from one address.
         address_failures: the limit for one address.
         account_failures: the limit for one account.
         window_s: how long each failure counts, in seconds.
+        clock: the reactor's.
     """
 
     def __init__(  # noqa: PLR0913 - the settings
@@ -143,7 +146,12 @@ class Throttle:
         self._window_s = window_s
 
     async def admit(self, keys: FailureKeys, *, compares_at_once: bool = True) -> Attempt:
-        """Admit an attempt, before its credentials are compared; reserve it if the caller waits before it compares.
+        """Admit an attempt, before its credentials are compared.
+
+        Args:
+            keys: the keys it counts for.
+            compares_at_once: whether the caller compares without waiting in between; if not, the attempt is reserved
+                in any case.
 
         Raises:
             TooManyFailuresError: the limit of a key is reached, or for `WAIT_MAX_S` it would have been if all pending

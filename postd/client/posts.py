@@ -71,7 +71,9 @@ class PostClient:
     - `SignInError`: no credentials are available.
 
     Args:
+        reactor: the reactor.
         url: the URL of the server, such as `https://posts.example`.
+        auth: the credentials; None for none.
         ca_file, plaintext: as for `AuthClient`.
 
     Raises:
@@ -188,8 +190,13 @@ class PostClient:
     ) -> Response:
         """Return the successful response to a request, after retries.
 
-        Unless it `repeats`, it is sent again only if the server has not executed it. With `missing_is_success`, 404 is
-        a success after an attempt that may have been executed.
+        Args:
+            method: the HTTP method.
+            url: the URL.
+            body: the body, JSON.
+            fields: additional header fields.
+            repeats: whether the server may safely execute the request twice.
+            missing_is_success: whether 404 is a success if an earlier attempt may have been executed.
         """
         ends = self._reactor.seconds() + RETRY_WINDOW_S
         was_reachable = may_have_run = False

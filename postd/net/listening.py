@@ -93,7 +93,13 @@ class Listener(Struct, frozen=True):
 
 
 def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
-    """Bind all endpoints, or none; their paths are absolute, and `where` is the setting that has them.
+    """Bind all endpoints, or none.
+
+    Args:
+        descriptions: Twisted's endpoint strings, with absolute paths.
+        factory: serves the connections, once the reactor runs.
+        where: the setting that the endpoints come from, for the error.
+        reactor: accepts the connections.
 
     Raises:
         ConfigError: an endpoint is malformed, or its address cannot be bound.
@@ -195,7 +201,11 @@ def adopt_sockets(
 ) -> list[Listener]:
     """Accept on sockets that the parent process has bound. Their descriptors are duplicated, and closed.
 
-    `where` is the setting that has the endpoints.
+    Args:
+        sockets: from the parent's `hand_over_to_workers`.
+        factory: serves the connections.
+        where: the setting that the endpoints come from, for the error.
+        reactor: accepts the connections.
 
     Raises:
         ConfigError: the key or the certificate of an endpoint cannot be used any more.
@@ -212,7 +222,9 @@ def adopt_sockets(
 def reload_certificates(listeners: Sequence[Listener], *, where: str) -> Callable[[], None]:
     """Read the keys and certificates of listeners again; return a function that new connections use them from.
 
-    `where` is the setting that has the endpoints.
+    Args:
+        listeners: bound or adopted ones.
+        where: the setting that the endpoints come from, for the error.
 
     Raises:
         ConfigError: a key or a certificate cannot be used; nothing has changed.

@@ -32,6 +32,8 @@ class GroupCommit(Generic[WriteT]):
     Args:
         commit: stores a batch, in the thread, and returns an outcome for each write, in order. If it raises, the batch
             and all queued writes fail with that error: each would run into the same timeout, one after the other.
+        in_thread: runs a function in the thread.
+        clock: the reactor.
     """
 
     def __init__(

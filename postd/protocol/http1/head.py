@@ -65,7 +65,11 @@ class Head(Struct):
 
 
 def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
-    """Decode a head, all bytes before its end (`HEAD_END`).
+    """Decode a head.
+
+    Args:
+        head: all bytes before its end (`HEAD_END`).
+        canonical_name: for the names of its fields.
 
     Raises:
         HttpSyntaxError: 400, 414, 417, 431, 501 or 505.
@@ -97,6 +101,9 @@ class PartialHead:
     """Checks a head as it arrives, so that a malformed one is refused at its first wrong line.
 
     Each byte is checked once, however many pieces arrive: otherwise the work would grow with the square of them.
+
+    Args:
+        canonical_name: for the names of its fields.
     """
 
     def __init__(self, canonical_name: CanonicalName) -> None:
@@ -106,7 +113,10 @@ class PartialHead:
         self._lines = 0
 
     def check(self, head: bytes) -> None:
-        """Check all bytes of a head that have arrived: they may be the beginning of one.
+        """Check that bytes may be the beginning of a head.
+
+        Args:
+            head: all bytes of it that have arrived.
 
         Raises:
             HttpSyntaxError: 400, 414, 431, 501 or 505, whatever may follow.

@@ -23,6 +23,11 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 async def connect(address: RedisAddress, host: Host | None, *, reactor: IReactor) -> RedisProtocol:
     """Connect to the server that was found at an address, and authenticate.
 
+    Args:
+        address: has the credentials.
+        host: the server; None for a UNIX socket.
+        reactor: connects.
+
     Raises:
         StoreRefusedError: the server refuses us, for a wrong password or because it is a replica.
         StoreUnavailableError: it does not answer, or not now.
