@@ -12,11 +12,7 @@ T = TypeVar("T")
 
 
 class TTLCache(Generic[K, T]):
-    """A cache whose values expire, and that evicts the oldest value when it is full.
-
-    Args:
-        max_size: the most values it holds.
-    """
+    """A cache whose values expire, and that evicts the oldest value beyond `max_size`."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size

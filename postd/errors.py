@@ -26,7 +26,7 @@ def check_socket_path(path: str) -> None:
 
 def printable(text: str) -> str:
     """Return a text with its unprintable characters escaped, so that a terminal executes none of it."""
-    return "".join(char if char.isprintable() else _escape(ord(char)) for char in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -35,10 +35,8 @@ def join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_MAX]) + more
 
 
-def _escape(code_point: int) -> str:
-    if code_point < 0x100:
-        return f"\\x{code_point:02x}"
-    return f"\\u{code_point:04x}" if code_point < 0x10000 else f"\\U{code_point:08x}"
+def _escape(char: str) -> str:
+    return f"\\x{ord(char):02x}" if char.isascii() else char.encode("ascii", "backslashreplace").decode()
 
 
 class PostdError(Exception):

@@ -34,15 +34,7 @@ from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
-from postd.protocol.jwt import (
-    AccessToken,
-    ExpiredTokenError,
-    Jwt,
-    NotJwtError,
-    TokenError,
-    TokenPolicy,
-    decode_jwt,
-)
+from postd.protocol.jwt import AccessToken, ExpiredTokenError, Jwt, NotJwtError, TokenError, TokenPolicy, decode_jwt
 from postd.reactor import IReactor
 
 CACHE_MAX = 4096
@@ -53,8 +45,6 @@ class Issuer:
     """A trusted issuer of access tokens.
 
     Args:
-        policy: which of its tokens are accepted.
-        reactor: the clock, and the reactor for its requests.
         jwks_uri: the URL of its keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
         ca_file: a PEM file of root certificates to trust beside the platform's; empty for none.
         read_scope, write_scope: the scopes that a token needs for reading and for writing, separated by spaces.
@@ -154,7 +144,6 @@ class BearerChecker(Checker):
     more than the rest of the check.
 
     Args:
-        issuers: the trusted ones.
         throttle: limits refused opaque tokens by address; None for no limit.
         now: seconds since the epoch.
     """

@@ -1,5 +1,6 @@
 """The base of all checkers of `twisted.cred` here: a check is a coroutine that returns an identity."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
@@ -11,18 +12,18 @@ from postd.auth.identity import Identity
 
 
 @implementer(ICredentialsChecker)
-class Checker:
+class Checker(ABC):
     """A checker for any portal; `postd.auth.portal` awaits `check` itself, which needs no Deferred for each login."""
 
     credentialInterfaces: tuple[type[Interface], ...]
 
+    @abstractmethod
     async def check(self, credentials: Any) -> Identity:
         """Return whose credentials these are.
 
         Raises:
             Refused: they are not good.
         """
-        raise NotImplementedError
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
         """Return a Deferred for the account's name; cancelling it does not stop the check."""

@@ -5,13 +5,7 @@ import secrets
 from collections.abc import Callable
 
 from postd.auth.checker import Checker
-from postd.auth.credentials import (
-    DigestCredentials,
-    IDigestCredentials,
-    Refused,
-    StaleNonceError,
-    log_refusal,
-)
+from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import Identity
 from postd.auth.throttle import Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
@@ -31,8 +25,6 @@ class NonceRegistry:
     """Issues nonces that every worker and node can verify, and records the counts used with each.
 
     Args:
-        store: keeps the signing key and the counts.
-        lifetime_s: the lifetime of a nonce, in seconds.
         now: the clock, in seconds since the epoch.
     """
 
@@ -65,9 +57,6 @@ class DigestChecker(Checker):
     """Checks Digest responses.
 
     Args:
-        users: the accounts, with H(A1).
-        nonces: of this server.
-        throttle: limits wrong responses.
         realm: the protection realm that H(A1) is bound to.
     """
 

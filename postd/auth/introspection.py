@@ -45,10 +45,6 @@ class Introspector:
     """Asks an issuer about opaque tokens.
 
     Args:
-        endpoint: the URL of its introspection endpoint.
-        policy: which tokens are accepted.
-        fetcher: the HTTP client.
-        reactor: the clock.
         client_id, client_secret: this server's credentials at the issuer; empty for none.
     """
 

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from postd.caching import RepeatFilter, is_within
 from postd.errors import IssuerUnavailableError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
-from postd.protocol.discovery import MetadataError, decode_metadata, freshness_s, metadata_urls
+from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, freshness_s, metadata_urls
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt
 from postd.reactor import IReactor
@@ -59,9 +59,6 @@ class KeySource:
     """The keys of one issuer.
 
     Args:
-        issuer: its identifier, a URL.
-        fetcher: the HTTP client.
-        reactor: the clock.
         jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
     """
 
@@ -179,7 +176,7 @@ class KeySource:
     async def _read_metadata(self, url: str) -> str:
         fetched = await self._get(url)
         try:
-            return decode_metadata(fetched.content, self._issuer)
+            return endpoint_of(decode_document(fetched.content, self._issuer), "jwks_uri")
         except MetadataError as error:
             raise UnusableError(f"{url}: {error}") from None
 

@@ -75,7 +75,6 @@ class PasswordVerifier:
     """Verifies passwords in a bounded number of threads, and caches the right ones.
 
     Args:
-        threads: the thread pool.
         now: the clock, in seconds.
     """
 
@@ -93,12 +92,7 @@ class PasswordVerifier:
         return None if cached is None else hmac.compare_digest(cached, self._digest(credentials, stored))
 
     async def verify(
-        self,
-        credentials: PasswordCredentials,
-        stored: str,
-        *,
-        deadline: float,
-        cache: bool = True,
+        self, credentials: PasswordCredentials, stored: str, *, deadline: float, cache: bool = True
     ) -> bool:
         """Return whether a password matches a hash.
 

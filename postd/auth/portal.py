@@ -1,7 +1,8 @@
 """The portal: credentials in, the client's identity and an avatar out (`twisted.cred`)."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
@@ -14,10 +15,7 @@ from postd.auth.checker import Checker
 from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
 
-
-class _Check(Protocol):
-    async def __call__(self, credentials: Any) -> Identity:
-        """Return whose credentials these are."""
+_Check = Callable[[Any], Awaitable[Identity]]
 
 
 class CoroutinePortal(Portal):

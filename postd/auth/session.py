@@ -21,8 +21,6 @@ class Sessions:
     """Begins, checks and ends sessions.
 
     Args:
-        store: keeps them.
-        users: the accounts they belong to.
         idle_s: how long a session lasts without being used, in seconds.
         lifetime_s: how long it lasts at most, in seconds.
         now: the clock, in seconds since the epoch.
@@ -62,7 +60,8 @@ class Sessions:
         now = self._now()
         expires = renewal(session, now=now, idle_s=self._idle_s)
         if expires is not None:
-            await self._renew(id_hash, now, expires)
+            with suppress(StoreUnavailableError):  # this request may proceed; the store logs the error
+                await self._store.renew_session(id_hash, seen=now, expires=expires)
         return session.username
 
     async def is_live(self, id_hash: bytes) -> bool:
@@ -74,10 +73,6 @@ class Sessions:
         if session is None or session.expires <= self._now():
             return None
         return session if self._users.fingerprint(session.username) == session.fingerprint else None
-
-    async def _renew(self, id_hash: bytes, now: float, expires: float) -> None:
-        with suppress(StoreUnavailableError):  # this request may proceed; the store logs the error
-            await self._store.renew_session(id_hash, seen=now, expires=expires)
 
     async def end(self, id_hashes: Collection[bytes]) -> None:
         """End sessions.

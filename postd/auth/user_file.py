@@ -237,6 +237,16 @@ def open_nonblocking(path: str, flags: int, *, folder: int | None = None) -> int
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
 
 
+def load_accounts(path: str) -> dict[str, Account] | None:
+    """Return the accounts of a user file by name, None if it does not exist.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is invalid.
+    """
+    content = read_user_file(Path(path))
+    return None if content is None else decode_users(content, path)
+
+
 def read_user_file(path: Path, opener: Callable[[str, int], int] = open_nonblocking) -> bytes | None:
     """Return the content of the user file, None if it does not exist. `opener` is as for `open`.
 

@@ -1,19 +1,31 @@
-"""Edits the user file under a lock and atomically (reference: Command line)."""
+"""Edits the user file under a lock and atomically, in a folder that may be another user's (reference: Command line).
 
+Root edits files in folders of other users, where a symbolic link to one of root's files would have root read and
+replace that file. The path is therefore resolved one component at a time, each opened relative to the folder before it,
+so that the file checked is the file used (reference: Safe by default).
+"""
+
+import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+import pwd
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 
 from postd.auth.user_file import USER_FILE_MAX_BYTES, Account, decode_users, open_nonblocking, read_user_file
-from postd.auth.user_file_path import Place, follow
 from postd.errors import ConfigError
 
 _MODE = 0o600
 _OTHERS = 0o077
+
+_LINKS_MAX = 40
+"""The most symbolic links in a path, as in Linux (path_resolution(7))."""
+
+_ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Edited(Struct, frozen=True):
@@ -27,13 +39,20 @@ class Edited(Struct, frozen=True):
     was_mode: int | None
 
 
+class _Place(Struct, frozen=True):
+    """A resolved path: the descriptor of the folder (`O_PATH`), and the name in it, which need not exist."""
+
+    folder: int
+    name: str
+
+
 def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], bytes]) -> Edited:
     """Change the user file, or create it.
 
     Edits are serialized, also between processes; readers get either the old content or the new. The file is synced to
     disk before this returns. It gets mode 0600 and keeps its owner; one created by root gets the owner of its folder,
-    so that the daemon can read it. A symbolic link to the file stays a link (`postd.auth.user_file_path`). The folder
-    is resolved once, so later changes to the path have no effect.
+    so that the daemon can read it. A symbolic link to the file stays a link. The folder is resolved once, so later
+    changes to the path have no effect.
 
     Args:
         path: the file, or a link to it. Its folder must exist.
@@ -45,7 +64,7 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
             written.
     """
     try:
-        with follow(path) as place, _lock(place.folder) as folder:
+        with _follow(path) as place, _lock(place.folder) as folder:
             content, before = _read(path, place)
             changed = change(content or b"", decode_users(content or b"", str(path)))
             if len(changed) > USER_FILE_MAX_BYTES:
@@ -67,7 +86,7 @@ def load_user_file(path: Path) -> bytes | None:
         ConfigError: it cannot be read (`read_user_file`), or would not be edited.
     """
     try:
-        with follow(path) as place:
+        with _follow(path) as place:
             return _read(path, place)[0]
     except FileNotFoundError:
         return None
@@ -90,7 +109,7 @@ def _lock(folder: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _read(path: Path, place: Place) -> tuple[bytes | None, os.stat_result | None]:
+def _read(path: Path, place: _Place) -> tuple[bytes | None, os.stat_result | None]:
     """Return the content of the file and its status, None and None if it does not exist. Links are not followed.
 
     Raises:
@@ -114,7 +133,7 @@ def _owner(before: os.stat_result | None, folder: int) -> tuple[int, int]:
     return status.st_uid, status.st_gid
 
 
-def _replace(place: Place, content: bytes, owner: tuple[int, int]) -> None:
+def _replace(place: _Place, content: bytes, owner: tuple[int, int]) -> None:
     # The lock allows a fixed name, so a file left by a killed edit is removed by the next one.
     temporary, folder = f".{place.name}.new", place.folder
     with suppress(FileNotFoundError):
@@ -146,3 +165,67 @@ def _change_owner(descriptor: int, user: int, group: int) -> None:
         # Changing the group may not be permitted, and with mode 0600 it does not matter.
         with suppress(PermissionError):
             os.fchown(descriptor, -1, group)
+
+
+@contextmanager
+def _follow(path: Path) -> Iterator[_Place]:
+    """Resolve a path; the name in the result was not a symbolic link when it was resolved.
+
+    As root, only links of root and of the file's owner are followed (of the folder's owner, if the file does not
+    exist). Nothing is opened for reading before that is checked, so that no device is touched.
+
+    Raises:
+        ConfigError: there is a link of another user, or a NUL in the path.
+        OSError: the path cannot be resolved.
+    """
+    if "\0" in str(path):
+        raise ConfigError(str(path), "there is a NUL in the path")
+    with ExitStack() as opened:
+        folder = _open_entry(opened, ".", None)
+        walked, left, links = Path(), list(reversed(path.parts)), list[tuple[Path, int]]()
+        while True:
+            name = left.pop() if left else "."
+            try:
+                entry = _open_entry(opened, name, folder)
+            except FileNotFoundError:
+                if left:
+                    raise
+                owner = os.fstat(folder).st_uid
+                break
+            status = os.fstat(entry)
+            if stat.S_ISLNK(status.st_mode):
+                links.append((walked / name, status.st_uid))
+                if len(links) > _LINKS_MAX:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                left += reversed(PurePath(os.readlink("", dir_fd=entry)).parts)
+            elif left:
+                folder, walked = entry, walked / name
+            else:
+                owner = status.st_uid
+                break
+        if os.geteuid() == 0:
+            _check_links(path, links, owner)
+        yield _Place(folder, name)
+
+
+def _open_entry(opened: ExitStack, name: str, folder: int | None) -> int:
+    descriptor = os.open(name, _ENTRY, dir_fd=folder)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _check_links(path: Path, links: Sequence[tuple[Path, int]], owner: int) -> None:
+    for link, maker in links:
+        if maker not in (0, owner):
+            raise ConfigError(
+                str(path),
+                f"the symbolic link {link} belongs to {_user(maker)}, its target to {_user(owner)}; root follows "
+                "only links of root or of that owner: give the path of the file itself",
+            )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

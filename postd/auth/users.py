@@ -4,13 +4,12 @@ import hashlib
 import hmac
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from msgspec import Struct
 from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
-from postd.auth.user_file import Account, decode_users, read_user_file
+from postd.auth.user_file import Account, load_accounts
 from postd.errors import ConfigError
 from postd.protocol.password import DUMMY_HASH, cost_of
 
@@ -106,8 +105,8 @@ class UserDirectory:
         return accounts
 
     def _read_index(self) -> _Accounts | None:
-        content = read_user_file(Path(self._path))
-        return None if content is None else _index(decode_users(content, self._path))
+        by_name = load_accounts(self._path)
+        return None if by_name is None else _index(by_name)
 
     def get(self, name: str) -> Account | None:
         """Return an account by its normalized name."""

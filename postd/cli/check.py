@@ -2,14 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 import click
 
-from postd.auth.user_file import Account, decode_users, read_user_file
+from postd.auth.user_file import Account, load_accounts
 from postd.cli.options import pluralize, with_settings
 from postd.cli.run_async import global_reactor, run
 from postd.cli.with_store import prepare_store
@@ -44,7 +44,7 @@ def check(*, loaded: LoadedSettings) -> None:
     """Check settings, user file, store and issuers of tokens: a line each, "ok" or what is wrong."""
     found = 0
     parts = {
-        "settings": _check_settings(loaded),
+        "settings": _lines(_settings_problems(loaded), ""),
         "users": _check_users(loaded.settings),
         "store": _check_store(loaded),
         "hosts": _check_hosts(loaded),
@@ -65,11 +65,9 @@ _Lines = Iterator[tuple[bool, str]]
 """The results of a check: for each line whether it is ok, and its text."""
 
 
-def _check_settings(loaded: LoadedSettings) -> _Lines:
-    problems = list(_settings_problems(loaded))
-    yield from ((False, problem) for problem in problems)
-    if not problems:
-        yield True, ""
+def _lines(problems: Iterable[str], good: str) -> _Lines:
+    """Yield the lines of a check: its problems, or that it is good."""
+    yield from [(False, problem) for problem in problems] or [(True, good)]
 
 
 def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
@@ -106,7 +104,7 @@ def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
 
 
 def _check_hosts(loaded: LoadedSettings) -> _Lines:
-    """Yield the hosts that each listener answers requests for; invalid listeners are reported by `_check_settings`."""
+    """Yield the hosts that each listener answers requests for; `_settings_problems` reports invalid listeners."""
     settings = loaded.settings
     for descriptions, admin in ((settings.listen, False), (settings.admin.listen, True)):
         for description in descriptions:
@@ -123,8 +121,7 @@ def _check_users(settings: Settings) -> _Lines:
     accounts: dict[str, Account] | None = None
     if settings.users:
         try:
-            content = read_user_file(Path(settings.users))
-            accounts = None if content is None else decode_users(content, settings.users)
+            accounts = load_accounts(settings.users)
         except ConfigError as error:
             yield False, str(error)
             return
@@ -132,10 +129,7 @@ def _check_users(settings: Settings) -> _Lines:
     for name, account in (accounts or {}).items():
         if weak := weakness(account.password_hash):
             problems.append(f"the hash of {name} is weak: {weak}; `postd user passwd` makes a better one")
-    for problem in problems:
-        yield False, problem
-    if not problems:
-        yield True, pluralize(len(accounts), "user") if accounts else "none are set"
+    yield from _lines(problems, pluralize(len(accounts), "user") if accounts else "none are set")
 
 
 def _check_store(loaded: LoadedSettings) -> _Lines:

@@ -4,30 +4,17 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from postd.cli.passwords import ask_password, password_option, read_password
 from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
-from postd.client import (
-    Auth,
-    Basic,
-    BearerFile,
-    Change,
-    ClientCredentials,
-    Digest,
-    FormLogin,
-    Post,
-    PostClient,
-    Reset,
-)
+from postd.client import Auth, Basic, BearerFile, Change, ClientCredentials, Digest, FormLogin, Post, PostClient, Reset
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
-
-T = TypeVar("T")
 
 _TEXT_MAX_BYTES = 64 * 1024
 """The longest text that is read from standard input: the server's limit is lower."""
@@ -78,14 +65,14 @@ class _Client:
         self._url = url
         self._auth = auth
 
-    def run(self, work: Callable[[PostClient], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` with a client; return its result."""
+    def run(self, work: Callable[[PostClient], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` with a client."""
 
-        async def use() -> T:
+        async def use() -> None:
             async with PostClient(global_reactor(), self._url, self._auth) as posts:
-                return await work(posts)
+                await work(posts)
 
-        return run(use)
+        run(use)
 
     def line(self, words: str, members: dict[str, Any]) -> str:
         """Return a line of output: text that is safe for a terminal, or JSON in ASCII."""

@@ -2,13 +2,13 @@
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
-from postd.auth.user_file import check_name, decode_users, read_user_file
+from postd.auth.user_file import check_name, load_accounts
 from postd.auth.users import fingerprint_of
 from postd.cli.options import format_table, pluralize, with_settings
+from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.errors import printable
 from postd.model import Session
@@ -58,10 +58,7 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
     """End sessions: their users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
-    try:
-        name = None if username is None else check_name(username)
-    except ValueError as error:
-        raise click.ClickException(f"the name {error}") from None
+    name = None if username is None else require_valid("the name", check_name, username)
 
     async def work(store: Store) -> int:
         if name is None:
@@ -74,10 +71,8 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
 
 def _fingerprints(path: str) -> dict[str, bytes] | None:
     """Return the fingerprint that live sessions of each user have, None without a user file."""
-    content = read_user_file(Path(path)) if path else None
-    if content is None:
-        return None
-    return {name: fingerprint_of(account) for name, account in decode_users(content, path).items()}
+    accounts = load_accounts(path) if path else None
+    return None if accounts is None else {name: fingerprint_of(account) for name, account in accounts.items()}
 
 
 def _format_time(seconds: float) -> str:

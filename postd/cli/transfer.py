@@ -1,32 +1,27 @@
 """`postd export`, `import`, `copy`, `backup`: posts out of a store and into another."""
 
+import io
 import os
+import secrets
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import click
 import msgspec
 
 from postd.cli.options import pluralize, with_settings
-from postd.cli.output_file import journal_files, new_file
 from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
-from postd.cli.progress import ProgressBar
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, prepare_store, use_stores
-from postd.errors import (
-    PostExistsError,
-    StoreNotEmptyError,
-    StoreRefusedError,
-    StoreUnavailableError,
-    printable,
-)
+from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
 from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.upgrade_copy import sync
 
 _BATCH_POSTS = 500
 """Posts in a batch."""
@@ -51,7 +46,7 @@ def export_posts(*, loaded: LoadedSettings, file: str) -> None:
         # A progress bar would mix with the posts on a terminal.
         _export(prepare_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
         return
-    with new_file(Path(file)) as made:
+    with _new_file(Path(file)) as made:
         store = prepare_store(loaded)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -64,11 +59,11 @@ def export_posts(*, loaded: LoadedSettings, file: str) -> None:
 def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
     async def work() -> int:
         exported = 0
-        with ProgressBar("exporting", await store.last_id(), shown=shown) as bar:
+        with _progress("exporting", await store.last_id(), shown=shown) as advance_to:
             async for posts in store.read_posts(batch_size=_BATCH_POSTS):
                 await write_all(descriptor, encode_posts(posts))
                 exported += len(posts)
-                bar.advance_to(posts[-1][0])
+                advance_to(posts[-1][0])
         return exported
 
     return use_stores([store], work)
@@ -109,7 +104,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
     status = os.fstat(source.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else 0
     given = read = 0
-    with ProgressBar("importing", size) as bar:
+    with _progress("importing", size) as advance_to:
         async for first, lines in read_lines(source.fileno()):
             posts, numbers = [], []
             for number, line in enumerate(lines, first):
@@ -128,7 +123,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
                     raise _not_imported(why) from None
             given += len(posts)
             read += sum(map(len, lines)) + len(lines)
-            bar.advance_to(read)
+            advance_to(read)
     return given
 
 
@@ -202,7 +197,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     if not isinstance(source, SqliteStore):
         why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"
         raise click.ClickException(f"{source.description}: {why}")
-    with new_file(Path(file)) as made:
+    with _new_file(Path(file)) as made:
         source.prepare(create=False)
         target = SqliteStore(str(made), reactor=global_reactor())
         try:
@@ -211,7 +206,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
         except (StoreRefusedError, StoreUnavailableError) as error:
             # The message names the temporary file.
             raise click.ClickException(error.why.replace(str(made), file)) from None
-        if any(name.exists() for name in journal_files(made)):
+        if any(name.exists() for name in _journal_files(made)):
             raise click.ClickException(f"{file}: it could not be written to the end; is there space left?")
     click.echo(f"{pluralize(saved, 'post')} saved in {printable(file)}")
 
@@ -234,10 +229,10 @@ async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitabl
     if (await target.list_posts(limit=1)).posts:  # an early error; the commit checks again
         raise StoreNotEmptyError
     async with _begin_import(target) as pending:
-        with ProgressBar("reading", await source.last_id()) as bar:
+        with _progress("reading", await source.last_id()) as advance_to:
             async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
-                bar.advance_to(posts[-1][0])
+                advance_to(posts[-1][0])
         # Read after the posts, so that neither is older than they are.
         last_id, version = await source.last_id(), await source.version()
         await check()
@@ -253,3 +248,72 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
     finally:
         with suppress(StoreUnavailableError):  # the first error is reported, not this one
             await pending.discard()
+
+
+@contextmanager
+def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
+
+    Args:
+        what: the label.
+        length: the position at the end; 0 for input of unknown length: the position is shown in KiB.
+        shown: False to show nothing on a terminal either.
+    """
+    terminal = shown and sys.stderr is not None and sys.stderr.isatty()
+    file: TextIO = sys.stderr if terminal else io.StringIO()
+    if length:
+        with click.progressbar(length=length, label=what, file=file) as bar:
+            yield lambda position: bar.update(position - bar.pos)
+        return
+    line_end = ""
+
+    def show(position: int) -> None:
+        nonlocal line_end
+        file.write(f"\r{what}  {position // 1024} KiB")
+        file.flush()
+        line_end = "\n" if position else ""
+
+    try:
+        yield show
+    finally:
+        file.write(line_end)
+
+
+@contextmanager
+def _new_file(file: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; the file made there becomes `file` on success.
+
+    After an error it is removed, with SQLite's files beside it.
+
+    Raises:
+        click.ClickException: the file exists, its folder does not exist or is not writable, or writing fails.
+    """
+    if os.path.lexists(file):
+        raise _file_exists(file)
+    if not file.parent.is_dir():
+        raise click.ClickException(f"{file}: there is no such folder")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise click.ClickException(f"{file}: the folder is not writable")
+    made = file.parent / f".postd-{secrets.token_hex(8)}"
+    try:
+        yield made
+        sync(made)
+        os.link(made, file)  # a rename would replace a file that was made meanwhile
+    except FileExistsError:
+        raise _file_exists(file) from None
+    except OSError as error:
+        # Not str(error): it names the temporary file.
+        raise click.ClickException(f"{file}: it cannot be written: {error.strerror}") from None
+    finally:
+        for name in (made, *_journal_files(made)):
+            name.unlink(missing_ok=True)
+    sync(file.parent)
+
+
+def _journal_files(database: Path) -> list[Path]:
+    """Return the paths of the files that SQLite keeps beside a database."""
+    return [database.with_name(f"{database.name}{suffix}") for suffix in ("-wal", "-shm", "-journal")]
+
+
+def _file_exists(file: Path) -> click.ClickException:
+    return click.ClickException(f"{file}: there is such a file already, and nothing is overwritten; name a new one")

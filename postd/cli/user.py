@@ -6,14 +6,7 @@ from pathlib import Path
 
 import click
 
-from postd.auth.user_file import (
-    Account,
-    check_name,
-    decode_users,
-    make_account,
-    remove_account,
-    set_account,
-)
+from postd.auth.user_file import Account, check_name, decode_users, make_account, remove_account, set_account
 from postd.auth.user_file_editing import edit_user_file, load_user_file
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import ask_password, password_option, read_password, require_valid

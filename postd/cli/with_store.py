@@ -33,11 +33,7 @@ def configured_store(loaded: LoadedSettings) -> Store:
 
 
 def prepare_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
-    """Return the store of the settings, prepared but not started.
-
-    Args:
-        loaded: the settings.
-        create: create the store if it does not exist; only for commands that add posts.
+    """Return the store of the settings, prepared but not started; `create` is for commands that add posts.
 
     Raises:
         ConfigError: as for `configured_store`.

@@ -4,9 +4,10 @@
 `FormLogin`, `BearerFile` or `ClientCredentials`), for any server with these schemes.
 """
 
-from postd.client.auth import Auth, AuthClient, Basic, BearerFile, ClientCredentials, Digest, FormLogin
+from postd.client.auth import Auth, AuthClient, Basic, Digest, FormLogin
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
 from postd.client.posts import PostClient, SeenPost
+from postd.client.tokens import BearerFile, ClientCredentials
 from postd.client.watching import Reset, Watch
 from postd.model import Change, ChangeKind, Post
 

@@ -5,8 +5,7 @@ Passwords and tokens are sent only over TLS or to loopback, unless the caller al
 """
 
 from binascii import b2a_base64
-from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -18,22 +17,11 @@ from postd.client.authenticator import AuthAgent, Authenticator
 from postd.client.connection_pool import ConnectionPool
 from postd.client.digest import DigestAuthenticator
 from postd.client.form import FormAuthenticator
-from postd.client.tokens import ClientCredentialsAuthenticator, TokenFileAuthenticator, read_secret
+from postd.client.tokens import BearerFile, ClientCredentials, ClientCredentialsAuthenticator, TokenFileAuthenticator
 from postd.errors import ConfigError
-from postd.protocol.discovery import check_issuer, is_loopback
+from postd.protocol.host import is_loopback
 from postd.protocol.password import has_control
 from postd.reactor import IReactor
-
-
-class AuthContext(Struct, frozen=True):
-    """What an authenticator is made from: the origin of the server, the agent that sends its requests, the reactor, and
-    the PEM file of additional root certificates (empty for none).
-    """
-
-    origin: str
-    agent: IAgent
-    reactor: IReactor
-    ca_file: str
 
 
 class _Password(Struct, frozen=True):
@@ -55,15 +43,10 @@ class Basic(_Password, frozen=True):
         ConfigError: control characters in one of them, or a colon in the name.
     """
 
-    sends_secret: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if ":" in self.user:
             raise ConfigError("Basic", "a user name must not contain a colon: it ends the name (RFC 7617 §2)")
-
-    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
-        return _BasicAuthenticator(self)
 
 
 class Digest(_Password, frozen=True):
@@ -75,11 +58,6 @@ class Digest(_Password, frozen=True):
         ConfigError: control characters in one of them.
     """
 
-    sends_secret: ClassVar[bool] = False
-
-    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
-        return DigestAuthenticator(self.user, self.password)
-
 
 class FormLogin(_Password, frozen=True):
     """User name and password for postd's sign-in form; requests carry the session cookie.
@@ -88,70 +66,14 @@ class FormLogin(_Password, frozen=True):
         ConfigError: control characters in one of them.
     """
 
-    sends_secret: ClassVar[bool] = True
-
-    def make_authenticator(self, context: AuthContext) -> Authenticator:
-        return FormAuthenticator(
-            self.user, self.password, origin=context.origin, agent=context.agent, reactor=context.reactor
-        )
-
-
-class BearerFile(Struct, frozen=True):
-    """An access token in the first line of a file, which another program renews."""
-
-    path: str
-    sends_secret: ClassVar[bool] = True
-
-    def make_authenticator(self, context: AuthContext) -> Authenticator:  # noqa: ARG002 - the same signature for all
-        return TokenFileAuthenticator(self.path)
-
-
-class ClientCredentials(Struct, frozen=True):
-    """Access tokens from an issuer by the client credentials grant (RFC 6749 §4.4).
-
-    Args:
-        issuer: the issuer identifier, an https URL (http for loopback only).
-        client_id: the client identifier at the issuer.
-        client_secret_file: a file whose first line is the client secret.
-        scope: the requested scope, words separated by spaces; empty for the issuer's default.
-        resource: the resource that tokens are requested for (RFC 8707); empty for the issuer's default.
-
-    Raises:
-        ConfigError: `issuer` is not an issuer identifier.
-    """
-
-    issuer: str
-    client_id: str
-    client_secret_file: str
-    scope: str = ""
-    resource: str = ""
-    sends_secret: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        try:
-            check_issuer(self.issuer)
-        except ValueError as error:
-            raise ConfigError("issuer", str(error)) from None
-
-    def make_authenticator(self, context: AuthContext) -> Authenticator:
-        return ClientCredentialsAuthenticator(
-            self.issuer,
-            self.client_id,
-            partial(read_secret, self.client_secret_file, "secret"),
-            scope=self.scope,
-            resource=self.resource,
-            reactor=context.reactor,
-            ca_file=context.ca_file,
-        )
-
 
 Auth = Basic | Digest | FormLogin | BearerFile | ClientCredentials
 
 
 class _BasicAuthenticator(Authenticator):
-    def __init__(self, basic: Basic) -> None:
+    def __init__(self, user: str, password: str) -> None:
         # Not treq's auth=, which sends credentials to every origin.
-        encoded = b2a_base64(f"{basic.user}:{basic.password}".encode(), newline=False)
+        encoded = b2a_base64(f"{user}:{password}".encode(), newline=False)
         self._value = b"Basic " + encoded
 
     async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> None:  # noqa: ARG002
@@ -168,9 +90,7 @@ class AuthClient(HTTPClient):
     for `postd.client.connection_pool.SILENT_MAX_S` is closed in any case.
 
     Args:
-        reactor: the reactor.
         url: any URL of the origin.
-        auth: the credentials; None for none.
         ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
         plaintext: allow passwords and tokens over plain http to other machines.
         repeats: whether a request without a body that got no response on a kept connection is sent again on another.
@@ -191,7 +111,8 @@ class AuthClient(HTTPClient):
     ) -> None:
         self.origin = origin_of(url)
         scheme, host = urlsplit(self.origin).scheme, urlsplit(self.origin).hostname or ""
-        if auth is not None and auth.sends_secret and scheme != "https" and not is_loopback(host) and not plaintext:
+        sends_secret = auth is not None and not isinstance(auth, Digest)
+        if sends_secret and scheme != "https" and not is_loopback(host) and not plaintext:
             raise ConfigError(
                 self.origin, f"{type(auth).__name__} would be sent in plain text; give an https URL, or use Digest"
             )
@@ -200,7 +121,7 @@ class AuthClient(HTTPClient):
         self._authenticator: Authenticator | None = None
         self.agent: IAgent = self._connections.agent
         if auth is not None:
-            self._authenticator = auth.make_authenticator(AuthContext(self.origin, self.agent, reactor, ca_file))
+            self._authenticator = _make_authenticator(auth, self.origin, self.agent, reactor, ca_file)
             self.agent = AuthAgent(self.agent, self.origin, self._authenticator, reactor=reactor)
         super().__init__(self.agent)
 
@@ -217,6 +138,20 @@ class AuthClient(HTTPClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReactor, ca_file: str) -> Authenticator:
+    match auth:
+        case Basic(user, password):
+            return _BasicAuthenticator(user, password)
+        case Digest(user, password):
+            return DigestAuthenticator(user, password)
+        case FormLogin(user, password):
+            return FormAuthenticator(user, password, origin=origin, agent=agent, reactor=reactor)
+        case BearerFile(path):
+            return TokenFileAuthenticator(path)
+        case ClientCredentials():
+            return ClientCredentialsAuthenticator(auth, reactor=reactor, ca_file=ca_file)
 
 
 def origin_of(url: str) -> str:

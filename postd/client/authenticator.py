@@ -5,17 +5,17 @@ redirects above the agent, so that each step is a request of its own here.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IConsumer, IReactorTime
-from twisted.internet.protocol import Protocol
 from twisted.web.client import URI
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
+from postd.client.responses import read_body
 from postd.net.fetching import drop
 
 BODY_MAX_BYTES = 1024 * 1024
@@ -24,7 +24,6 @@ BODY_MAX_BYTES = 1024 * 1024
 ATTEMPTS_MAX = 4
 """How often a request is sent at most: challenged, stale nonce, new session, and one more."""
 
-_DRAIN_MAX_BYTES = 64 * 1024
 DRAIN_MAX_S = 3.0
 """How long the rest of a discarded response is read, so that its connection can be reused."""
 
@@ -62,10 +61,7 @@ class AuthAgent:
     """Adds credentials to requests to one origin; passes on all others, and those with an `Authorization`, unchanged.
 
     Args:
-        agent: sends the requests.
         origin: any URL of the origin.
-        authenticator: adds the credentials.
-        reactor: the clock.
     """
 
     def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
@@ -83,11 +79,11 @@ class AuthAgent:
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 
     async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> Any:
-        body = await _Body.buffer(producer)
+        body = await _buffer(producer)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             sent = headers.copy()
             credentials = await self._authenticator.authenticate(method, uri, sent)
-            response = await self._agent.request(method, uri, sent, body.make_producer())
+            response = await self._agent.request(method, uri, sent, producer if body is None else _Bytes(body))
             try:
                 retries = self._authenticator.should_retry(credentials, uri, response)
             except SignInError:
@@ -95,10 +91,8 @@ class AuthAgent:
                 raise
             if not retries or attempt == ATTEMPTS_MAX:
                 break
-            drain = _Drain()
-            response.deliverBody(drain)
-            await drain.done.addTimeout(DRAIN_MAX_S, self._reactor, drain.abort)
-            if not body.is_replayable:
+            await read_body(response, max_s=DRAIN_MAX_S, clock=self._reactor)
+            if body is None and producer is not None:
                 raise SignInError("the server asks for other credentials, and the body is too long to be sent again")
         return response
 
@@ -108,24 +102,13 @@ def _origin(uri: bytes) -> tuple[bytes, bytes, int]:
     return parts.scheme.lower(), parts.host.lower(), parts.port
 
 
-class _Body:
-    """The body of a request, buffered for a retry if it is short enough."""
-
-    def __init__(self, producer: IBodyProducer | None, content: bytes | None) -> None:
-        self._producer = producer
-        self._content = content
-        self.is_replayable = producer is None or content is not None
-
-    @classmethod
-    async def buffer(cls, producer: Any) -> "_Body":
-        if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
-            return cls(producer, None)
-        sink = _Sink()
-        await producer.startProducing(sink)
-        return cls(producer, bytes(sink.content))
-
-    def make_producer(self) -> IBodyProducer | None:
-        return self._producer if self._content is None else _Bytes(self._content)
+async def _buffer(producer: Any) -> bytes | None:
+    """Return a body, to be sent again, if it is short enough; None if there is none or it is not."""
+    if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
+        return None
+    sink = _Sink()
+    await producer.startProducing(sink)
+    return bytes(sink.content)
 
 
 @implementer(IConsumer)
@@ -157,23 +140,3 @@ class _Bytes:
         """The content was written at once: there is nothing to pause."""
 
     resumeProducing = stopProducing = pauseProducing
-
-
-class _Drain(Protocol):
-    """Discards the rest of a response, so that its connection can be reused; closes it if that is too much."""
-
-    def __init__(self) -> None:
-        self._left = _DRAIN_MAX_BYTES
-        self.done: Deferred[None] = Deferred()
-
-    def dataReceived(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
-            self.abort()
-
-    def connectionLost(self, reason: object = None) -> None:  # noqa: ARG002
-        if not self.done.called:
-            self.done.callback(None)
-
-    def abort(self, *_: object) -> None:
-        cast("Any", self.transport).loseConnection()

@@ -32,14 +32,15 @@ class ConnectionPool:
     """
 
     def __init__(self, reactor: IReactor, *, ca_file: str = "", repeats: bool = True) -> None:
-        self._reactor = reactor
         self._open: set[_Connection] = set()
         self._waiting: list[Deferred[None]] = []
         self._closed = False
         self._pool = HTTPConnectionPool(reactor)
         self._pool.cachedConnectionTimeout = KEEP_ALIVE_S
         self._pool.retryAutomatically = repeats
-        endpoints = EndpointFactory(reactor, self._wrap, CONNECT_MAX_S, ca_file=ca_file)
+        endpoints = EndpointFactory(
+            reactor, lambda factory: _Factory(factory, self, reactor), CONNECT_MAX_S, ca_file=ca_file
+        )
         self.agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
 
     async def close(self) -> None:
@@ -48,14 +49,10 @@ class ConnectionPool:
         for connection in list(self._open):
             connection.abort()
         if self._open:
-            await self._all_closed()
+            closed: Deferred[None] = Deferred()
+            self._waiting.append(closed)
+            await closed
         await self._pool.closeCachedConnections()
-
-    def _all_closed(self) -> Deferred[None]:
-        """Return a Deferred that fires when no connection is open."""
-        waiting: Deferred[None] = Deferred()
-        self._waiting.append(waiting)
-        return waiting
 
     def record(self, connection: "_Connection", *, is_open: bool) -> None:
         """Record that a connection was made or lost. One that was made after `close` is aborted."""
@@ -66,9 +63,6 @@ class ConnectionPool:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
                 one.callback(None)
-
-    def _wrap(self, factory: Any) -> WrappingFactory:
-        return _Factory(factory, self, self._reactor)
 
 
 class _Connection(ProtocolWrapper):

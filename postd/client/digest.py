@@ -37,11 +37,7 @@ class DigestAuthenticator(Authenticator):
     The first request is sent without credentials, to get a challenge. Its nonce is used for the requests that follow,
     each with a count of its own, until the server declares it stale with a new challenge. A refused password is not
     tried again for the same request, unless it was accepted before: some servers forget their nonces on a restart and
-    answer without `stale`.
-
-    Args:
-        user: the user name.
-        password: the password; hashed in NFC (RFC 7616 §4).
+    answer without `stale`. The password is hashed in NFC (RFC 7616 §4).
     """
 
     def __init__(self, user: str, password: str) -> None:
@@ -50,7 +46,6 @@ class DigestAuthenticator(Authenticator):
         self._challenge: DigestChallenge | None = None
         self._count = 0
         self._accepted: DigestChallenge | None = None
-        self._ha1_cache: dict[tuple[str, str], str] = {}
 
     async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> _Proof | None:
         challenge = self._challenge
@@ -114,8 +109,4 @@ class DigestAuthenticator(Authenticator):
             self._challenge, self._count = challenge, 0
 
     def _ha1_for(self, challenge: DigestChallenge) -> str:
-        key = challenge.algorithm, challenge.realm
-        if key not in self._ha1_cache:
-            # One entry only: a server that invents realms must not fill the memory.
-            self._ha1_cache = {key: h_a1(challenge.algorithm, self._user, challenge.realm, self._password)}
-        return self._ha1_cache[key]
+        return h_a1(challenge.algorithm, self._user, challenge.realm, self._password)

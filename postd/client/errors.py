@@ -11,7 +11,6 @@ class NoAnswerError(ClientError):
     """No response: the connection failed, broke, or timed out.
 
     Args:
-        why: the reason, in one line.
         sent: whether the server may have received and executed the request.
     """
 
@@ -28,7 +27,6 @@ class SignInError(ClientError):
     """Authentication failed: password refused, no token available, or the server did not prove its identity.
 
     Args:
-        why: the reason, in one line.
         passing: whether a retry may succeed: the server or the issuer is temporarily unavailable.
     """
 
@@ -41,7 +39,6 @@ class ProblemError(ClientError):
     """A response that reports an error (RFC 9457).
 
     Args:
-        status: the HTTP status.
         title: the kind of problem.
         detail: what is wrong with this request; empty if the server does not report it.
         pointer: JSON Pointer to the offending part of the body; empty if there is none.

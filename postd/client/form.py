@@ -27,13 +27,6 @@ class FormAuthenticator(Authenticator):
     """Signs in when the first request needs a session (single flight), and signs out on `close`.
 
     A session that was accepted before and is refused has ended: the request is sent again with a new one.
-
-    Args:
-        user: the user name.
-        password: the password.
-        origin: the origin of the server.
-        agent: sends the requests.
-        reactor: the clock.
     """
 
     def __init__(self, user: str, password: str, *, origin: str, agent: IAgent, reactor: IReactor) -> None:

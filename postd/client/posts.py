@@ -168,13 +168,7 @@ class PostClient:
 
     def watch(self, *, after: int | None = None, **options: Any) -> Watch:
         """Return the changes from now on, or after a revision; `options` are those of `Watch`."""
-        watch = Watch(
-            self._reactor,
-            self.http.agent,
-            f"{self._list_url}/events",
-            after=after,
-            **options,
-        )
+        watch = Watch(self._reactor, self.http.agent, f"{self._list_url}/events", after=after, **options)
         self._watches.add(watch)
         watch.on_close = self._watches.discard
         return watch

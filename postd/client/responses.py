@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import orjson
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError, DNSLookupError
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.protocol import Protocol
 
 from postd.client.errors import NoAnswerError, ProblemError
 from postd.net.fetching import describe_failure, is_tls_failure, root_cause
+
+BODY_MAX_BYTES = 64 * 1024
+"""How much of a body is read that reports an error, or is discarded."""
 
 
 def connection_error(error: Exception, origin: str) -> Exception:
@@ -32,6 +37,35 @@ def header_fields(response: Any) -> dict[str, str]:
 def raise_timeout(_: object, seconds: float) -> NoReturn:
     """Raise the error of a timeout; for `Deferred.addTimeout`."""
     raise NoAnswerError(f"there was no answer within {seconds:.0f} s")
+
+
+async def read_body(response: Any, *, max_s: float, clock: IReactorTime) -> bytes:
+    """Return the body of a response, so that its connection can be reused.
+
+    What arrives within `max_s` seconds counts, up to `BODY_MAX_BYTES`; beyond that the connection is closed.
+    """
+    body = _Body()
+    response.deliverBody(body)
+    await body.done.addTimeout(max_s, clock, body.abort)
+    return bytes(body.content)
+
+
+class _Body(Protocol):
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.done: Deferred[None] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > BODY_MAX_BYTES:
+            self.abort()
+
+    def connectionLost(self, reason: object = None) -> None:  # noqa: ARG002
+        if not self.done.called:
+            self.done.callback(None)
+
+    def abort(self, *_: object) -> None:
+        cast("Any", self.transport).loseConnection()
 
 
 def decode_problem(status: int, fields: Mapping[str, str], content: bytes) -> ProblemError:

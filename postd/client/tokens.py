@@ -1,7 +1,7 @@
 """Access tokens of a client: from a file, or by the client credentials grant (RFC 6749 §4.4, RFC 6750 §2.1)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -14,9 +14,10 @@ from twisted.web.http_headers import Headers
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
+from postd.errors import ConfigError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.bearer import BearerSyntaxError, decode_token
-from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, metadata_urls
+from postd.protocol.discovery import MetadataError, check_issuer, decode_document, endpoint_of, metadata_urls
 from postd.reactor import IReactor
 
 RENEWAL_FRACTION = 0.2
@@ -29,11 +30,7 @@ FILE_MAX_BYTES = 64 * 1024
 
 
 def read_secret(file: str, what: str) -> str:
-    """Return the first line of a small file, stripped.
-
-    Args:
-        file: the path.
-        what: the name of the content in error messages.
+    """Return the first line of a small file, stripped; errors name its content as `what`.
 
     Raises:
         SignInError: the file cannot be read, or its first line is blank.
@@ -54,6 +51,12 @@ def _check_token(token: str, where: str) -> bytes:
         return decode_token(token.encode()).encode("ascii")
     except BearerSyntaxError:
         raise SignInError(f"{where}: the content is not one token") from None
+
+
+class BearerFile(Struct, frozen=True):
+    """An access token in the first line of a file, which another program renews."""
+
+    path: str
 
 
 class TokenFileAuthenticator(Authenticator):
@@ -90,40 +93,47 @@ class _Token(Struct, frozen=True):
     expires_at: float
 
 
+class ClientCredentials(Struct, frozen=True):
+    """Access tokens from an issuer by the client credentials grant (RFC 6749 §4.4).
+
+    Args:
+        issuer: the issuer identifier, an https URL (http for loopback only).
+        client_id: the client identifier at the issuer.
+        client_secret_file: a file whose first line is the client secret; read for each token, for it may change.
+        scope: the requested scope, words separated by spaces; empty for the issuer's default.
+        resource: the resource that tokens are requested for (RFC 8707); empty for the issuer's default.
+
+    Raises:
+        ConfigError: `issuer` is not an issuer identifier.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret_file: str
+    scope: str = ""
+    resource: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            check_issuer(self.issuer)
+        except ValueError as error:
+            raise ConfigError("issuer", str(error)) from None
+
+
 class ClientCredentialsAuthenticator(Authenticator):
-    """Sends tokens that an issuer grants to a client by its identifier and secret (RFC 6749 §4.4).
+    """Sends tokens that an issuer grants; its token endpoint is found by OpenID Connect Discovery or RFC 8414.
 
     A token is used until it expires, and renewed in the background before. Requests that find no token wait for one
     renewal (single flight). A token that was accepted before and is refused is replaced.
-
-    Args:
-        issuer: the issuer identifier; its token endpoint is found by OpenID Connect Discovery or RFC 8414.
-        client_id: the client identifier.
-        secret: returns the client secret; called for each token, for the secret may change.
-        scope: the requested scope; empty for the issuer's default.
-        resource: the resource that tokens are requested for (RFC 8707); empty for the issuer's default.
-        reactor: the clock.
-        ca_file: PEM file of additional root certificates for connections to the issuer; empty for none.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
     """
 
-    def __init__(  # noqa: PLR0913 - the parameters of the grant
-        self,
-        issuer: str,
-        client_id: str,
-        secret: Callable[[], str],
-        *,
-        scope: str = "",
-        resource: str = "",
-        reactor: IReactor,
-        ca_file: str = "",
-    ) -> None:
-        self._issuer = issuer
-        self._client_id = client_id
-        self._secret = secret
-        wanted = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
+    def __init__(self, credentials: ClientCredentials, *, reactor: IReactor, ca_file: str = "") -> None:
+        self._credentials = credentials
+        self._issuer = credentials.issuer
+        wanted = {"grant_type": "client_credentials", "scope": credentials.scope, "resource": credentials.resource}
         self._form = {name: value for name, value in wanted.items() if value}
         self._now = reactor.seconds
         self._fetcher = Fetcher(reactor, ca_file=ca_file)
@@ -174,7 +184,8 @@ class ClientCredentialsAuthenticator(Authenticator):
             self._running = None
 
     async def _ask(self) -> None:
-        secret = self._secret()  # before any request: the file may not exist
+        # Before any request: the file may not exist.
+        secret = read_secret(self._credentials.client_secret_file, "secret")
         try:
             if self._metadata is None:
                 self._metadata = await self._discover()
@@ -203,12 +214,13 @@ class ClientCredentialsAuthenticator(Authenticator):
 
     def _post(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Deferred[Fetched]:
         # The default is Basic (RFC 8414 §2), which every issuer must accept (RFC 6749 §2.3.1).
+        client_id = self._credentials.client_id
         methods = metadata.get("token_endpoint_auth_methods_supported")
         if isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods:
-            form = {**self._form, "client_id": self._client_id, "client_secret": secret}
+            form = {**self._form, "client_id": client_id, "client_secret": secret}
             return self._fetcher.post(endpoint, form, auth=None, urgent=False)
         # Form-encoded before they are used in Basic (RFC 6749 §2.3.1).
-        auth = quote_plus(self._client_id), quote_plus(secret)
+        auth = quote_plus(client_id), quote_plus(secret)
         return self._fetcher.post(endpoint, self._form, auth=auth, urgent=False)
 
     def _decode(self, fetched: Fetched) -> _Token:

@@ -3,11 +3,11 @@
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's name
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import deferLater
@@ -17,7 +17,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
-from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
+from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout, read_body
 from postd.model import Change, ChangeKind
 from postd.protocol.event_stream import Event, EventDecoder, EventStreamError
 from postd.reactor import IReactor
@@ -35,7 +35,6 @@ QUEUE_MAX = 1000
 
 _WAIT_MIN_S, _WAIT_S, _WAIT_MAX_S = 0.1, 1.0, 30.0
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
-_PROBLEM_MAX_BYTES = 64 * 1024
 
 
 class Reset(Struct, frozen=True):
@@ -62,9 +61,6 @@ class Watch:
     A program that reads too slowly pauses the stream. The server may then disconnect it, and the watch resumes.
 
     Args:
-        reactor: the clock.
-        agent: sends the requests.
-        url: the URL of the event stream.
         after: the revision after which to begin; None for now.
         on_wait: called with the reason of a disconnection and the seconds until the next attempt.
         on_open: called when a stream begins.
@@ -188,7 +184,8 @@ class Watch:
             raise connection_error(error, self._url) from None
         fields = header_fields(response)
         if response.code != 200:
-            raise decode_problem(response.code, fields, await self._read_body(response))
+            body = await read_body(response, max_s=RESPONSE_MAX_S, clock=self._reactor)
+            raise decode_problem(response.code, fields, body)
         stream = _EventStream(self._reactor, self._last_id, self._silent_max_s)
         response.deliverBody(stream)
         if fields.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
@@ -196,15 +193,6 @@ class Watch:
             raise UnusableAnswerError("the answer is no event stream: is the URL right?")
         self._was_open = True
         return stream
-
-    async def _read_body(self, response: Any) -> bytes:
-        body = _ProblemBody()
-        response.deliverBody(body)
-        try:
-            await body.done.addTimeout(RESPONSE_MAX_S, self._reactor)
-        except TimeoutError:
-            body.abort()
-        return bytes(body.content)
 
 
 def _is_retryable(error: ClientError) -> bool:
@@ -234,34 +222,8 @@ def _decode(event: Event) -> Change | Reset | None:
     return Change(revision, ChangeKind(event.kind), data.id, data.post)
 
 
-class _ProblemBody(Protocol):
-    """Collects the body of an error response, up to `_PROBLEM_MAX_BYTES`."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-        self.done: Deferred[None] = Deferred()
-
-    def dataReceived(self, data: bytes) -> None:
-        self.content += data
-        if len(self.content) > _PROBLEM_MAX_BYTES:
-            self.abort()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: ARG002
-        if not self.done.called:
-            self.done.callback(None)
-
-    def abort(self) -> None:
-        cast("Any", self.transport).loseConnection()
-
-
 class _EventStream(Protocol):
-    """Decodes a response into a queue of events; pauses reading while the queue is full.
-
-    Args:
-        reactor: the clock.
-        last_id: the id of the last event of the stream before.
-        silent_max_s: how long the stream may be silent.
-    """
+    """Decodes a response into a queue of events; pauses reading while the queue is full."""
 
     transport: Any
 

@@ -4,11 +4,12 @@ A colon ends an argument, an equals sign ends its name, a backslash escapes. Set
 import Twisted.
 """
 
-import ipaddress
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from postd.protocol.host import is_loopback
 
 KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
 """The kinds of endpoints that a server accepts, of those that Twisted has."""
@@ -30,11 +31,7 @@ def is_loopback_only(description: str) -> bool | None:
 def names_loopback(description: str) -> bool:
     """Return whether the endpoint's `interface=` is a loopback address or `localhost`."""
     named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
-    interface = re.sub(r"\\(.)", r"\1", named[1]) if named else ""
-    try:
-        return ipaddress.ip_address(interface).is_loopback
-    except ValueError:
-        return interface == "localhost"
+    return named is not None and is_loopback(re.sub(r"\\(.)", r"\1", named[1]))
 
 
 def makes_world_writable_socket(description: str) -> bool:

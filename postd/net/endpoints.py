@@ -38,10 +38,9 @@ def read_certificate(description: str, where: str) -> Certificate:
     Raises:
         ConfigError: one of them cannot be read or used.
     """
-    reactor = DryRunReactor()
-    listen(decode_endpoint(description, where, reactor), make_unused_factory(), f"{where}: {description}")
-    assert reactor.certificate is not None
-    return reactor.certificate
+    _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
+    assert certificate is not None
+    return certificate
 
 
 def make_unused_factory() -> Factory:
@@ -97,7 +96,24 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
 def bind_endpoint(
     description: str, factory: IProtocolFactory, reactor: DryRunReactor, where: str
 ) -> tuple[tcp.Port, Certificate | None]:
-    return listen(decode_endpoint(description, where, reactor), factory, f"{where}: {description}"), reactor.certificate
+    """Listen on an endpoint; return its port, and its certificate if it has TLS.
+
+    Raises:
+        ConfigError: it is malformed, its key or certificate cannot be used, or its address cannot be bound.
+    """
+    ports: list[tcp.Port] = []
+    failures: list[Failure] = []
+    # Endpoints of all allowed kinds listen at once; their Deferreds have fired.
+    listening: Any = decode_endpoint(description, where, reactor).listen(factory)
+    listening.addCallbacks(ports.append, failures.append)
+    if failures:
+        error: Any = failures[0].value
+        if isinstance(error, UnusableCertificateError):
+            raise ConfigError(f"{where}: {description}", f"{error}")
+        if isinstance(error, CannotListenError):
+            error = error.socketError
+        raise ConfigError(f"{where}: {description}", f"cannot listen: {_reason(error)}")
+    return ports[0], reactor.certificate
 
 
 def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoint:
@@ -123,22 +139,6 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
             raise ConfigError(where, f"{description}: its key or its certificate is not in PEM form") from None
         raise ConfigError(where, f"{description!r} is not {ALLOWED}") from None
     return endpoint
-
-
-def listen(endpoint: IStreamServerEndpoint, factory: IProtocolFactory, where: str) -> tcp.Port:
-    ports: list[Any] = []
-    failures: list[Failure] = []
-    # Endpoints of all allowed kinds listen at once; their Deferreds have fired.
-    endpoint.listen(factory).addCallbacks(ports.append, failures.append)
-    if failures:
-        error: Any = failures[0].value
-        if isinstance(error, UnusableCertificateError):
-            raise ConfigError(where, f"{error}")
-        if isinstance(error, CannotListenError):
-            error = error.socketError
-        raise ConfigError(where, f"cannot listen: {_reason(error)}")
-    port: tcp.Port = ports[0]
-    return port
 
 
 def _reason(error: BaseException) -> str:

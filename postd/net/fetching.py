@@ -68,7 +68,6 @@ class Fetcher:
     """The client.
 
     Args:
-        reactor: makes the connections, and has the clock.
         ca_file: PEM file of trust roots beside the platform's; none if empty.
 
     Raises:
@@ -250,12 +249,6 @@ def _check_plain(response: IResponse) -> IResponse:
 @implementer(IAgentEndpointFactory)
 class EndpointFactory:
     """Makes the endpoints of an agent's connections, with a wrapper around each protocol, below TLS.
-
-    Args:
-        reactor: makes the connections.
-        wrap: returns a `WrappingFactory` around a protocol's factory.
-        connect_s: the timeout of connecting, in seconds.
-        ca_file: as for `Fetcher`.
 
     Raises:
         ConfigError: as for `Fetcher`.

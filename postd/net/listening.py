@@ -156,7 +156,7 @@ def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
         try:
             port.connectionLost(gone)
         except (OSError, ValueError):
-            _force_close(gone, port)
+            tcp.Port.connectionLost(port, gone)  # as `_force_close`
 
 
 def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
@@ -176,17 +176,13 @@ def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
 
 async def close(listeners: Sequence[Listener]) -> None:
     """Close ports while the reactor runs."""
-    await gatherResults([maybeDeferred(one.port.stopListening).addErrback(_closed, one.port) for one in listeners])
+    await gatherResults([maybeDeferred(one.port.stopListening).addErrback(_force_close, one.port) for one in listeners])
 
 
-def _closed(failure: Failure, port: tcp.Port) -> None:
-    failure.trap(OSError, ValueError)
-    _force_close(failure, port)
-
-
-def _force_close(reason: Failure, port: tcp.Port) -> None:
+def _force_close(failure: Failure, port: tcp.Port) -> None:
     """Close a UNIX socket whose path or lock file cannot be removed; stock Twisted would leave the socket open."""
-    tcp.Port.connectionLost(port, reason)
+    failure.trap(OSError, ValueError)
+    tcp.Port.connectionLost(port, failure)
 
 
 def hand_over_to_workers(listeners: Sequence[Listener]) -> list[InheritedSocket]:

@@ -40,11 +40,7 @@ class InheritedSocket(Struct, frozen=True):
 
 
 class BindingReactor(DryRunReactor):
-    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd.
-
-    Args:
-        reactor: accepts the connections.
-    """
+    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor: Any = reactor
@@ -72,18 +68,15 @@ class AdoptingReactor(DryRunReactor):
         self._inherited = inherited
         self._reactor = reactor
 
-    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
-        return self._adopt(factory)
-
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
-        return self._adopt(factory)
+        return self.listenTCP(0, factory)
 
-    def _adopt(self, factory: IProtocolFactory) -> IListeningPort:
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         fd, family = self._inherited.fd, self._inherited.family
         kind: type[tcp.Port] = SharedUnixPort if family == socket.AF_UNIX else SharedPort
-        port = make_port(kind, self._reactor, fd, family, factory)
+        adopted = make_port(kind, self._reactor, fd, family, factory)
         os.close(fd)  # the port has a copy
-        return _start(port)
+        return _start(adopted)
 
 
 def _start(port: tcp.Port) -> IListeningPort:

@@ -15,15 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from postd.protocol.base64url import decode_base64url
 from postd.protocol.challenge import Challenge, unquote_string
 from postd.protocol.percent import percent_decode
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
-"""The supported algorithms by their registered names (RFC 7616 §6.1). Neither MD5 nor SHA-256 is a password hash: an
-H(A1) must be kept as secret as the password."""
+"""The supported algorithms by their registered names (RFC 7616 §6.1), the weakest first. Neither MD5 nor SHA-256 is a
+password hash: an H(A1) must be kept as secret as the password."""
 
 
 def h_a1(algorithm: str, username: str, realm: str, password: str) -> str:
@@ -183,17 +183,13 @@ class DigestChallenge(Struct, frozen=True):
     stale: bool = False
 
 
-_STRENGTH = ("MD5", "SHA-256")
-"""The algorithms, the weakest first (RFC 7616 §3.7: a client uses the strongest it supports)."""
-
-
 def choose_challenge(challenges: Iterable[Challenge]) -> DigestChallenge | None:
-    """Return the first challenge with the strongest supported algorithm, None if there is none.
+    """Return the first challenge with the strongest supported algorithm (RFC 7616 §3.7), None if there is none.
 
     Challenges without `qop="auth"` are skipped: a response to them could be replayed.
     """
     usable = [usable for one in challenges if (usable := _read_challenge(one)) is not None]
-    return max(usable, key=lambda one: _STRENGTH.index(one.algorithm), default=None)
+    return max(usable, key=lambda one: [*HASHES].index(one.algorithm), default=None)
 
 
 def _read_challenge(challenge: Challenge) -> DigestChallenge | None:
@@ -230,22 +226,15 @@ def answer_challenge(  # noqa: PLR0913 - all of them are hashed
     return replace(unsigned, response=response_hash(unsigned, ha1, method))
 
 
+_UNQUOTED = frozenset({"algorithm", "nc", "qop"})
+"""Parameters that must not be quoted (RFC 7616 §3.4)."""
+
+
 def encode_digest_response(response: DigestResponse, opaque: str | None) -> bytes:
     """Return the value of `Authorization`. The user name is sent in UTF-8, as by curl and browsers."""
-    parameters = {
-        "username": _quote(response.username),
-        "realm": _quote(response.realm),
-        "nonce": _quote(response.nonce),
-        "uri": _quote(response.uri),
-        "response": _quote(response.response),
-        "algorithm": response.algorithm,
-        "cnonce": _quote(response.cnonce),
-        "nc": response.nc,
-        "qop": "auth",
-    }
-    if opaque is not None:
-        parameters["opaque"] = _quote(opaque)
-    return f"Digest {', '.join(f'{name}={value}' for name, value in parameters.items())}".encode()
+    parameters = {**asdict(response), "qop": "auth"} | ({} if opaque is None else {"opaque": opaque})
+    sent = (f"{name}={value if name in _UNQUOTED else _quote(value)}" for name, value in parameters.items())
+    return f"Digest {', '.join(sent)}".encode()
 
 
 def _quote(text: str) -> str:

@@ -1,12 +1,13 @@
 """Decodes an issuer's metadata (OpenID Connect Discovery 1.0 §4, RFC 8414 §3), and the freshness of its keys."""
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+
+from postd.protocol.host import is_loopback
 
 OPENID_PATH = "/.well-known/openid-configuration"
 OAUTH_PATH = "/.well-known/oauth-authorization-server"
@@ -55,28 +56,11 @@ def check_issuer(url: str) -> str:
     return url
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether the host of a URL is a loopback address or `localhost`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def metadata_urls(issuer: str) -> tuple[str, str]:
     """Return the URLs of an issuer's metadata by OpenID Connect Discovery §4.1, and by RFC 8414 §3.1."""
     base = issuer.removesuffix("/")
     parts = urlsplit(base)
     return base + OPENID_PATH, f"{parts.scheme}://{parts.netloc}{OAUTH_PATH}{parts.path}"
-
-
-def decode_metadata(content: bytes, issuer: str) -> str:
-    """Return the `jwks_uri` of a metadata document.
-
-    Raises:
-        MetadataError: as `decode_document` and `endpoint_of`.
-    """
-    return endpoint_of(decode_document(content, issuer), "jwks_uri")
 
 
 def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:

@@ -27,14 +27,17 @@ def normalize_host(authority: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def is_local_host(host: str) -> bool:
-    """Return whether a normalized host is `localhost`, a subdomain of it (RFC 6761 §6.3), or a loopback address."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a loopback address or `localhost`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"
+
+
+def is_local_host(host: str) -> bool:
+    """Return whether a normalized host is `localhost`, a subdomain of it (RFC 6761 §6.3), or a loopback address."""
+    return host.endswith(".localhost") or is_loopback(host)
 
 
 def check_host(value: str) -> str:

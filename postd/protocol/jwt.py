@@ -239,7 +239,10 @@ def decode_jwt(token: str) -> Jwt:
         signature = decode_base64url(parts[2])
     except ValueError:
         raise TokenError("malformed: not three parts of canonical Base64, of which two are JSON objects") from None
-    _check_critical(header)
+    # No extension is supported; an empty crit is forbidden (RFC 7515 §4.1.11), and b64 requires crit (RFC 7797 §6).
+    for name in ("crit", "b64"):
+        if name in header:
+            raise TokenError(f"its header has {name}")
     for name in ("alg", "kid", "typ"):
         if not isinstance(header.get(name, ""), str):
             raise TokenError(f"{name} in its header is not a string")
@@ -248,13 +251,6 @@ def decode_jwt(token: str) -> Jwt:
     if not isinstance(claims.get("iss"), str):
         raise TokenError("iss is missing, or not a string")
     return Jwt(header, claims, parts[0] + b"." + parts[1], signature)
-
-
-def _check_critical(header: Mapping[str, Any]) -> None:
-    # No extension is supported; an empty crit is forbidden (RFC 7515 §4.1.11), and b64 requires crit (RFC 7797 §6).
-    for name in ("crit", "b64"):
-        if name in header:
-            raise TokenError(f"its header has {name}")
 
 
 def _begins_as_object(text: bytes) -> bool:

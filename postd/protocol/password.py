@@ -4,8 +4,6 @@ New hashes are Argon2id (RFC 9106); Argon2id and bcrypt are verified. The recomm
 Password Storage Cheat Sheet. No error contains a password or a hash.
 """
 
-import base64
-import binascii
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -15,6 +13,8 @@ import bcrypt
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError, VerifyMismatchError
 from argon2.low_level import Type, verify_secret
+
+from postd.protocol.base64url import decode_base64url
 
 PASSWORD_MAX_CHARS = 1000
 """The longest password, in Unicode code points."""
@@ -203,12 +203,12 @@ def _argon2id_numbers(stored: str) -> tuple[int, int, int]:
 
 
 def _is_canonical(text: str) -> bool:
-    """Return whether a text is canonical Base64 without padding (RFC 4648 §3.5)."""
+    """Return whether a text of the Base64 alphabet is canonical, without padding (RFC 4648 §3.5)."""
     try:
-        decoded = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except binascii.Error:
+        decode_base64url(text.replace("+", "-").replace("/", "_").encode())
+    except ValueError:
         return False
-    return base64.b64encode(decoded).decode().rstrip("=") == text
+    return True
 
 
 def _check_bcrypt(stored: str) -> None:

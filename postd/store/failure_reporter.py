@@ -12,9 +12,7 @@ class FailureReporter:
     """Logs the first failure for each reason, and the first success after failures.
 
     Args:
-        log: gets the lines.
         what: names the operation in them.
-        clock: the reactor.
     """
 
     def __init__(self, log: Logger, what: str, clock: IReactorTime) -> None:

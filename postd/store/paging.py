@@ -10,12 +10,7 @@ from postd.store.interface import Page
 async def read_by_pages(
     list_posts: Callable[..., Awaitable[Page]], *, batch_size: int
 ) -> AsyncIterator[Sequence[tuple[int, str]]]:
-    """Yield all posts, as `PostStore.read_posts`, each batch as of another moment.
-
-    Args:
-        list_posts: `PostStore.list_posts`.
-        batch_size: how many posts are yielded together, at most.
-    """
+    """Yield all posts, as `PostStore.read_posts`, each batch as of another moment."""
     after, more = 0, True
     while more:
         page = await list_posts(after=after, limit=batch_size)
@@ -26,14 +21,9 @@ async def read_by_pages(
 
 
 def contiguous_changes(changes: Sequence[Change], *, after: int, latest: int) -> list[Change]:
-    """Return the changes that follow a revision without a gap.
+    """Return those of the changes after a revision that follow it without a gap; `latest` is the revision now.
 
     The log has a gap where it was trimmed, or where a store may have lost changes.
-
-    Args:
-        changes: entries of the log after that revision.
-        after: the revision.
-        latest: the revision of the posts now.
 
     Raises:
         ChangesGoneError: the first change does not follow, or the log does not reach that revision.

@@ -347,7 +347,9 @@ class ThrottleTests:
         assert attempt == Attempt(login_keys("alice", HERE), had_failures=False)
         assert not throttle.needs_release(attempt)
 
-    def test_reservation_of_unknown_outcome_is_released(self, api: InMemoryApi) -> None:
+    def test_reservation_of_unknown_outcome_is_released(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As when Redis has executed the write, and no replica has confirmed it."""
         throttle = self.make(api, failures=1)
         made = api.store.reserve_attempt
@@ -356,11 +358,11 @@ class ThrottleTests:
             assert await made(*arguments, **keywords) is None
             raise StoreUnavailableError("no replica has confirmed it")
 
-        api.store.reserve_attempt = make_and_fail
+        monkeypatch.setattr(api.store, "reserve_attempt", make_and_fail)
         attempt = self.admit(api, throttle)
         with pytest.raises(StoreUnavailableError):
             self.run(api, throttle.reserve(attempt))
-        api.store.reserve_attempt = made
+        monkeypatch.setattr(api.store, "reserve_attempt", made)
         again = start(throttle.admit(attempt.keys))
         for _ in range(4):
             api.clock.advance(POLL_INTERVAL_S)

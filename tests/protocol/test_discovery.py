@@ -15,7 +15,8 @@ from postd.protocol.discovery import (
     MetadataError,
     check_issuer,
     check_url,
-    decode_metadata,
+    decode_document,
+    endpoint_of,
     freshness_s,
     metadata_urls,
 )
@@ -236,7 +237,8 @@ class MetadataUrlTests:
 
 
 def decode(document: Any, issuer: str = ISSUER) -> str:
-    return decode_metadata(document if isinstance(document, bytes) else json.dumps(document).encode(), issuer)
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return endpoint_of(decode_document(content, issuer), "jwks_uri")
 
 
 class MetadataTests:
@@ -251,7 +253,7 @@ class MetadataTests:
     def test_loopback_jwks_uri_needs_a_loopback_issuer(self) -> None:
         """A remote issuer must not direct requests to this machine."""
         document, local = {"jwks_uri": "http://127.0.0.1:8080/jwks"}, "http://localhost:9000"
-        assert decode_metadata(json.dumps({"issuer": local, **document}).encode(), local) == document["jwks_uri"]
+        assert decode({"issuer": local, **document}, local) == document["jwks_uri"]
         with pytest.raises(MetadataError, match="has no jwks_uri that is https"):
             decode({"issuer": ISSUER, **document})
 

@@ -24,10 +24,6 @@ _NOT_IN_TRAILERS = frozenset({b"Content-Length", b"Transfer-Encoding", b"Host"})
 class ChunkedDecoder:
     """Decodes a chunked body as it arrives. Trailers are checked and dropped.
 
-    Args:
-        max_bytes: the limit of the body.
-        canonical_name: for the names of trailers.
-
     Attributes:
         finished: whether the end of the body has arrived.
     """

@@ -99,11 +99,7 @@ class RedisReplyError(Exception):
         self.is_refusal = self._kind is StoreRefusedError
 
     def as_store_error(self, where: str) -> StoreRefusedError | StoreUnavailableError:
-        """Return the error of a store for this one.
-
-        Args:
-            where: names the server.
-        """
+        """Return the error of a store for this one."""
         return self._kind(f"{where}: {self.text}")
 
 
@@ -112,7 +108,6 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
 
     Args:
         where: names the server in messages.
-        reactor: has the clock.
 
     Attributes:
         deadlines: of the pending replies, in their order, by the reactor's clock.

@@ -31,10 +31,6 @@ _RIGHTS = load_script("rights")
 class RedisDatabase:
     """The database of a store, on the server that is the primary now (`postd.store.interface.Lifecycle`).
 
-    Args:
-        address: of the server, or of its sentinels.
-        reactor: connects, and has the clock.
-
     Attributes:
         description: the store for the log and for messages.
         observer: is called with each read and write.
@@ -76,7 +72,11 @@ class RedisDatabase:
         Raises:
             StoreUnavailableError: there is no connection, no reply in time, or the reply is an error.
         """
-        return await self._observe("read", lambda: self._report(self._connection.send(*command), self._reads))
+
+        def send() -> Deferred[Any]:
+            return self._connection.connection().send(*command, deadline=self._reactor.seconds() + DEADLINE_S)
+
+        return await self._observe("read", lambda: self._report(send(), self._reads))
 
     async def read(self, script: Script, *arguments: object) -> Any:
         """Return the result of a script that only reads.
@@ -151,19 +151,13 @@ class RedisDatabase:
         failures.succeeded()
         return result
 
-    async def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Any:
+    def _run(self, script: Script, arguments: tuple[object, ...], deadline_s: float) -> Awaitable[Any]:
         connection = self._connection.connection()
 
         def send(*command: object) -> Deferred[Any]:
             return connection.send(*command, 0, *arguments, deadline=self._reactor.seconds() + deadline_s)
 
-        if not script.in_order:
-            try:
-                return await send("EVALSHA", script.sha1)
-            except RedisReplyError as error:
-                if error.code != "NOSCRIPT":
-                    raise
-        return await send("EVAL", script.text)
+        return _evaluate(script, send)
 
     def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:
         """Return our error for one of a server. Once the store has started, even a refusal counts as temporary."""
@@ -231,13 +225,7 @@ class RedisDatabase:
         """
         if self._address.primary:
             await protocol.call("WAIT", 0, 0)
-        arguments = (0, *KEYS.values())
-        try:
-            met = await protocol.call("EVALSHA", _RIGHTS.sha1, *arguments)
-        except RedisReplyError as error:
-            if error.code != "NOSCRIPT":
-                raise
-            met = await protocol.call("EVAL", _RIGHTS.text, *arguments)
+        met = await _evaluate(_RIGHTS, lambda *command: protocol.call(*command, 0, *KEYS.values()))
         errors = [(name, RedisReplyError(text)) for name, text in met]
         # A permitted SADD fails with WRONGTYPE.
         refused = [(name, error) for name, error in errors if error.is_refusal and error.code != "WRONGTYPE"]
@@ -248,6 +236,17 @@ class RedisDatabase:
                 f"{protocol.where}: refuses {', '.join(names)}: {refused[0][1].text} "
                 "(what postd needs: etc/redis.conf.example)"
             )
+
+
+async def _evaluate(script: Script, send: Callable[..., Awaitable[Any]]) -> Any:
+    """Run a script by its digest, or whole if the server does not know it."""
+    if not script.in_order:
+        try:
+            return await send("EVALSHA", script.sha1)
+        except RedisReplyError as error:
+            if error.code != "NOSCRIPT":
+                raise
+    return await send("EVAL", script.text)
 
 
 def _check_version(where: str, info: Info) -> None:

@@ -20,11 +20,7 @@ however many, into an empty one."""
 
 
 class RedisImport:
-    """An import into one database, which stages the posts under a key of its own.
-
-    Args:
-        database: stores them.
-    """
+    """An import into one database, which stages the posts under a key of its own."""
 
     def __init__(self, database: RedisDatabase) -> None:
         self._database = database

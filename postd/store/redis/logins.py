@@ -10,6 +10,7 @@ from typing import Any
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.part import StorePart
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, load_script
 
@@ -34,19 +35,19 @@ _SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "end
 _NO_FINGERPRINT = "-"
 
 
-class RedisLogins:
+class RedisLogins(StorePart[RedisDatabase]):
     """Sessions, nonce counts, failures and service keys, each under keys of their own."""
 
     def __init__(self, database: RedisDatabase) -> None:
-        self._database = database
+        super().__init__(database)
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
 
     async def key(self, name: str) -> bytes:
-        key = self._database.service_keys.get(name)
+        key = self.database.service_keys.get(name)
         if key is None:
             known = await self._read_command("GET", KEYS["KEY"] + name)
             encoded = known or await self._write(_MAKE_KEY, name, secrets.token_hex(KEY_BYTES))
-            key = self._database.service_keys[name] = bytes.fromhex(encoded)
+            key = self.database.service_keys[name] = bytes.fromhex(encoded)
         return key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:

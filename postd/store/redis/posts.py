@@ -12,6 +12,7 @@ from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import IdempotencyKey, Page
 from postd.store.paging import contiguous_changes, read_by_pages
+from postd.store.part import StorePart
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script
@@ -23,16 +24,11 @@ _LIST = load_script("list_posts")
 _LIST_CHANGES = load_script("list_changes")
 
 
-class RedisPosts:
-    """Posts in a sorted set, by their ids.
-
-    Args:
-        database: runs the scripts.
-        reactor: has the clock.
-    """
+class RedisPosts(StorePart[RedisDatabase]):
+    """Posts in a sorted set, by their ids."""
 
     def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
-        self._database = database
+        super().__init__(database)
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
         self._reactor = reactor
         self._version_waiters: list[Deferred[Version]] = []
@@ -75,7 +71,7 @@ class RedisPosts:
         post_id, revision = await self._write(_ADD, _new_tag(), text, *arguments)
         if post_id == "reused":
             raise KeyReusedError
-        self._database.note_progress(post_id=int(post_id), revision=int(revision))
+        self.database.note_progress(post_id=int(post_id), revision=int(revision))
         return int(post_id)
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
@@ -97,7 +93,7 @@ class RedisPosts:
         return int(await self._read_command("GET", KEYS["LAST_ID"]) or 0)
 
     async def begin_import(self) -> RedisImport:
-        return await RedisImport.begin(self._database)
+        return await RedisImport.begin(self.database)
 
     def _version(self, revision: Any, tag: Any) -> Version:
         return Version(self._revision(revision), tag)
@@ -105,9 +101,9 @@ class RedisPosts:
     def _revision(self, text: Any) -> int:
         if text is None:
             why = "the posts are not in this database any more"
-            self._database.reconnect(why)
-            raise StoreUnavailableError(f"{self._database.description}: {why}")
-        self._database.note_progress(revision=int(text))
+            self.database.reconnect(why)
+            raise StoreUnavailableError(f"{self.database.description}: {why}")
+        self.database.note_progress(revision=int(text))
         return int(text)
 
 

@@ -51,10 +51,8 @@ class ReconnectingRedis:
     """Keeps a connection to the primary at an address.
 
     Args:
-        address: of the server, or of its sentinels.
         on_connect: is awaited with each new connection and the INFO of its server; an error refuses the connection.
         on_check: is awaited with the connection each second, while the server is the primary.
-        reactor: connects, and has the clock.
     """
 
     _log = Logger()
@@ -126,15 +124,6 @@ class ReconnectingRedis:
     def pending(self) -> int:
         """How many replies are pending."""
         return len(self._protocol.deadlines) if self._protocol is not None else 0
-
-    def send(self, *command: object) -> Deferred[Any]:
-        """Send a command; the Deferred fires with the reply.
-
-        Raises:
-            StoreUnavailableError: there is no connection, or it is lost meanwhile.
-            RedisReplyError: the reply is an error.
-        """
-        return self.connection().send(*command, deadline=self._reactor.seconds() + DEADLINE_S)
 
     def connection(self) -> RedisProtocol:
         """Return the present connection. Several commands may be sent on it even while `stop` drains it.

@@ -30,9 +30,6 @@ _GOOD_LAGS = {str(lag) for lag in range(LAG_MAX_S + 1)}
 class ReplicaConfirmation:
     """Sends one WAIT at a time; requests that come meanwhile share the next.
 
-    Args:
-        protocol: a connection of its own.
-
     Attributes:
         is_busy: whether a WAIT is pending.
     """

@@ -15,9 +15,6 @@ OTHERS_MAX_S = 0.1
 
 _POLL_EVERY_S = 0.005
 
-_Epoch = int
-"""How many failovers a sentinel knows of."""
-
 
 async def find_server(address: RedisAddress, *, reactor: IReactor) -> Host | None:
     """Return the server at an address, which sentinels may have to name; None for a UNIX socket.
@@ -31,7 +28,7 @@ async def find_server(address: RedisAddress, *, reactor: IReactor) -> Host | Non
     """
     if not address.primary:
         return address.hosts[0] if address.hosts else None
-    outcomes: list[tuple[_Epoch, Host] | StoreRefusedError | StoreUnavailableError] = []
+    outcomes: list[tuple[int, Host] | StoreRefusedError | StoreUnavailableError] = []
     asking = [
         Deferred.fromCoroutine(_ask_sentinel(address, sentinel, reactor))
         .addErrback(_as_outcome)
@@ -63,8 +60,8 @@ def _as_outcome(failure: Failure) -> StoreRefusedError | StoreUnavailableError:
     return error
 
 
-async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor) -> tuple[_Epoch, Host]:
-    """Return the primary that a sentinel names."""
+async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor) -> tuple[int, Host]:
+    """Return how many failovers a sentinel knows of, and the primary that it names."""
     password = read_password(address)
     protocol = await open_connection(address, sentinel, f"sentinel {sentinel}", reactor)
     query = ("SENTINEL", "get-master-addr-by-name", address.primary)
@@ -89,7 +86,7 @@ async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor
     return epoch, Host(str(found[0]), int(found[1]))
 
 
-async def _ask_epoch(protocol: RedisProtocol, primary: str) -> _Epoch:
+async def _ask_epoch(protocol: RedisProtocol, primary: str) -> int:
     """Return how many failovers a sentinel knows of, 0 if we have no permission to ask."""
     try:
         state = await protocol.call("SENTINEL", "MASTER", primary)

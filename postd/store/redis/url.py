@@ -90,7 +90,8 @@ def decode_redis_url(url: str) -> RedisAddress:
     if kind not in _PARAMETERS or not separator:
         raise ValueError("is not a URL of a Redis store")
     place, _, query = rest.partition("?")
-    credentials, place = _split_credentials(place)
+    authority, slash, path = place.partition("/")  # a path may have an @ in it, too
+    credentials, _, host = authority.rpartition("@")
     user, _, password = credentials.partition(":")
     parameters = _decode_parameters(kind, query)
     if password and "password_file" in parameters:
@@ -102,7 +103,7 @@ def decode_redis_url(url: str) -> RedisAddress:
         password=unquote(password),
         password_file=parameters.get("password_file", ""),
     )
-    return _with_place(address, kind, place, parameters)
+    return _with_place(address, kind, host + slash + path, parameters)
 
 
 def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mapping[str, str]) -> RedisAddress:
@@ -125,13 +126,6 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
     elif len(hosts) > 1:
         raise ValueError("has more than one host; several are for redis+sentinel")
     return replace(address, hosts=hosts, db=_decode_db(path or "0"))
-
-
-def _split_credentials(place: str) -> tuple[str, str]:
-    """Return the credentials, and the rest; a path may have an @ in it, too."""
-    authority, slash, path = place.partition("/")
-    credentials, _, host = authority.rpartition("@")
-    return credentials, host + slash + path
 
 
 def _decode_parameters(kind: str, query: str) -> dict[str, str]:

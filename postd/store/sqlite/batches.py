@@ -17,7 +17,6 @@ class InsertRow(Struct, frozen=True):
 
     Args:
         insert: the statement up to the values.
-        values: the row.
         numbered: True if the result is the row's id, which must be an AUTOINCREMENT's; the row must not exist yet.
             Else the result is whether the row was inserted; False if one with the same key exists.
     """

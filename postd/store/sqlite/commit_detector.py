@@ -19,9 +19,6 @@ _VERSION = 3007000
 class CommitDetector:
     """The shared memory of a database that is open, in WAL mode.
 
-    Args:
-        database: the path of the database.
-
     Raises:
         OSError: there is no shared memory, or its format is unknown.
     """

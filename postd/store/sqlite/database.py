@@ -52,7 +52,6 @@ class SqliteDatabase:
     Each second it checks that the file is still the one at its path; if a backup was restored there, it opens that.
 
     Args:
-        path: the file.
         reactor: its clock times the waits; results come back on its thread.
         thread: runs the writes; by default a thread of its own.
         upgrade: whether a file with an older schema is upgraded instead of refused.
@@ -122,11 +121,7 @@ class SqliteDatabase:
         self._thread.stop()
 
     async def read_cached(self, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the cached result of a query if nothing was committed since, else run the query.
-
-        Args:
-            key: identifies the query and its parameters.
-            query: reads.
+        """Return the result of the query with this key if it is cached and nothing was committed since, else run it.
 
         Raises:
             StoreUnavailableError: as for `read`.

@@ -54,7 +54,6 @@ class DatabaseFile:
     """A store's file.
 
     Args:
-        path: the file.
         synchronous: how durable a commit is (`PRAGMA synchronous`).
         upgrade: whether a file with an older schema is upgraded instead of refused.
     """
@@ -71,9 +70,7 @@ class DatabaseFile:
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
         """Open the file for writing, and upgrade its schema if it is older.
 
-        Args:
-            create: create the file if it does not exist.
-            check_whole: check the file from end to end, if it is not too large.
+        With `check_whole` it is checked from end to end, if it is not too large.
 
         Raises:
             StoreRefusedError: it must not be used (`StoreOlderError`: it has an older schema, and `upgrade` is False).

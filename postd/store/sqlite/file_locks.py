@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import struct
+from contextlib import ExitStack
 from threading import Lock
 from typing import NamedTuple
 
@@ -57,7 +58,6 @@ class SharedFile:
     """A descriptor of a file that SQLite has open too.
 
     Args:
-        path: the file.
         flags: of open(2). An exclusive lock needs a file that is open for writing.
 
     Raises:
@@ -69,7 +69,9 @@ class SharedFile:
         status = os.fstat(self.descriptor)
         self.identity = Identity(status.st_dev, status.st_ino)
         with _registry:
-            _open.setdefault(self.identity, _Descriptors()).add(self.descriptor)
+            opened = _open.setdefault(self.identity, _Opened())
+            opened.users += 1
+            opened.callback(os.close, self.descriptor)
 
     def lock(self, wanted: bytes) -> bool:
         """Lock or unlock bytes (`LockBytes`) without waiting; return False if another descriptor has them locked.
@@ -99,42 +101,24 @@ class SharedFile:
         """
         memory = mmap.mmap(self.descriptor, length, access=mmap.ACCESS_READ)
         with _registry:
-            _open[self.identity].add_memory(memory)
+            _open[self.identity].callback(memory.close)  # a mapping has a descriptor of its own
         return memory
 
     def close(self) -> None:
         """Release the locks and the descriptor; only after SQLite has closed the file."""
         self.lock(_ALL.free)
         with _registry:
-            if _open[self.identity].leave():
+            opened = _open[self.identity]
+            opened.users -= 1
+            if not opened.users:
                 _open.pop(self.identity).close()
 
 
-class _Descriptors:
-    """The descriptors and mappings of one file, and the number of their users."""
+class _Opened(ExitStack):
+    """The descriptors and mappings of one file, which are closed together, and the number of their users."""
 
-    def __init__(self) -> None:
-        self._descriptors: list[int] = []
-        self._memories: list[mmap.mmap] = []
-        self._users = 0
-
-    def add(self, descriptor: int) -> None:
-        self._descriptors.append(descriptor)
-        self._users += 1
-
-    def add_memory(self, memory: mmap.mmap) -> None:
-        self._memories.append(memory)  # a mapping has a descriptor of its own
-
-    def leave(self) -> bool:
-        self._users -= 1
-        return not self._users
-
-    def close(self) -> None:
-        for memory in self._memories:
-            memory.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+    users = 0
 
 
-_open: dict[Identity, _Descriptors] = {}
+_open: dict[Identity, _Opened] = {}
 _registry = Lock()

@@ -24,9 +24,7 @@ class SqliteImport:
     """An import into one file.
 
     Args:
-        database: has the file open.
         connection: the writing one, to which the temporary table belongs.
-        table: its name.
     """
 
     def __init__(self, database: SqliteDatabase, connection: sqlite3.Connection, table: str) -> None:

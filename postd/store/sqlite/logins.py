@@ -9,34 +9,26 @@ import msgspec
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 
-_EXPIRED = (
-    ("SELECT 1 FROM session WHERE expires <= ? LIMIT 1", "DELETE FROM session WHERE expires <= ?", 0),
-    ("SELECT 1 FROM failure WHERE expires <= ? LIMIT 1", "DELETE FROM failure WHERE expires <= ?", 0),
-    ("SELECT 1 FROM idempotency_key WHERE expires <= ? LIMIT 1", "DELETE FROM idempotency_key WHERE expires <= ?", 0),
-    (
-        "SELECT 1 FROM nonce_count WHERE expires <= ? LIMIT 1",
-        "DELETE FROM nonce_count WHERE expires <= ?",
-        NONCE_COUNTS_KEPT_S,
-    ),
-)
-"""For each table: a query for expired rows, their deletion, and how long they are kept beyond that, in seconds."""
+_KEPT_S = {"session": 0, "failure": 0, "idempotency_key": 0, "nonce_count": NONCE_COUNTS_KEPT_S}
+"""The tables whose rows expire, and how long they are kept beyond that, in seconds."""
 
 
-class SqliteLogins:
+class SqliteLogins(StorePart[SqliteDatabase]):
     """The tables of `schema/0002_logins.sql`."""
 
     def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
+        super().__init__(database)
         # Bound once: these are called for each request.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     async def key(self, name: str) -> bytes:
-        key = self._database.service_keys.get(name)
+        key = self.database.service_keys.get(name)
         if key is None:
-            key = self._database.service_keys[name] = await self._load_or_create_key(name)
+            key = self.database.service_keys[name] = await self._load_or_create_key(name)
         return key
 
     async def _load_or_create_key(self, name: str) -> bytes:
@@ -141,14 +133,16 @@ class SqliteLogins:
         await self._write(lambda connection: connection.execute("DELETE FROM failure WHERE key = ?", (key,)))
 
     async def purge_expired(self, *, now: float) -> None:
-        def query(connection: sqlite3.Connection) -> list[str]:
-            return [select for select, _, time in statements if connection.execute(select, (time,)).fetchone()]
+        def query(connection: sqlite3.Connection) -> bool:
+            return any(
+                connection.execute(f"SELECT 1 FROM {table} WHERE expires <= ? LIMIT 1", (now - kept_s,)).fetchone()  # noqa: S608 - only constants
+                for table, kept_s in _KEPT_S.items()
+            )
 
         def write(connection: sqlite3.Connection) -> None:
-            for _, delete, time in statements:
-                connection.execute(delete, (time,))
+            for table, kept_s in _KEPT_S.items():
+                connection.execute(f"DELETE FROM {table} WHERE expires <= ?", (now - kept_s,))  # noqa: S608 - likewise
 
-        statements = [(select, delete, now - kept_s) for select, delete, kept_s in _EXPIRED]
         if await self._read(query):  # an empty write transaction would lock other processes out
             await self._write(write)
 

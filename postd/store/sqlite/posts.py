@@ -10,17 +10,18 @@ from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import IdempotencyKey, Page
 from postd.store.paging import contiguous_changes
+from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
 from postd.store.sqlite.importing import SqliteImport
 
 
-class SqlitePosts:
+class SqlitePosts(StorePart[SqliteDatabase]):
     """The tables of `schema/0001_posts.sql`, and the idempotency keys."""
 
     def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
+        super().__init__(database)
         # Bound once: these are called for each request.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
@@ -90,13 +91,13 @@ class SqlitePosts:
         return await self._read(query)
 
     def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        return self._database.read_batches("SELECT id, post FROM post ORDER BY id", batch_size=batch_size)
+        return self.database.read_batches("SELECT id, post FROM post ORDER BY id", batch_size=batch_size)
 
     async def last_id(self) -> int:
         return await self._read(_select_last_id)
 
     async def begin_import(self) -> SqliteImport:
-        return await SqliteImport.begin(self._database)
+        return await SqliteImport.begin(self.database)
 
 
 def _select_version(connection: sqlite3.Connection) -> Version:

@@ -1,29 +1,64 @@
 """The SQLite stores: all that a service must remember, in one file."""
 
-from functools import partial
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
+from postd.errors import StoreRefusedError
 from postd.reactor import IReactor
-from postd.store.assembled import AssembledStore
 from postd.store.paging import read_by_pages
 from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
-from postd.store.sqlite.memory import MemoryDatabase
 from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.writer_thread import WriterThread
 
 
-class SqliteStore(AssembledStore[SqliteDatabase]):
+class SqliteStore(SqlitePosts, SqliteLogins):
     """A store in one SQLite file (`postd.store.interface.Store`); the arguments are those of `SqliteDatabase`."""
 
     def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True) -> None:
-        database = SqliteDatabase(path, reactor=reactor, upgrade=upgrade)
-        super().__init__(database, SqlitePosts(database), SqliteLogins(database))
+        super().__init__(SqliteDatabase(path, reactor=reactor, upgrade=upgrade))
 
 
-class MemoryStore(AssembledStore[SqliteDatabase]):
-    """A store that lasts as long as the process; the arguments are those of `MemoryDatabase`."""
+class MemoryDatabase(SqliteDatabase):
+    """A database that lasts as long as the process, in an unlinked file.
+
+    SQLite's own in-memory databases have no write-ahead log when connections share them: readers and the writer would
+    lock each other out. This one is a temporary file, unlinked as soon as it is open, so that it ends with the process
+    even after `kill -9`. It cannot be opened a second time: `read_batches` does not work.
+    """
 
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
-        database = MemoryDatabase(reactor=reactor, thread=thread)
-        super().__init__(database, SqlitePosts(database), SqliteLogins(database))
-        self.read_posts = partial(read_by_pages, self.list_posts)
+        super().__init__("memory:", reactor=reactor, thread=thread)
+        self.description = "memory:"
+
+    def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - it is created when it is opened
+        try:
+            Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
+        except OSError as error:
+            raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
+
+    def _open(self) -> None:
+        folder = tempfile.mkdtemp(prefix="postd-")
+        try:
+            file = Path(folder) / "posts.db"
+            file.touch(0o600)
+            self._file = DatabaseFile(str(file), synchronous="OFF")
+            super()._open()
+        finally:
+            shutil.rmtree(folder)
+
+    def _file_is_in_place(self) -> bool:
+        return True
+
+
+class MemoryStore(SqlitePosts, SqliteLogins):
+    """A store that lasts as long as the process."""
+
+    def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
+        super().__init__(MemoryDatabase(reactor=reactor, thread=thread))
+
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+        return read_by_pages(self.list_posts, batch_size=batch_size)

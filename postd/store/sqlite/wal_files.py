@@ -19,10 +19,6 @@ class WalFiles:
 
     A lock on the shared memory claims them for this file: other processes of postd look for such locks.
 
-    Args:
-        database: the path of the database.
-        identity: of the file that was opened.
-
     Raises:
         OSError: the files do not exist.
     """
