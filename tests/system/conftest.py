@@ -1,11 +1,12 @@
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import Browser, OpenBrowser
-from tests.system.chromium import open_chromium
-from tests.system.firefox import open_firefox
+
+if TYPE_CHECKING:
+    from tests.system.browser import Browser, OpenBrowser
 
 LONGEST = (
     "test_balancers.py",
@@ -27,17 +28,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
-@pytest.fixture(scope="module", params=[open_chromium, open_firefox], ids=["chromium", "firefox"])
-def open_browser(request: pytest.FixtureRequest) -> OpenBrowser:
+@pytest.fixture(scope="module", params=["chromium", "firefox"])
+def open_browser(request: pytest.FixtureRequest) -> "OpenBrowser":
     """Return a function that opens a browser for a URL, with a folder for its files; tests run with each browser."""
-    opener: OpenBrowser = request.param
-    return opener
+    # The tests of Redis are run without the extra `system`, too, which has what these import.
+    from tests.system.chromium import open_chromium  # noqa: PLC0415
+    from tests.system.firefox import open_firefox  # noqa: PLC0415
+
+    return open_chromium if request.param == "chromium" else open_firefox
 
 
 @pytest.fixture(scope="module")
 def one_browser(
-    open_browser: OpenBrowser, daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Browser]:
+    open_browser: "OpenBrowser", daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> "Iterator[Browser]":
     """One browser for all tests of a module; tests call `begin_anew` first."""
     with open_browser(daemon.url, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
