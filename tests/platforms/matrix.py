@@ -1,8 +1,9 @@
 """Run README's two commands on fresh systems, and the tests of the stores with their Redis and Valkey.
 
 Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in namespaces
-of its own. Results are stored by commit and cell, so that an interrupted run can be continued. Needs root on Linux,
-debootstrap, git, unshare, overlayfs, and port 8080 to be free. CONTRIBUTING.md has the command.
+of its own. Results are stored by cell, with their commit, so that an interrupted run can be continued; cells of an
+earlier commit are run again, unless `--earlier` keeps them. Needs root on Linux, debootstrap, git, unshare, overlayfs,
+and port 8080 to be free. CONTRIBUTING.md has the command.
 """
 
 import argparse
@@ -112,6 +113,7 @@ class Counts(Struct, frozen=True):
 class Result(Struct, frozen=True):
     """The result of a cell; `serving_s` is the time from command 1 to the first response, 0 where it was not run."""
 
+    commit: str
     day: str
     version: str
     tests: Counts
@@ -277,7 +279,7 @@ def commands() -> tuple[str, str]:
     return serve, test
 
 
-def run_cell(cell: Cell, machine: Machine) -> Result:
+def run_cell(cell: Cell, machine: Machine, commit: str) -> Result:
     """Run a cell on its new machine."""
     serve, test = commands()
     day = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -289,7 +291,7 @@ def run_cell(cell: Cell, machine: Machine) -> Result:
     machine.install(server, "openssl")
     version = _read_version(machine.run(f"{server} --version"))
     environment = f"POSTD_REQUIRE_ALL=1 POSTD_REDIS_SERVER=/usr/bin/{server}"
-    return Result(day, version, _count(machine, f"export {environment}; {test} {STORE_TESTS}"))
+    return Result(commit, day, version, _count(machine, f"export {environment}; {test} {STORE_TESTS}"))
 
 
 def _read_version(shown: str) -> str:
@@ -331,7 +333,7 @@ INTRODUCTION = """\
 on a bare system, and the tests of the stores and of both Redis samples in `etc/` against the servers of that system."""
 
 
-def make_page(cells: Sequence[Cell], results: Mapping[str, Result], commit: str) -> str:
+def make_page(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
     """Return the table as Markdown; a cell without a result is "not run"."""
     rows = [("system", "Python", "serves after", "README's tests", "stores on Redis", "stores on Valkey")]
     for system in dict.fromkeys(cell.system for cell in cells):
@@ -349,13 +351,15 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result], commit: str)
     red = [(cell.slug, results[cell.slug]) for cell in cells if cell.slug in results]
     failed = [f"- {slug}: {line}" for slug, result in red for line in result.tests.failed or _unfinished(result)]
     user = UNUSUAL_USER
-    days = sorted({result.day for result in results.values()})
+    days, commits = (
+        sorted({*values}) for values in zip(*((r.day, r.commit[:10]) for r in results.values()), strict=True)
+    )
     parts = [
         "# Platforms",
         INTRODUCTION,
         "\n".join(
             [
-                f"- {processor()}, {os.cpu_count()} cores; {' and '.join(days) or 'not run'}; commit {commit[:10]}",
+                f"- {processor()}, {os.cpu_count()} cores; {' and '.join(days)}; commit {' and '.join(commits)}",
                 "- systems are chroots of `debootstrap --variant=minbase` with python3, python3-venv, git",
                 f"- the unusual user: `umask {user.umask}; {' '.join(user.environment)}`, in {user.home}",
                 f"- tests of the stores: `{STORE_TESTS}`",
@@ -383,6 +387,7 @@ def parse_arguments(cells: Sequence[Cell]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/postd-platforms"), help="%(default)s")
     parser.add_argument("--bind", type=Path, action="append", default=[], help="a folder that systems have, too")
     parser.add_argument("--again", action="store_true", help="run cells that have a result, too")
+    parser.add_argument("--earlier", action="store_true", help="keep results of earlier commits")
     parser.add_argument("--write", action="store_true", help="write bench/PLATFORMS.md, too")
     options = parser.parse_args()
     unknown = {*options.cells} - {*slugs}
@@ -395,24 +400,28 @@ def main() -> None:
     cells = [Cell(system, part) for system in SYSTEMS for part in (BARE, *system.servers)]
     options = parse_arguments(cells)
     commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
-    kept = options.folder / "results" / commit
+    kept = options.folder / "results"
     kept.mkdir(parents=True, exist_ok=True)
+    files = {cell.slug: kept / f"{cell.slug}.json" for cell in cells}
+    results = {
+        slug: msgspec.json.decode(file.read_bytes(), type=Result) for slug, file in files.items() if file.exists()
+    }
+    if not options.earlier:
+        results = {slug: result for slug, result in results.items() if result.commit == commit}
     for cell in cells:
-        file = kept / f"{cell.slug}.json"
-        if cell.slug not in options.cells or (file.exists() and not options.again):
+        if cell.slug not in options.cells or (cell.slug in results and not options.again):
             continue
         machine = Machine(cell, options.folder, options.bind)
         try:
             machine.make(cell.system, commit)
-            result = run_cell(cell, machine)
+            result = run_cell(cell, machine, commit)
         except MatrixError as error:
-            result = Result(f"{datetime.now(UTC):%Y-%m-%d}", "", Counts({}, 0.0, [], str(error)))
-        file.write_bytes(msgspec.json.encode(result))
+            result = Result(commit, f"{datetime.now(UTC):%Y-%m-%d}", "", Counts({}, 0.0, [], str(error)))
+        results[cell.slug] = result
+        files[cell.slug].write_bytes(msgspec.json.encode(result))
         machine.remove()
         print(f"{cell.slug}: {result.version}, {result.tests}; log: {machine.log}", file=sys.stderr, flush=True)
-    files = [(cell.slug, kept / f"{cell.slug}.json") for cell in cells]
-    results = {slug: msgspec.json.decode(file.read_bytes(), type=Result) for slug, file in files if file.exists()}
-    page = make_page(cells, results, commit)
+    page = make_page(cells, results)
     print(page)
     if options.write:
         RESULTS.write_text(page)

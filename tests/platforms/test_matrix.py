@@ -31,12 +31,14 @@ def test_run_without_a_last_line_is_not_green() -> None:
 def test_page_has_all_cells_and_failures() -> None:
     green = Counts({"passed": 7000, "skipped": 17}, 240.0, [], "")
     results = {
-        "trixie-3.13-bare": Result("2026-11-22", "Python 3.13.5", green, 13.2),
-        "trixie-3.13-redis-server": Result("2026-11-22", "Redis 8.0.2", read_counts(RED, 90.0)),
-        "trixie-3.13-valkey-server": Result("2026-11-22", "", Counts({}, 0.0, [], "apt-get: no such package")),
+        "trixie-3.13-bare": Result("0123456789abcdef", "2026-11-22", "Python 3.13.5", green, 13.2),
+        "trixie-3.13-redis-server": Result("0123456789abcdef", "2026-11-22", "Redis 8.0.2", read_counts(RED, 90.0)),
+        "trixie-3.13-valkey-server": Result(
+            "0123456789abcdef", "2026-11-22", "", Counts({}, 0.0, [], "apt-get: no such package")
+        ),
     }
     cells = [Cell(system, part) for system in SYSTEMS for part in ("bare", *system.servers)]
-    page = make_page(cells, results, "0123456789abcdef")
+    page = make_page(cells, results)
     (row,) = (line for line in page.splitlines() if line.startswith("| Debian 13 "))
     assert "3.13.5" in row
     assert "13 s" in row
