@@ -286,7 +286,7 @@ def run_cell(cell: Cell, machine: Machine, commit: str) -> Result:
     if cell.part == BARE:
         version = machine.run("python3 -c 'import platform; print(platform.python_version())'").strip()
         serving_s = _measure_serving(machine, serve)
-        return Result(day, f"Python {version}", _count(machine, test), serving_s)
+        return Result(commit, day, f"Python {version}", _count(machine, test), serving_s)
     server = cell.part
     machine.install(server, "openssl")
     version = _read_version(machine.run(f"{server} --version"))
@@ -351,15 +351,14 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
     red = [(cell.slug, results[cell.slug]) for cell in cells if cell.slug in results]
     failed = [f"- {slug}: {line}" for slug, result in red for line in result.tests.failed or _unfinished(result)]
     user = UNUSUAL_USER
-    days, commits = (
-        sorted({*values}) for values in zip(*((r.day, r.commit[:10]) for r in results.values()), strict=True)
-    )
+    days = " and ".join(sorted({result.day for result in results.values()}))
+    commits = " and ".join(sorted({result.commit[:10] for result in results.values()}))
     parts = [
         "# Platforms",
         INTRODUCTION,
         "\n".join(
             [
-                f"- {processor()}, {os.cpu_count()} cores; {' and '.join(days)}; commit {' and '.join(commits)}",
+                f"- {processor()}, {os.cpu_count()} cores; {days or 'not run'}; commit {commits}",
                 "- systems are chroots of `debootstrap --variant=minbase` with python3, python3-venv, git",
                 f"- the unusual user: `umask {user.umask}; {' '.join(user.environment)}`, in {user.home}",
                 f"- tests of the stores: `{STORE_TESTS}`",
