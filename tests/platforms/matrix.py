@@ -89,8 +89,8 @@ class Cell(Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        part = "unusual" if self.system.user is UNUSUAL_USER else self.part
-        return f"{self.system.suite}-{self.system.python}-{part}"
+        user = "-unusual" if self.system.user is UNUSUAL_USER else ""
+        return f"{self.system.suite}-{self.system.python}{user}-{self.part}"
 
 
 class Counts(Struct, frozen=True):
@@ -352,7 +352,7 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
     failed = [f"- {slug}: {line}" for slug, result in red for line in result.tests.failed or _unfinished(result)]
     user = UNUSUAL_USER
     days = " and ".join(sorted({result.day for result in results.values()}))
-    commits = " and ".join(sorted({result.commit[:10] for result in results.values()}))
+    commits = ", ".join(sorted({result.commit[:10] for result in results.values()}))
     parts = [
         "# Platforms",
         INTRODUCTION,

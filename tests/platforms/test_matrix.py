@@ -44,6 +44,8 @@ def test_page_has_all_cells_and_failures() -> None:
     assert "13 s" in row
     assert "7,000 passed, 17 skipped in 4.0 min" in row
     assert "Redis 8.0.2: 1 failed, 7,289 passed" in row
+    (row,) = (line for line in page.splitlines() if line.startswith("| Debian 13, unusual user"))
+    assert row.count("not in it") == 2
     (row,) = (line for line in page.splitlines() if line.startswith("| Debian 12"))
     assert "not run" in row
     assert "not in it" in row
