@@ -152,6 +152,8 @@ def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReacto
             return TokenFileAuthenticator(path)
         case ClientCredentials():
             return ClientCredentialsAuthenticator(auth, reactor=reactor, ca_file=ca_file)
+        case _:
+            raise TypeError(f"{type(auth).__name__} is none of the credentials of postd.client")
 
 
 def origin_of(url: str) -> str:

@@ -49,7 +49,7 @@ class GroupCommit(Generic[WriteT]):
         self._queue: deque[tuple[WriteT, Deferred[Any]]] = deque()
         self._is_committing = False
         self._closed = False
-        self._idle: Deferred[None] = Deferred()
+        self._idle: list[Deferred[None]] = []
 
     def submit(self, write: WriteT) -> Deferred[Any]:
         """Queue a write; the Deferred fires when it is durable.
@@ -73,13 +73,16 @@ class GroupCommit(Generic[WriteT]):
         """Refuse new writes; return when the queued ones are done."""
         self._closed = True
         if self._is_committing:
-            await self._idle
+            idle: Deferred[None] = Deferred()
+            self._idle.append(idle)
+            await idle
 
     def _next_batch(self) -> None:
         if not self._queue:
             self._is_committing = False
-            if self._closed:
-                self._idle.callback(None)
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                waiter.callback(None)
             return
         batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
         done = self._in_thread(self._commit, [write for write, _ in batch])

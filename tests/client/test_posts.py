@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -337,6 +338,12 @@ def test_url_that_is_no_origin_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         PostClient(REACTOR, url)
     assert "\n" not in str(refused.value)
+
+
+def test_credentials_of_another_kind_are_a_type_error() -> None:
+    credentials: Any = ("a", "secret")  # as treq takes them
+    with pytest.raises(TypeError, match="tuple is none of the credentials"):
+        PostClient(REACTOR, "https://posts.example", credentials)
 
 
 @pytest.mark.parametrize("auth", [Basic("a", "secret"), BearerFile("f")], ids=["Basic", "BearerFile"])

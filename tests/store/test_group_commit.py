@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -97,6 +97,16 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertNoResult(closing)
         self.done[0].callback([1])
         assert self.successResultOf(result) == 1
+        self.successResultOf(closing)
+
+    def test_cancelled_close_does_not_affect_another_one(self) -> None:
+        self.writes.submit("a")
+        cancelled, closing = (Deferred.fromCoroutine(self.writes.close()) for _ in range(2))
+        self.clock.advance(0)
+        cancelled.cancel()
+        self.failureResultOf(cancelled, CancelledError)
+        self.assertNoResult(closing)
+        self.done[0].callback([1])
         self.successResultOf(closing)
 
     def test_close_of_an_idle_queue_is_immediate(self) -> None:
