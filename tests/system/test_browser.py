@@ -29,7 +29,7 @@ STICKING_OUT = """
 
 
 # Once is enough, of what is in the markup and the sheets.
-IN_CHROMIUM = pytest.mark.parametrize("open_browser", [open_chromium], ids=["chromium"], indirect=True)
+IN_CHROMIUM = pytest.mark.parametrize("open_browser", ["chromium"], indirect=True)
 
 
 def add_user(folder: Path) -> str:
