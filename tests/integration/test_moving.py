@@ -41,6 +41,13 @@ def count_in(path: Path) -> int:
     return count
 
 
+def size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def wait_until(is_so: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + WAIT_MAX_S
     while not is_so():
@@ -188,7 +195,7 @@ def test_import_killed_while_storing_leaves_all_or_nothing(store: Path) -> None:
     left = set()
     for size in (1, 256 * 1024, 1024 * 1024):
         with running(store.parent, "import", "lines") as importing:
-            wait_until(lambda size=size: log.exists() and log.stat().st_size > size, importing)  # type: ignore[misc]
+            wait_until(lambda size=size: size_of(log) > size, importing)  # type: ignore[misc]
             importing.kill()
             importing.wait()
         with Daemon(store.parent) as daemon:
