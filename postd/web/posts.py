@@ -1,7 +1,6 @@
 """The post API (spec: Post API; reference: Post API)."""
 
 import time
-from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -11,26 +10,20 @@ from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
 from postd.auth.identity import always_valid
-from postd.caching import SingleFlight
-from postd.model import POST_ID_MAX, Post, Version
+from postd.model import POST_ID_MAX, Post
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
-from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.interface import Request
+from postd.web.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
 from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.web.server.routing import Application
-from postd.web.streamed_list import StreamedList, encode_posts
 from postd.web.urlencoded import decode_number, decode_query
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
-
-SNAPSHOT_MAX = 10_000
-"""Limit on a list that is read as one snapshot: some 6 ms of the reactor's time, once for each version. A longer one is
-streamed page by page."""
 
 ENCODED_MAX = 2048
 """Limit on cached single posts: at most some 3 MiB."""
@@ -75,13 +68,6 @@ class _EncodedPost(Struct, frozen=True):
     not_modified: Response
 
 
-class _Snapshot(Struct, frozen=True):
-    """The list of all posts at a version; `text` is None if it is longer than `SNAPSHOT_MAX`."""
-
-    version: Version
-    text: NegotiatedText | None
-
-
 class PostApi:
     """The resources `/post`, `/post/<id>` and `/post/events`.
 
@@ -99,53 +85,14 @@ class PostApi:
         self._events = events
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
-        self._list_caching = {**self._caching, **VARY}
-        self._snapshot: _Snapshot | None = None
-        self._reading: SingleFlight[Version, _Snapshot] = SingleFlight()
+        self._lists = PostLists(store, self._caching)
         self._idempotency = IdempotencyKeys(time.time)
-        self._streamed_list = StreamedList(store, self._headers_at)
         # Depends only on the post, so that an entry is never stale.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 
     @app.route("/post", methods=["GET"])
     async def list_posts(self, request: Request) -> Response | StreamedResponse:
-        after, limit = _decode_page_query(request)
-        version = await self._store.version()
-        if after == 0 and limit is None:
-            return await self._list_all(request, version)
-        headers = {b"ETag": _list_etag(version, after, limit), **self._list_caching}
-        not_modified = not_modified_if_current(request, headers)
-        if not_modified is not None:
-            return not_modified
-        page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
-        if page.more and limit is None:
-            return self._streamed_list.respond_after(request, after, self._list_caching)
-        # The page may be newer than the version read before it.
-        headers[b"ETag"] = _list_etag(page.version, after, limit)
-        if page.more and limit is not None:
-            headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-        return await NegotiatedText(JSON, _encode_list(page.posts), headers).respond(request)
-
-    async def _list_all(self, request: Request, version: Version) -> Response | StreamedResponse:
-        snapshot = self._snapshot
-        if snapshot is None or snapshot.version != version:
-            not_modified = not_modified_if_current(request, self._headers_at(version))
-            if not_modified is not None:
-                return not_modified
-            # A snapshot that another request began to read at this version is recent enough.
-            snapshot = await self._reading.run(version, self._read_snapshot)
-        if snapshot.text is None:
-            return self._streamed_list.respond(request, version)
-        return await snapshot.text.respond(request)
-
-    def _headers_at(self, version: Version) -> dict[bytes, bytes]:
-        return {b"ETag": _list_etag(version, 0, None), **self._list_caching}
-
-    async def _read_snapshot(self) -> _Snapshot:
-        page = await self._store.list_posts(limit=SNAPSHOT_MAX)
-        text = None if page.more else NegotiatedText(JSON, _encode_list(page.posts), self._headers_at(page.version))
-        self._snapshot = _Snapshot(page.version, text)
-        return self._snapshot
+        return await self._lists.respond(request, _decode_span(request))
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Request) -> Response:
@@ -191,30 +138,19 @@ class PostApi:
         return post.post
 
 
-def _encode_list(posts: Collection[tuple[int, str]]) -> bytes:
-    """Encode a list (spec: "JSON array (indented by two spaces)")."""
-    return b"[\n%b\n]\n" % encode_posts(posts) if posts else b"[]\n"
-
-
-def _list_etag(version: Version, after: int, limit: int | None) -> bytes:
-    page = b"" if after == 0 and limit is None else b"-%d-%d" % (after, limit or 0)
-    return b'"%d-%b%b"' % (version.revision, version.tag.encode(), page)
-
-
 def _post_etag(post: Post) -> bytes:
     """Return the entity tag of a post, a hash of all that its representation contains."""
     return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
 
 
-def _decode_page_query(request: Request) -> tuple[int, int | None]:
-    """Return `after`, 0 by default, and `limit`, None by default; other parameters are ignored.
+def _decode_span(request: Request) -> Span:
+    """Return the span of posts by `after` and `limit`; other parameters are ignored.
 
     Raises:
         Problem: 400, one of them is repeated or out of range.
     """
     parameters = decode_query(request)
     if not parameters:
-        return 0, None
+        return WHOLE
     after = decode_number(parameters, "after", 0, POST_ID_MAX)
-    limit = decode_number(parameters, "limit", 1, LIMIT_MAX)
-    return after or 0, limit
+    return after or 0, decode_number(parameters, "limit", 1, LIMIT_MAX)

@@ -1,7 +1,7 @@
 """The list of all posts when it is too long for one snapshot: streamed page by page, cached while unchanged."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 
 import orjson
 from msgspec import Struct
@@ -9,9 +9,9 @@ from msgspec import Struct
 from postd.model import Version
 from postd.protocol.gzip import HEADER, Parts, inflate
 from postd.store.interface import PostStore
-from postd.web.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
+from postd.web.compression import GZIP, gzip_etag, wants_gzip
 from postd.web.interface import Request
-from postd.web.responses import JSON, Response, StreamedResponse, make_streamed_response
+from postd.web.responses import JSON, StreamedResponse, make_streamed_response
 
 PAGE_POSTS = 512
 """Posts of a streamed list that are in memory at a time: about the size of a socket buffer."""
@@ -52,39 +52,44 @@ class StreamedList:
     Each page is a snapshot of its own, because a slow client must not hold one open. So a streamed list has neither
     `ETag` nor length; ids are unique and ascending in it. If the posts did not change meanwhile, the list is a snapshot
     all the same: requested twice, it is recorded, compressed, and later responses come from this cache, with both.
-    `headers_at` returns the headers of the list at a version, `ETag` included.
     """
 
-    def __init__(self, store: PostStore, headers_at: Callable[[Version], Mapping[bytes, bytes]]) -> None:
+    def __init__(self, store: PostStore) -> None:
         self._store = store
-        self._headers_at = headers_at
         self._requested_at: Version | None = None
         self._cached: _CachedList | None = None
         self._recording: list[bytes] | None = None
         self._recording_since_s = 0.0
 
-    def respond(self, request: Request, version: Version) -> Response | StreamedResponse:
-        """Return the response with the whole list; `version` is the current one, as far as known."""
-        headers = self._headers_at(version)
-        not_modified = not_modified_if_current(request, headers)
-        if not_modified is not None:
-            return not_modified
+    def respond(
+        self, request: Request, version: Version, headers: Mapping[bytes, bytes], *, after: int
+    ) -> StreamedResponse:
+        """Return the response with the posts whose ids are larger than `after`.
+
+        Args:
+            request: whether it accepts gzip matters.
+            version: the current one, as far as known.
+            headers: of the list at this version, `ETag` included.
+            after: 0 for the whole list, which alone is cached.
+        """
         gzipped = wants_gzip(request)
         cached = self._cached
-        if cached is not None and cached.version == version:
+        if after == 0 and cached is not None and cached.version == version:
             return cached.respond(headers, gzipped=gzipped)
-        # Only one response at a time is recorded, which bounds the memory that slow clients cost.
-        busy = self._recording is not None and time.monotonic() - self._recording_since_s < RECORDING_MAX_S
-        records = version == self._requested_at and not busy
-        self._requested_at = version
-        untagged = {name: value for name, value in headers.items() if name != b"ETag"}
-        pieces = self._record(version, gzipped=gzipped) if records else self._read(0, gzipped=gzipped)
-        return _stream(pieces, untagged, gzipped=gzipped)
+        records = after == 0 and self._may_record(version)
+        pieces = self._record(version, gzipped=gzipped) if records else self._read(after, gzipped=gzipped)
+        sent = {**headers, **GZIP} if gzipped else dict(headers)
+        del sent[b"ETag"]
+        return make_streamed_response(JSON, pieces, sent)
 
-    def respond_after(self, request: Request, after: int, headers: Mapping[bytes, bytes]) -> StreamedResponse:
-        """Return the response with the posts whose ids are larger than `after`."""
-        gzipped = wants_gzip(request)
-        return _stream(self._read(after, gzipped=gzipped), headers, gzipped=gzipped)
+    def _may_record(self, version: Version) -> bool:
+        """Return whether the list was requested before at this version, and no other response is being recorded.
+
+        One recording at a time bounds the memory that slow clients cost.
+        """
+        requested_at, self._requested_at = self._requested_at, version
+        busy = self._recording is not None and time.monotonic() - self._recording_since_s < RECORDING_MAX_S
+        return version == requested_at and not busy
 
     async def _read(self, after: int, *, gzipped: bool) -> AsyncGenerator[bytes]:
         parts = Parts()
@@ -132,10 +137,6 @@ class StreamedList:
         finally:
             if recorded is self._recording:
                 self._recording = None
-
-
-def _stream(pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, gzipped: bool) -> StreamedResponse:
-    return make_streamed_response(JSON, pieces, {**headers, **GZIP} if gzipped else headers)
 
 
 async def _generate(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:

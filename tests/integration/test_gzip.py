@@ -15,7 +15,7 @@ import treq
 from twisted.web.http_headers import Headers
 
 from postd.web.compression import INLINE_MAX_BYTES
-from postd.web.posts import SNAPSHOT_MAX
+from postd.web.post_lists import SNAPSHOT_MAX
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
-from postd.web.posts import SNAPSHOT_MAX
+from postd.web.post_lists import SNAPSHOT_MAX
 from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter
 from postd.web.streamed_list import PAGE_POSTS
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of

@@ -1,0 +1,86 @@
+"""How often lists read the store; what they contain is in test_posts.py."""
+
+from collections.abc import Sequence
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from postd.store.interface import Page
+from tests.helpers import InMemoryApi, result_of
+from tests.web.wire import ask, begin
+
+Spans = list[tuple[int, int]]
+
+
+@pytest.fixture
+def read(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """The spans that were read from the store."""
+    spans: Spans = []
+    list_posts = api.store.list_posts
+
+    async def reading(*, after: int = 0, limit: int) -> Page:
+        spans.append((after, limit))
+        return await list_posts(after=after, limit=limit)
+
+    monkeypatch.setattr(api.store, "list_posts", reading)
+    for number in range(9):
+        api.add(f"post {number}")
+    return spans
+
+
+def bodies(api: InMemoryApi, paths: Sequence[str]) -> list[bytes]:
+    return [ask(api, "GET", path).body for path in paths]
+
+
+@pytest.mark.parametrize("path", ["/post", "/post?limit=3", "/post?after=4", "/post?after=4&limit=3"])
+def test_list_is_read_once_for_each_version(api: InMemoryApi, read: Spans, path: str) -> None:
+    assert len(set(bodies(api, [path] * 3))) == 1
+    assert len(read) == 1
+    api.add("a newer post")
+    bodies(api, [path] * 3)
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("path", ["/post", "/post?limit=3"])
+def test_concurrent_requests_share_one_reading(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    reading: list[Deferred[Page]] = []
+
+    async def list_posts(**_: int) -> Page:
+        reading.append(Deferred())
+        return await reading[-1]
+
+    monkeypatch.setattr(api.store, "list_posts", list_posts)
+    exchanges = [begin(api, "GET", path) for _ in range(3)]
+    version = result_of(Deferred.fromCoroutine(api.store.version()))
+    reading.pop().callback(Page(version, [(1, "shared")], more=False))
+    assert not reading
+    assert all(b"shared" in exchange.response().body for exchange in exchanges)
+
+
+def test_kept_pages_are_bounded_and_the_oldest_is_dropped(
+    api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2500)
+    first, *others = [f"/post?limit=1&after={after}" for after in range(5)]
+    bodies(api, [first, *others[:3]])
+    bodies(api, [first])
+    assert len(read) == 4
+    bodies(api, [others[3], first])
+    assert len(read) == 5
+    bodies(api, [others[0]])
+    assert len(read) == 6
+
+
+def test_list_over_the_limit_is_not_kept(api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 2048 + 100)
+    bodies(api, ["/post?limit=1", "/post?limit=9", "/post?limit=9"])
+    assert len(read) == 3
+
+
+def test_long_list_is_not_read_as_a_snapshot_twice(
+    api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postd.web.post_lists.SNAPSHOT_MAX", 3)
+    monkeypatch.setattr("postd.web.streamed_list.PAGE_POSTS", 20)
+    bodies(api, ["/post?after=1"] * 3)
+    assert read == [(1, 3), (1, 20), (1, 20), (1, 20)]
