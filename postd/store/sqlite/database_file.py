@@ -183,12 +183,12 @@ class DatabaseFile:
             raise StoreRefusedError(f"{self.path}: it is an SQLite database of another program, not of postd")
 
     def _set_journal(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # first: the other writes to the file
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreRefusedError(
                 f"{self.path}: SQLite cannot keep a write-ahead log there (journal mode {mode!r}); use a local disk"
             )
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA journal_size_limit = 16777216")
 
     def _check_upgrade(self, connection: sqlite3.Connection, schema: int, known: int, *, in_use: bool) -> None:
