@@ -45,6 +45,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 importlib.metadata.version = cache(importlib.metadata.version)
 
 
+SLOW = "they take seconds each"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """With `POSTD_REQUIRE_ALL`, refuse to start without a Redis server or root, so that all tests run."""
     _reset_signals()
@@ -74,12 +77,22 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip slow tests, unless all are wanted or these were chosen (`-m slow`, or by the name of a test)."""
+    chosen = config.option.markexpr or any("::" in name for name in config.args)
+    if not IS_THOROUGH and not chosen:
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason=SLOW))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # its lines come after those of all other plugins
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
     """Report at the end how many tests were skipped, why, and how to run them."""
     yield
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    for why, remedy in ((NOT_ROOT, "run pytest as root"), (NO_SERVER, REMEDY)):
+    remedies = {NOT_ROOT: "run pytest as root", NO_SERVER: REMEDY, SLOW: "set POSTD_THOROUGH=1"}
+    for why, remedy in remedies.items():
         if left_out := sum(why in reason for reason in skipped):
             line = f"{left_out} tests were left out: {why}. To run them, {remedy}."
             terminalreporter.write_line(line, yellow=True)

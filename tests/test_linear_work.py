@@ -79,7 +79,7 @@ OTHERS = [
     b"\xff",
     b"\xc3\xa9",
 ]
-PAIRS = [f"{one}{two}".encode() for one, two in itertools.permutations(DELIMITERS, 2)][:: 1 if IS_THOROUGH else 5]
+PAIRS = [f"{one}{two}".encode() for one, two in itertools.permutations(DELIMITERS, 2)][:: 1 if IS_THOROUGH else 15]
 
 
 class Input(Struct, frozen=True):

@@ -34,6 +34,10 @@ def test_that_starts_one(tmp_path):
     with RedisServer(tmp_path):
         raise AssertionError
 
+@pytest.mark.slow
+def test_that_takes_seconds():
+    raise AssertionError
+
 def test_without():
     pass
 """
@@ -87,6 +91,7 @@ def run_pytest(folder: Path, *options: str, require_all: str = "") -> subprocess
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "POSTD_REQUIRE_ALL": require_all,
         "POSTD_REDIS_SERVER": "",
+        "POSTD_THOROUGH": "",
     }
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "--rootdir", folder, *options, folder],
@@ -101,9 +106,10 @@ def run_pytest(folder: Path, *options: str, require_all: str = "") -> subprocess
 def test_run_without_a_server_skips_tests_and_counts_them_at_the_end(tmp_path: Path) -> None:
     run = run_pytest(tmp_path, "-q", "-n", "1")
     assert run.returncode == 0, run.stdout
-    *_, left_out, counts = run.stdout.splitlines()
-    assert left_out == f"4 tests were left out: {NO_SERVER}. To run them, {REMEDY}."
-    assert "1 passed, 4 skipped" in counts
+    *_, without, slow, counts = run.stdout.splitlines()
+    assert without == f"4 tests were left out: {NO_SERVER}. To run them, {REMEDY}."
+    assert slow == "1 tests were left out: they take seconds each. To run them, set POSTD_THOROUGH=1."
+    assert "1 passed, 5 skipped" in counts
 
 
 def test_run_without_tests_that_need_a_server_does_not_mention_it(tmp_path: Path) -> None:

@@ -413,6 +413,7 @@ class CacheTests:
             result_of(check(checker, token))
         assert caught.value.expired
 
+    @pytest.mark.slow
     @ensureDeferred
     async def test_recheck_succeeds_until_the_token_expires(self, issuers: Issuers) -> None:
         issuer, asked = issuers.add(), issuers.add_asked()

@@ -256,6 +256,7 @@ async def test_404_after_a_lost_delete_is_success() -> None:
         assert await error_of(posts.delete(1), ProblemError)
 
 
+@pytest.mark.slow
 @ensureDeferred
 @pytest.mark.parametrize("sent", [b"", ADDED[:-3], ADDED[:20]], ids=["nothing", "half a body", "half a head"])
 async def test_missing_response_times_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

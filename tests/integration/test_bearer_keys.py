@@ -271,6 +271,7 @@ def test_broken_keys_are_skipped(served: Served) -> None:
     assert "left out" in line
 
 
+@pytest.mark.slow
 def test_issuer_with_unusable_keys_is_503_and_logged_once(served: Served) -> None:
     """Other issuers are not affected."""
     names = [*UNUSABLE, "redirected to another host", "of another name"]
@@ -353,6 +354,7 @@ def go_away(daemon: Daemon, token: str) -> None:
         client.sendall(f"GET /token HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
 
 
+@pytest.mark.slow
 def test_request_waits_3_s_for_keys_at_most(served: Served) -> None:
     """Then its token is refused (reference: Bearer); the fetch itself times out after 5 s, and is logged."""
     issuer = served.issuers["stuck"]

@@ -217,6 +217,7 @@ def check_bound(statuses: Sequence[int], processes: int, *, beside: frozenset[in
     assert counted[401] <= FAILURES + processes - 1, counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_of_wrong_passwords_is_bounded_and_hides_the_right_one(servers: Sequence[Daemon], scheme: str) -> None:
     """The worst case: the owner has just signed in, and the server stands still."""
@@ -262,6 +263,7 @@ def check_burst(servers: Sequence[Daemon], request: Request, name: str, *, hidde
     assert statuses.count(401) >= FAILURES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon], scheme: str) -> None:
     name = next(NAMES)
@@ -271,6 +273,7 @@ def test_burst_of_one_wrong_password_counts_each_time(servers: Sequence[Daemon],
     assert send_patiently(servers, request, name, 3000) == [429]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme: str) -> None:
     """More than `failures`, as of a program with many connections that has just started."""
@@ -286,6 +289,7 @@ def test_burst_of_right_passwords_is_accepted(servers: Sequence[Daemon], scheme:
         raise AssertionError(statuses)
 
 
+@pytest.mark.slow
 def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
     """The failures of a burst remain, and the replacement refuses further attempts."""
     with ExitStack() as stack:
@@ -309,6 +313,7 @@ def test_reservation_of_a_worker_that_is_killed_expires(tmp_path: Path) -> None:
         assert send_patiently([server], request, "user1", 0) == [200]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["basic", "digest"])
 def test_bound_holds_while_redis_fails_over(tmp_path: Path, scheme: str) -> None:
     with ExitStack() as stack:

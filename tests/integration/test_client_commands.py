@@ -143,6 +143,7 @@ def test_commands_sign_in_with_each_scheme(tmp_path: Path) -> None:
             assert PASSWORD not in daemon.log
 
 
+@pytest.mark.slow
 def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     with daemon:

@@ -174,6 +174,7 @@ def test_streams_do_not_delay_a_stop(tmp_path: Path) -> None:
         assert all(listener.ends_whole() for listener in listeners)
 
 
+@pytest.mark.slow
 def test_expired_token_ends_its_stream(tmp_path: Path) -> None:
     with Issuer("https://posts.example", Key.make("ES256", "the-key")) as issuer:
         settings = '[api]\nread = ["bearer"]\nwrite = ["open"]\n' + bearer_table(issuer, leeway="0s")

@@ -151,6 +151,7 @@ def test_refusal_is_received_while_more_input_arrives(daemon: Daemon, name: str)
     assert Received.decode(talk(daemon, sent + UNREAD)).status == status
 
 
+@pytest.mark.slow
 def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
         client.sendall(b"GET  / HTTP/1.1\r\n\r\n")

@@ -345,6 +345,7 @@ def check_408(ending: Ending, limit_s: float, *, lingers_s: float = 0) -> None:
     assert limit_s <= ending.after_s < limit_s + lingers_s + OVER_S, ending.after_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_slow_head_is_408(crowded: Crowded, name: str) -> None:
     ending = crowded.endings["head", name].result()

@@ -401,6 +401,7 @@ class Counter(threading.Thread):
                     self._enough.set()
 
 
+@pytest.mark.slow
 def test_used_nonce_counts_outlive_kill_9_under_load(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     alice = DigestUser("alice", PASSWORD)
@@ -671,6 +672,7 @@ def test_throttle_ignores_forwarded_for_of_untrusted_peers(tmp_path: Path) -> No
         assert daemon.log.count("none of trusted_proxies") == 1
 
 
+@pytest.mark.slow
 def test_throttle_ends_after_its_window(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, 'users = "users"\nthrottle = {failures = 2, window = "2s"}') as daemon:
@@ -684,6 +686,7 @@ def test_throttle_ends_after_its_window(tmp_path: Path) -> None:
 # Other requests, and the log
 
 
+@pytest.mark.slow
 def test_password_verification_does_not_block_other_requests(tmp_path: Path) -> None:
     names = [f"user{number}" for number in range(30)]
     write_users(tmp_path, **dict.fromkeys(names, PASSWORD))

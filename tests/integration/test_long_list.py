@@ -39,6 +39,7 @@ def peak_memory_kib(daemon: Daemon) -> int:
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
+@pytest.mark.slow
 def test_long_list_is_complete_with_bounded_memory(daemon: Daemon) -> None:
     httpx.get(f"{daemon.url}/post?limit=1")
     before = peak_memory_kib(daemon)

@@ -189,6 +189,7 @@ def test_import_killed_while_reading_leaves_nothing(store: Path) -> None:
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
 
 
+@pytest.mark.slow
 def test_import_killed_while_storing_leaves_all_or_nothing(store: Path) -> None:
     (store.parent / "lines").write_bytes(lines_of(POSTS + 1, POSTS))
     log = store.with_name("postd.db-wal")

@@ -626,6 +626,7 @@ def test_stop_answers_pending_requests_within_its_grace(tmp_path: Path, workers:
     assert "Traceback" not in daemon.log
 
 
+@pytest.mark.slow
 def test_tls_client_that_does_not_read_does_not_delay_a_stop(tmp_path: Path) -> None:
     """It has half a second for another request, and two to close; like an idle connection in a pool."""
     with Operated(tmp_path, "1") as daemon:
@@ -667,6 +668,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 def test_restart_with_a_systemd_socket_refuses_no_connection(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]

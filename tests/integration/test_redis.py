@@ -174,6 +174,7 @@ def wait_for_service(node: Daemon) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_unavailable_redis_is_503_until_it_returns(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as redis, serve(tmp_path / "node", redis.url) as node:
         httpx.post(f"{node.url}/post", json={"post": "before"})

@@ -159,6 +159,7 @@ def issuer() -> Iterator[Issuer]:
         yield issuer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("format_", "workers"), [("text", 1), ("json", 2)])
 def test_no_secret_is_in_log_files_or_metrics(tmp_path: Path, issuer: Issuer, format_: str, workers: int) -> None:
     (tmp_path / "users").touch(0o600)

@@ -38,6 +38,7 @@ BLOCKED = (
 """Execute another program, which inherits the dispositions of signals."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("more", [(), (signal.SIGINT,), (signal.SIGTERM,)], ids=["once", "and SIGINT", "and SIGTERM"])
 def test_signals_before_the_reactor_runs_stop_the_server_in_order(
@@ -52,6 +53,7 @@ def test_signals_before_the_reactor_runs_stop_the_server_in_order(
     assert {path.name for path in tmp_path.iterdir()} == {"log", "postd.db"}  # the store is closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [IGNORED, BLOCKED], ids=["ignored", "blocked"])
 def test_inherited_signal_mask_does_not_block_reload_restart_and_stop(tmp_path: Path, script: str) -> None:
     with Daemon(tmp_path, "--workers", "2", through=(sys.executable, "-c", script)) as daemon:

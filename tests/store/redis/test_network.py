@@ -62,6 +62,7 @@ def _repair(proxy: Proxy) -> None:
     proxy.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -62,6 +62,7 @@ async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later
         assert len(log.lines("connected to")) == 1
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
@@ -95,6 +96,7 @@ async def test_short_suspension_keeps_the_connection(server: RedisServer, log: L
         assert log.lines("trying again") == []
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer, log: Log) -> None:
     """An iteration of the reactor that takes longer than the timeout of a reply, on a busy machine."""
@@ -107,6 +109,7 @@ async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer
         assert log.lines("trying again") == []
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_silent_server_is_dropped_in_time_although_each_iteration_is_long(server: RedisServer) -> None:
     async with connected(server.url) as store:
@@ -123,6 +126,7 @@ async def test_silent_server_is_dropped_in_time_although_each_iteration_is_long(
             server.thaw()
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> None:
     """A network may deliver bytes long after their sender has closed the connection."""
@@ -219,6 +223,7 @@ async def test_memory_stays_flat_without_a_server(server: RedisServer) -> None:
         await serves_again(store)
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None:
     async with connected(server.url) as store:

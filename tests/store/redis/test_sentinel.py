@@ -175,6 +175,7 @@ class Writers:
         assert {post_id: stored.get(post_id) for post_id in self.acknowledged} == self.acknowledged
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) -> None:
     async with group_of(tmp_path, replicas=2, password=PASSWORD) as group, connected(group.url) as store:
@@ -207,6 +208,7 @@ async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) ->
             assert await other.last_id() == await store.last_id()
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group, connected(group.url) as store, connected(group.url) as idle:
@@ -269,6 +271,7 @@ def test_missing_permission_for_wait_refuses_the_start(tmp_path: Path) -> None:
         make_store(f"redis://p:x@127.0.0.1:{primary.port}").prepare()
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> None:
     async with group_of(tmp_path, replicas=2) as group:
@@ -300,6 +303,7 @@ async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> No
             group.replicas[1].thaw()
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: Path) -> None:
     """The server counts its replicas once a second, and accepts writes without any until then."""

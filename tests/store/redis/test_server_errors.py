@@ -133,6 +133,7 @@ async def test_server_that_cannot_save_allows_reads(lasting: RedisServer) -> Non
         assert await store.add_post("after") == 2
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:

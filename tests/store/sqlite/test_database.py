@@ -255,6 +255,7 @@ async def test_stop_removes_the_log_of_a_replaced_file(make_store: MakeStore, pa
     assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
 
 
+@pytest.mark.slow
 @ensureDeferred
 @pytest.mark.parametrize("holds", ["SELECT * FROM post", "PRAGMA user_version"], ids=["reading", "idle"])
 async def test_replaced_file_that_another_program_has_open_is_not_corrupted(

@@ -45,6 +45,7 @@ async def test_staging_an_import_locks_nothing(store: Store, path: Path) -> None
     assert await taken.commit() == 1
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_locked_file_refuses_the_commit_of_an_import_whole(store: Store, path: Path) -> None:
     taken = await store.begin_import()

@@ -122,6 +122,7 @@ def at_most(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
+@pytest.mark.slow
 def test_busy_processes_share_the_file_evenly(path: Path) -> None:
     with processes(path, 4, "32") as writers:
         for writer in writers:
@@ -150,6 +151,7 @@ async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
         assert [result["errors"] for result in stop(writers)] == [[], []]
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
     path: Path, stores: list[SqliteStore]
@@ -166,6 +168,7 @@ async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
             assert {await store.add_post("works again") for store in stores} == {1, 2}
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_timeout(
     path: Path, stores: list[SqliteStore]
@@ -179,6 +182,7 @@ async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_
         await stores[0].add_post("works again")
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[SqliteStore]) -> None:
     write_turn = WriteTurn(str(path))
@@ -308,6 +312,7 @@ def texts_in(path: Path) -> set[str]:
     return {text for (text,) in run_sql(path, "SELECT post FROM post")}
 
 
+@pytest.mark.slow
 def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     """Backups are moved into its place while all processes write; hard links keep the old files."""
     make_backup(path, "first").rename(path)
