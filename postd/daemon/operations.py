@@ -17,8 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 import postd
-from postd.daemon.lifecycle import RELOAD_FAILED
-from postd.daemon.server import Server
+from postd.daemon.server import RELOAD_FAILED, Server
 from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
@@ -158,7 +157,7 @@ class Operations(Service):
             self._notifier.stop()
 
     def on_accepting(self) -> None:
-        """Called when all listeners accept connections (`postd.daemon.lifecycle.StartCallbacks`)."""
+        """Called when all listeners accept connections (`postd.daemon.server.StartCallbacks`)."""
         self._log_warnings()
         self._is_accepting = True
         self._notifier.ready()

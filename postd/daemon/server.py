@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -12,7 +13,6 @@ from twisted.web.resource import IResource
 
 from postd.daemon import resources
 from postd.daemon.authentication import Authentication
-from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import OK, Health
@@ -33,6 +33,19 @@ from postd.web.server.factory import HttpFactory
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store, at most; after that they get 503 until it answers."""
+
+RELOAD_FAILED = "reload failed, keeping the current settings: {error}"
+"""The log message of a reload whose settings cannot be used."""
+
+
+class StartCallbacks(Struct, frozen=True):
+    """Called while a server starts, in one process or several: `accepting` when all listeners accept connections,
+    `ready` when the store answers, too, `failed` with the reason if that can never happen.
+    """
+
+    accepting: Callable[[], None]
+    ready: Callable[[], None]
+    failed: Callable[[str], None]
 
 
 class ServerParts:

@@ -7,10 +7,9 @@ from functools import partial
 
 from twisted.logger import Logger
 
-from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.log import file_problem
 from postd.daemon.operations import AdminListeners, Operations, admin_hosts
-from postd.daemon.server import Server, ServerParts, refuse_exposure
+from postd.daemon.server import Server, ServerParts, StartCallbacks, refuse_exposure
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError

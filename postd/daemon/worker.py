@@ -16,7 +16,6 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, globalLogBeginner
 
-from postd.daemon.lifecycle import RELOAD_FAILED, StartCallbacks
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
@@ -36,9 +35,10 @@ def main() -> int:
     os.dup2(2, 1)  # prints must not mix with messages
     start_message = json.loads(_read_first_line())
 
-    # Both install the reactor.
+    # All of them install the reactor.
     from twisted.internet import reactor as installed  # noqa: PLC0415
 
+    from postd.daemon.server import RELOAD_FAILED, StartCallbacks  # noqa: PLC0415
     from postd.daemon.service import make_worker  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
