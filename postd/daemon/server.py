@@ -20,7 +20,6 @@ from postd.monitoring.tally import Metrics, Tally
 from postd.net import listening
 from postd.net.listening import Listener
 from postd.reactor import IReactor
-from postd.schemes import load_options
 from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -74,9 +73,7 @@ class ServerParts:
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(
-            settings, self.store, reactor=reactor, where=where, options=load_options(loaded)
-        )
+        self.authentication = Authentication(loaded, self.store, reactor=reactor)
         root = make_tree(settings, self.store, self.events, self.authentication)
         self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
         self._renew_site(root)
@@ -111,10 +108,8 @@ class ServerParts:
         check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
         replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
-        options, previous = load_options(loaded), self.authentication
-        authentication = Authentication(
-            settings, self.store, reactor=self._reactor, where=where, options=options, previous=previous
-        )
+        previous = self.authentication
+        authentication = Authentication(loaded, self.store, reactor=self._reactor, previous=previous)
         root = make_tree(settings, self.store, self.events, authentication)
 
         def apply() -> None:
@@ -122,7 +117,7 @@ class ServerParts:
             replace_certificates()
             self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
-            if settings.bearer or changed or options != previous.options:
+            if settings.bearer or changed or authentication.options != previous.options:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
 
         return apply
