@@ -235,17 +235,15 @@ class Server(Service):
 
     async def health(self, *, full: bool) -> Health:
         """Return its health; without `full` the metrics may be incomplete."""
-        states = {"store": await self._store_state(), **self._parts.authentication.states}
-        if not self.running:
-            states = {"service": "stopping", **states}
-        return Health(states, self._parts.metrics(full=full))
-
-    async def _store_state(self) -> str:
+        store = OK
         try:
             await self._store.version()
         except StoreUnavailableError as error:
-            return error.why
-        return OK
+            store = error.why
+        states = {"store": store, **self._parts.authentication.states}
+        if not self.running:
+            states = {"service": "stopping", **states}
+        return Health(states, self._parts.metrics(full=full))
 
 
 def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:
