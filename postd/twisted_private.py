@@ -82,27 +82,15 @@ PROXY_V2_SIGNATURE: bytes = V2Parser.PREFIX
 """The 12 bytes that a header of version 2 begins with."""
 
 
-def parse_proxy_v1(line: bytes) -> ProxyAddresses:
-    """Return the addresses in a header of version 1, which is given without its CRLF.
+def parse_proxy(header: bytes) -> ProxyAddresses:
+    """Return the addresses in a whole header, of version 2 if it begins with `PROXY_V2_SIGNATURE`, else of version 1.
 
     Raises:
         ValueError: it is malformed.
     """
-    return _parse_proxy(V1Parser, line)
-
-
-def parse_proxy_v2(header: bytes) -> ProxyAddresses:
-    """Return the addresses in a whole header of version 2.
-
-    Raises:
-        ValueError: it is malformed.
-    """
-    return _parse_proxy(V2Parser, header)
-
-
-def _parse_proxy(parser: type[V1Parser | V2Parser], header: bytes) -> ProxyAddresses:
+    is_v2 = header.startswith(PROXY_V2_SIGNATURE)
     try:
-        info = parser.parse(header)
+        info = V2Parser.parse(header) if is_v2 else V1Parser.parse(header.removesuffix(b"\r\n"))
     except InvalidProxyHeader as error:
         raise ValueError(str(error)) from None
     return info.source, info.destination

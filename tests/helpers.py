@@ -26,6 +26,7 @@ from postd.auth.password import HashThreads
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.reactor import IReactor
+from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Limits, Settings
 from postd.settings.values import decode_value
 from postd.store.sqlite.store import MemoryStore
@@ -205,7 +206,9 @@ class InMemoryApi:
         if self.users:
             loaded = msgspec.structs.replace(loaded, users=str(self.users))
         self.store = MemoryStore(reactor=reactor, thread=InlineThread(reactor))
-        self.logins = Authentication(loaded, self.store, reactor=reactor, threads=InlineHashThreads(reactor))
+        self.logins = Authentication(
+            LoadedSettings(loaded, {}, {}), self.store, reactor=reactor, threads=InlineHashThreads(reactor)
+        )
         # Last: nothing would close the store if one of the others failed.
         self.store.prepare()
         result_of(self.store.start())

@@ -51,8 +51,7 @@ from postd.twisted_private import (
     log_file_of,
     make_port,
     make_twistd_log_observer,
-    parse_proxy_v1,
-    parse_proxy_v2,
+    parse_proxy,
     release_request,
     systemd_sockets,
     take_adopted_socket,
@@ -123,29 +122,29 @@ def test_systemd_sockets_are_those_of_the_environment_that_twisted_has_deleted()
 
 def test_proxy_header_of_version_1_gives_both_addresses() -> None:
     ends = IPv4Address("TCP", "192.0.2.7", 5000), IPv4Address("TCP", "192.0.2.1", 80)
-    assert parse_proxy_v1(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80") == ends
+    assert parse_proxy(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80") == ends
     ends6 = IPv6Address("TCP", "2001:db8::7", 5000), IPv6Address("TCP", "2001:db8::1", 80)
-    assert parse_proxy_v1(b"PROXY TCP6 2001:db8::7 2001:db8::1 5000 80") == ends6
+    assert parse_proxy(b"PROXY TCP6 2001:db8::7 2001:db8::1 5000 80") == ends6
 
 
 def test_proxy_header_of_version_2_gives_both_addresses_or_none() -> None:
     assert PROXY_V2_SIGNATURE == b"\r\n\r\n\0\r\nQUIT\n"
     packed = bytes([192, 0, 2, 7, 192, 0, 2, 1]) + b"\x13\x88\0\x50"
     ends = IPv4Address("TCP", "192.0.2.7", 5000), IPv4Address("TCP", "192.0.2.1", 80)
-    assert parse_proxy_v2(PROXY_V2_SIGNATURE + b"\x21\x11\0\x0c" + packed) == ends
-    assert parse_proxy_v2(PROXY_V2_SIGNATURE + b"\x20\0\0\0") == (None, None)
+    assert parse_proxy(PROXY_V2_SIGNATURE + b"\x21\x11\0\x0c" + packed) == ends
+    assert parse_proxy(PROXY_V2_SIGNATURE + b"\x20\0\0\0") == (None, None)
 
 
 @pytest.mark.parametrize("line", [b"PROXY", b"PROXY TCP5 a b 1 2", b"PROXY TCP4 192.0.2.7", b"PROXY TCP4 a b x y"])
 def test_malformed_proxy_header_of_version_1_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError):
-        parse_proxy_v1(line)
+        parse_proxy(line)
 
 
 @pytest.mark.parametrize("rest", [b"\x2f\x11\0\x0c" + b"\0" * 12, b"\x21\xf1\0\x0c" + b"\0" * 12, b"\x21\x11\0\x0c"])
 def test_malformed_proxy_header_of_version_2_is_a_value_error(rest: bytes) -> None:
     with pytest.raises(ValueError):
-        parse_proxy_v2(PROXY_V2_SIGNATURE + rest)
+        parse_proxy(PROXY_V2_SIGNATURE + rest)
 
 
 @pytest.mark.parametrize("own_first", [True, False])

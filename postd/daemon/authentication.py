@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import asdict
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -19,9 +17,9 @@ from postd.daemon.settings_checks import find_problems
 from postd.errors import StoreUnavailableError
 from postd.monitoring.tally import Metrics
 from postd.reactor import IReactor
-from postd.schemes import load_schemes
+from postd.schemes import load_options, load_schemes
 from postd.schemes.interface import Background, Context
-from postd.settings.schema import Settings
+from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
 from postd.web.guard import Access, Realm, SchemeParts
 from postd.web.peer import PeerResolver
@@ -30,50 +28,39 @@ PURGE_EVERY_S = 10
 """How often expired sessions, nonces and failures are removed from the store."""
 
 
-class _KeptState(Struct, frozen=True):
-    """State kept across reloads: the password cache and the failure counts."""
-
-    threads: HashThreads
-    verifier: PasswordVerifier
-    throttle: Throttle
-
-
 class Authentication:
     """The portal, and all that its checkers need.
 
     Args:
-        settings: those of users, schemes, sessions, the throttle and proxies.
+        loaded: the settings of users, schemes, sessions, the throttle and proxies.
         store: keeps sessions, nonces and failures.
         reactor: its clock and its threads.
         threads: where passwords are verified, in place of threads of its own.
-        where: names the top-level keys of the settings in messages.
-        options: the own tables of schemes (`postd.schemes.load_options`).
         previous: the one that this one replaces when it is started, with other settings.
 
     Attributes:
         access: what guards need.
-        running, settings, options, users, background, kept: for the one that replaces this one.
+        threads, verifier, throttle: the password cache and the failure counts; a reload keeps them.
+        running, settings, options, users, background: for the one that replaces this one.
 
     Raises:
-        ConfigError: the user file, or a file of an issuer's settings, cannot be used.
+        ConfigError: a scheme's table, the user file, or a file of an issuer's settings cannot be used.
     """
 
     _log = Logger()
     running = False
 
-    def __init__(  # noqa: PLR0913 - all but three have their defaults
+    def __init__(
         self,
-        settings: Settings,
+        loaded: LoadedSettings,
         store: Store,
         *,
         reactor: IReactor,
         threads: HashThreads | None = None,
-        where: Mapping[str, str] = {},
-        options: Mapping[str, Any] = {},
         previous: "Authentication | None" = None,
     ) -> None:
-        self.settings = settings
-        self.options = options
+        self.settings = settings = loaded.settings
+        self.options = options = load_options(loaded)
         self._store = store
         self._reactor = reactor
         self._previous = previous if previous is not None and previous.running else None
@@ -83,25 +70,26 @@ class Authentication:
         else:
             self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
             self.users.load()
-        if previous is not None:
-            self.kept: _KeptState = previous.kept
+        if previous is None:
+            self.threads = threads or HashThreads(reactor)
+            self.verifier = PasswordVerifier(self.threads, now=reactor.seconds)
+            self.throttle = Throttle(store, **asdict(settings.throttle), clock=reactor)
         else:
-            threads = threads or HashThreads(reactor)
-            throttle = Throttle(store, **asdict(settings.throttle), clock=reactor)
-            self.kept = _KeptState(threads, PasswordVerifier(threads, now=reactor.seconds), throttle)
+            self.threads, self.verifier, self.throttle = previous.threads, previous.verifier, previous.throttle
         self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
         for loop in self._loops:
             loop.clock = reactor
         clients = PeerResolver(settings.trusted_proxies, settings.public_url)
-        passwords = PasswordChecker(self.users, self.kept.verifier, self.kept.throttle, store=store)
+        passwords = PasswordChecker(self.users, self.verifier, self.throttle, store=store)
         parts: dict[str, SchemeParts] = {}
         self.background: dict[str, Background] = {}
         schemes = load_schemes()
         for name, scheme in schemes.items():
             if scheme.options is not None and name not in options:
                 continue
-            own = options.get(name)
-            context = Context(settings, where, own, store, self.users, self.kept.throttle, passwords, clients, reactor)
+            context = Context(
+                settings, loaded.where, options.get(name), store, self.users, self.throttle, passwords, clients, reactor
+            )
             parts[name], background = scheme.make(context)
             if background is not None:
                 self.background[name] = background
@@ -113,10 +101,10 @@ class Authentication:
         self.running = True
         previous, self._previous = self._previous, None
         if previous is None:
-            self.kept.threads.start()
+            self.threads.start()
         else:
             previous.retire()
-            self.kept.throttle.set_limits(**asdict(self.settings.throttle))
+            self.throttle.set_limits(**asdict(self.settings.throttle))
             self._watch_users()
         for name, background in self.background.items():
             background.start(None if previous is None else previous.background.get(name))
@@ -128,7 +116,7 @@ class Authentication:
         self.retire()
         for background in self.background.values():
             background.stop()
-        self.kept.threads.stop()
+        self.threads.stop()
 
     def retire(self) -> None:
         """Stop background work; authentications that are running finish."""
@@ -157,7 +145,7 @@ class Authentication:
 
     def _watch_users(self) -> None:
         if self.users.refresh():
-            self.kept.verifier.clear_cache()
+            self.verifier.clear_cache()
             self._log_problems()
 
     def _purge(self) -> Deferred[None]:

@@ -3,6 +3,7 @@
 A reload applies everything that has changed, or logs an error and applies nothing (reference: Operations).
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +15,9 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 import postd
-from postd.daemon.lifecycle import RELOAD_FAILED
-from postd.daemon.server import Server
+from postd.daemon.server import RELOAD_FAILED, Server
 from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
@@ -64,7 +63,6 @@ class Operations(Service):
         reopen_log: called first on SIGHUP.
         listeners: the bound ports of the server.
         store: the description of its store.
-        notifier: notifies systemd.
         reactor: its clock; handles signals.
 
     Attributes:
@@ -84,7 +82,6 @@ class Operations(Service):
         reopen_log: Callable[[], None],
         listeners: Sequence[Listener],
         store: str,
-        notifier: SystemdNotifier,
         reactor: IReactor,
     ) -> None:
         self._loaded = loaded
@@ -92,13 +89,13 @@ class Operations(Service):
         self._reopen_log = reopen_log
         self._listeners = {listener.url: listener for listener in listeners}  # a closed port has no address
         self._store = store
-        self._notifier = notifier
+        self._notifier = SystemdNotifier(os.environ, reactor=reactor)
         self._reactor = reactor
         self._started_at = time.time()
         self._reloads = {"taken": 0, "refused": 0}
         self._reload_problem = ""
         self._is_accepting = self._is_stopping = False
-        self._status_check = LoopingCall(self._check_status)
+        self._status_check = LoopingCall(self._update_status)
         self._status_check.clock = reactor
 
     def startService(self) -> None:
@@ -135,9 +132,6 @@ class Operations(Service):
         self._notifier.start()
         self._status_check.start(STATUS_CHECK_EVERY_S)
 
-    def _log_failure(self, failure: Failure) -> None:
-        self._log.failure("status check failed", failure=failure)
-
     def stopService(self) -> Deferred[None]:
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
@@ -158,7 +152,7 @@ class Operations(Service):
             self._notifier.stop()
 
     def on_accepting(self) -> None:
-        """Called when all listeners accept connections (`postd.daemon.lifecycle.StartCallbacks`)."""
+        """Called when all listeners accept connections (`postd.daemon.server.StartCallbacks`)."""
         self._log_warnings()
         self._is_accepting = True
         self._notifier.ready()
@@ -242,14 +236,14 @@ class Operations(Service):
                 hosts = describe_hosts(settings, local=listener.loopback_only, admin=is_admin)
                 self._log.info("{url} answers requests for {hosts}", url=listener.url, hosts=hosts)
 
-    def _check_status(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._update_status()).addErrback(self._log_failure)
-
     async def _update_status(self) -> None:
-        health = await self.server.health(full=False)
-        if self.running:
-            status = health.problems or f"ready: {', '.join(self._listeners)}; store {self._store}"
-            self._notifier.status(status + self._reload_problem)
+        try:
+            health = await self.server.health(full=False)
+            if self.running:
+                status = health.problems or f"ready: {', '.join(self._listeners)}; store {self._store}"
+                self._notifier.status(status + self._reload_problem)
+        except Exception:  # noqa: BLE001 - the next check comes all the same
+            self._log.failure("status check failed")
 
 
 def admin_hosts(settings: Settings) -> Hosts | None:

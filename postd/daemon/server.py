@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -12,7 +13,6 @@ from twisted.web.resource import IResource
 
 from postd.daemon import resources
 from postd.daemon.authentication import Authentication
-from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import OK, Health
@@ -20,7 +20,6 @@ from postd.monitoring.tally import Metrics, Tally
 from postd.net import listening
 from postd.net.listening import Listener
 from postd.reactor import IReactor
-from postd.schemes import load_options
 from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -33,6 +32,19 @@ from postd.web.server.factory import HttpFactory
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store, at most; after that they get 503 until it answers."""
+
+RELOAD_FAILED = "reload failed, keeping the current settings: {error}"
+"""The log message of a reload whose settings cannot be used."""
+
+
+class StartCallbacks(Struct, frozen=True):
+    """Called while a server starts, in one process or several: `accepting` when all listeners accept connections,
+    `ready` when the store answers, too, `failed` with the reason if that can never happen.
+    """
+
+    accepting: Callable[[], None]
+    ready: Callable[[], None]
+    failed: Callable[[str], None]
 
 
 class ServerParts:
@@ -61,9 +73,7 @@ class ServerParts:
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(
-            settings, self.store, reactor=reactor, where=where, options=load_options(loaded)
-        )
+        self.authentication = Authentication(loaded, self.store, reactor=reactor)
         root = make_tree(settings, self.store, self.events, self.authentication)
         self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
         self._renew_site(root)
@@ -98,10 +108,8 @@ class ServerParts:
         check_page_folders(loaded)
         refuse_exposure(listeners, settings, where["listen"])
         replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
-        options, previous = load_options(loaded), self.authentication
-        authentication = Authentication(
-            settings, self.store, reactor=self._reactor, where=where, options=options, previous=previous
-        )
+        previous = self.authentication
+        authentication = Authentication(loaded, self.store, reactor=self._reactor, previous=previous)
         root = make_tree(settings, self.store, self.events, authentication)
 
         def apply() -> None:
@@ -109,7 +117,7 @@ class ServerParts:
             replace_certificates()
             self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
-            if settings.bearer or changed or options != previous.options:
+            if settings.bearer or changed or authentication.options != previous.options:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
 
         return apply
@@ -227,17 +235,15 @@ class Server(Service):
 
     async def health(self, *, full: bool) -> Health:
         """Return its health; without `full` the metrics may be incomplete."""
-        states = {"store": await self._store_state(), **self._parts.authentication.states}
-        if not self.running:
-            states = {"service": "stopping", **states}
-        return Health(states, self._parts.metrics(full=full))
-
-    async def _store_state(self) -> str:
+        store = OK
         try:
             await self._store.version()
         except StoreUnavailableError as error:
-            return error.why
-        return OK
+            store = error.why
+        states = {"store": store, **self._parts.authentication.states}
+        if not self.running:
+            states = {"service": "stopping", **states}
+        return Health(states, self._parts.metrics(full=full))
 
 
 def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:

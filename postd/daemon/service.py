@@ -7,11 +7,9 @@ from functools import partial
 
 from twisted.logger import Logger
 
-from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.log import file_problem
 from postd.daemon.operations import AdminListeners, Operations, admin_hosts
-from postd.daemon.server import Server, ServerParts, refuse_exposure
-from postd.daemon.systemd import SystemdNotifier
+from postd.daemon.server import Server, ServerParts, StartCallbacks, refuse_exposure
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.monitoring.health import Health
@@ -22,7 +20,6 @@ from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
-from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.server.factory import HttpFactory
 from postd.web.server.routing import Router
@@ -63,14 +60,17 @@ def make_service(
             reopen_log=reopen_log,
             listeners=listeners,
             store=parts.store.description,
-            notifier=SystemdNotifier(os.environ, reactor=reactor),
             reactor=reactor,
         )
         if settings.admin.listen:
             operations.admin = _bind_admin(settings, f"{where['admin']}.listen", operations.health, reactor)
             bound += operations.admin.listeners
-        # Last: it creates the file if there is none.
-        _prepare(parts.store, where["store"])
+        try:
+            parts.store.prepare()  # last: it creates the file if there is none
+        except StoreRefusedError as error:
+            raise ConfigError(where["store"], error.why) from None
+        except StoreUnavailableError:
+            pass  # requests get 503 until it is available; its start logs why
     except ConfigError:
         listening.unbind(bound)
         raise
@@ -119,15 +119,6 @@ def _bind_admin(
     listeners = listening.bind(settings.admin.listen, site, where=where, reactor=reactor)
     site.local_addresses = listening.local_addresses(listeners)
     return AdminListeners(listeners, site)
-
-
-def _prepare(store: Store, where: str) -> None:
-    try:
-        store.prepare()
-    except StoreRefusedError as error:
-        raise ConfigError(where, error.why) from None
-    except StoreUnavailableError:
-        pass  # requests get 503 until it is available; its start logs why
 
 
 def _warn_of_listeners(bound: Sequence[Listener], admin: AdminListeners | None) -> None:

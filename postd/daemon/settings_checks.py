@@ -1,6 +1,7 @@
 """Problems of settings that can be loaded: logged at start, and when the user file changes; shown by `postd check`."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from postd.auth.user_file import Account
@@ -108,16 +109,9 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         if settings.uses_scheme(name):
             problems += scheme.account_problems(settings, accounts)
     if any(account.h_a1 for account in accounts.values()):
-        mode = _mode_of(settings.users)
-        if mode & 0o077:
-            problems.append(
-                f"{settings.users} has mode {mode:04o}: its Digest hashes are as good as passwords; use 0600"
-            )
+        with suppress(OSError):  # it was removed meanwhile
+            mode = Path(settings.users).stat().st_mode & 0o777
+            if mode & 0o077:
+                why = "its Digest hashes are as good as passwords; use 0600"
+                problems.append(f"{settings.users} has mode {mode:04o}: {why}")
     return problems
-
-
-def _mode_of(path: str) -> int:
-    try:
-        return Path(path).stat().st_mode & 0o777
-    except OSError:  # it was removed meanwhile
-        return 0

@@ -16,7 +16,6 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, globalLogBeginner
 
-from postd.daemon.lifecycle import RELOAD_FAILED, StartCallbacks
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
@@ -34,11 +33,15 @@ def main() -> int:
     """Serve until the parent asks to stop, or is gone; return the exit status."""
     parent = ParentConnection(os.dup(1))
     os.dup2(2, 1)  # prints must not mix with messages
-    start_message = json.loads(_read_first_line())
+    first_line = io.FileIO(0, closefd=False).readline()  # nothing beyond it, which the reactor will read
+    if not first_line.endswith(b"\n"):
+        return 1  # the parent has gone already
+    start_message = json.loads(first_line)
 
-    # Both install the reactor.
+    # All of them install the reactor.
     from twisted.internet import reactor as installed  # noqa: PLC0415
 
+    from postd.daemon.server import RELOAD_FAILED, StartCallbacks  # noqa: PLC0415
     from postd.daemon.service import make_worker  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
@@ -82,14 +85,6 @@ def main() -> int:
     service.startService()
     reactor.run()
     return 0
-
-
-def _read_first_line() -> bytes:
-    """Return the first line of standard input, without reading beyond it."""
-    line = io.FileIO(0, closefd=False).readline()
-    if not line.endswith(b"\n"):
-        raise SystemExit(1)  # the parent has gone already
-    return line
 
 
 class ParentConnection:

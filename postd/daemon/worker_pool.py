@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from postd.daemon.lifecycle import StartCallbacks
 from postd.daemon.resources import collect_replaced
+from postd.daemon.server import StartCallbacks
 from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally

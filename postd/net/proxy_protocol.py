@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IPr
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
-from postd.twisted_private import PROXY_V2_SIGNATURE, ProxyAddresses, parse_proxy_v1, parse_proxy_v2
+from postd.twisted_private import PROXY_V2_SIGNATURE, ProxyAddresses, parse_proxy
 
 _V1_MAX_BYTES = 107
 """The length of a header of version 1, with its CRLF."""
@@ -106,12 +106,10 @@ def _decode(header: bytes) -> ProxyAddresses:
         ValueError: it is malformed, or an address is not of IPv4 or IPv6.
     """
     addresses: ProxyAddresses
-    if header.startswith(PROXY_V2_SIGNATURE):
-        addresses = parse_proxy_v2(header)
-    elif header.removesuffix(b"\r\n") == _V1_UNKNOWN or header.startswith(_V1_UNKNOWN + b" "):
+    if header.removesuffix(b"\r\n") == _V1_UNKNOWN or header.startswith(_V1_UNKNOWN + b" "):
         addresses = None, None
     else:
-        addresses = parse_proxy_v1(header.removesuffix(b"\r\n"))
+        addresses = parse_proxy(header)
     if not all(_is_network_address(address) for address in addresses if address is not None):
         raise ValueError("an address is not of IPv4 or IPv6")
     return addresses

@@ -2,8 +2,7 @@
 
 from postd.schemes.interface import Context, Scheme
 from postd.web.basic import BasicCredentialFactory
-from postd.web.guard import SchemeParts
-from postd.web.openapi.operation import SchemeDescription
+from postd.web.guard import SchemeDescription, SchemeParts
 
 
 class BasicScheme(Scheme):

@@ -21,8 +21,7 @@ from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck,
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import BearerSettings, Page, Settings
 from postd.web.bearer import BearerCredentialFactory, ResourceMetadata
-from postd.web.guard import SchemeParts, Views
-from postd.web.openapi.operation import SchemeDescription
+from postd.web.guard import SchemeDescription, SchemeParts, Views
 
 _PROBE = "postd-check"
 """An unknown token, to test the introspection endpoint with."""

@@ -8,8 +8,7 @@ from postd.errors import join_names
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
 from postd.web.digest import DigestCredentialFactory
-from postd.web.guard import SchemeParts
-from postd.web.openapi.operation import SchemeDescription
+from postd.web.guard import SchemeDescription, SchemeParts
 
 
 class DigestScheme(Scheme):

@@ -15,8 +15,7 @@ from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.guard import SchemeParts
-from postd.web.openapi.operation import SchemeDescription
+from postd.web.guard import SchemeDescription, SchemeParts
 from postd.web.peer import PeerResolver
 
 CheckResult = tuple[bool, str]

@@ -6,10 +6,9 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.schemes.interface import Context, Scheme
 from postd.web.cookie import SessionReader
-from postd.web.guard import SchemeParts, Views
+from postd.web.guard import SchemeDescription, SchemeParts, Views
 from postd.web.login import LoginPages
 from postd.web.openapi.components import CROSS_SITE
-from postd.web.openapi.operation import SchemeDescription
 
 
 class SessionScheme(Scheme):

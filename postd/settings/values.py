@@ -5,8 +5,8 @@ Each class has `decode`, which raises `ValueError` with the reason; some have `A
 
 import ipaddress
 import re
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
@@ -54,135 +54,119 @@ def _decode_quantity(value: str, units: Mapping[str, float], least: float, most:
 
 
 class Text(str):
-    """A string with a meaning: `check` returns it in the form that is kept, or raises `ValueError`."""
+    """A string with a meaning: the `check` of its class returns it in the form that is kept, or raises `ValueError`."""
 
     __slots__ = ()
+    check: ClassVar[Callable[[str], str]]
+
+    def __init_subclass__(cls, *, check: Callable[[str], str]) -> None:
+        cls.check = staticmethod(check)
 
     @classmethod
     def decode(cls, value: str) -> Self:
         return cls(cls.check(value))
 
-    @staticmethod
-    def check(value: str, /) -> str:
-        raise NotImplementedError
+
+def _check_max_age(value: str) -> str:
+    try:
+        return f"{Leeway.decode(value):.0f}" if value else ""
+    except ValueError:
+        raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
 
 
-class MaxAge(Text):
-    """A duration as the decimal text of whole seconds, written `"365d"`; or empty."""
-
-    ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
-
-    @staticmethod
-    def check(value: str) -> str:
-        try:
-            return f"{Leeway.decode(value):.0f}" if value else ""
-        except ValueError:
-            raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
+def _check_proxy(value: str) -> str:
+    try:
+        return value if value == "unix" else str(ipaddress.ip_network(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
 
 
-class Realm(Text):
-    """The text of a protection realm, in characters that every client can quote (`postd.protocol.digest`)."""
-
-    check = staticmethod(check_realm)
-
-
-class TrustedProxy(Text):
-    """An IP address or network, normalized, or `"unix"`."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        try:
-            return value if value == "unix" else str(ipaddress.ip_network(value))
-        except ValueError:
-            raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
+def _check_origin(value: str) -> str:
+    origin = value.lower().removesuffix("/")
+    if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
+        raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
+    return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
 
 
-class Origin(Text):
-    """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        origin = value.lower().removesuffix("/")
-        if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
-            raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
-        return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
+def _check_cors_origin(value: str) -> str:
+    if not value:
+        raise ValueError("'' is not an origin, such as https://app.example")
+    return value if value == "*" else _check_origin(value)
 
 
-class CorsOrigin(Text):
-    """An origin that CORS allows, or `"*"`."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        if not value:
-            raise ValueError("'' is not an origin, such as https://app.example")
-        return value if value == "*" else Origin.check(value)
-
-
-class HostName(Text):
-    """A host name or IP address, normalized (`postd.protocol.host`), or `"*"`."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        return value if value == "*" else check_host(value)
-
-
-class PagePath(Text):
-    """The path of a page, whose first segment is not reserved."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        segments = value.split("/")[1:]
-        plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
-        if not plain:
-            raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
-        if segments[0] in RESERVED_SEGMENTS:
-            raise ValueError(f"{value!r} is reserved for postd: {', '.join(f'/{one}' for one in RESERVED_SEGMENTS)}")
-        return value
+def _check_page_path(value: str) -> str:
+    segments = value.split("/")[1:]
+    plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
+    if not plain:
+        raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
+    if segments[0] in RESERVED_SEGMENTS:
+        raise ValueError(f"{value!r} is reserved for postd: {', '.join(f'/{one}' for one in RESERVED_SEGMENTS)}")
+    return value
 
 
 RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
 """First segments of postd's own paths, some of them for later versions, which no page may have."""
 
 
-class IssuerUrl(Text):
+def _check_scope(value: str) -> str:
+    decode_scope(value)
+    return value
+
+
+def _check_scheme(value: str) -> str:
+    if value not in SCHEMES:
+        raise ValueError(f"{value!r} is not the name of a scheme")
+    return value
+
+
+class MaxAge(Text, check=_check_max_age):
+    """A duration as the decimal text of whole seconds, written `"365d"`; or empty."""
+
+    ALLOWED = '"", or a duration of at most 3650d, such as "365d"'
+
+
+class Realm(Text, check=check_realm):
+    """The text of a protection realm, in characters that every client can quote (`postd.protocol.digest`)."""
+
+
+class TrustedProxy(Text, check=_check_proxy):
+    """An IP address or network, normalized, or `"unix"`."""
+
+
+class Origin(Text, check=_check_origin):
+    """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
+
+
+class CorsOrigin(Text, check=_check_cors_origin):
+    """An origin that CORS allows, or `"*"`."""
+
+
+class HostName(Text, check=lambda value: value if value == "*" else check_host(value)):
+    """A host name or IP address, normalized (`postd.protocol.host`), or `"*"`."""
+
+
+class PagePath(Text, check=_check_page_path):
+    """The path of a page, whose first segment is not reserved."""
+
+
+class IssuerUrl(Text, check=check_issuer):
     """An issuer's identifier, the value of `iss` in its tokens."""
 
-    check = staticmethod(check_issuer)
 
-
-class OptionalUrl(Text):
+class OptionalUrl(Text, check=lambda value: check_url(value) if value else ""):
     """The URL of an issuer's endpoint, or empty."""
 
-    @staticmethod
-    def check(value: str) -> str:
-        return check_url(value) if value else ""
 
-
-class ScopeText(Text):
+class ScopeText(Text, check=_check_scope):
     """Scope tokens, separated by spaces, or empty."""
 
-    @staticmethod
-    def check(value: str) -> str:
-        decode_scope(value)
-        return value
 
-
-class SchemeName(Text):
+class SchemeName(Text, check=_check_scheme):
     """The name of an authentication scheme."""
 
-    @staticmethod
-    def check(value: str) -> str:
-        if value not in SCHEMES:
-            raise ValueError(f"{value!r} is not the name of a scheme")
-        return value
 
-
-class Permission(Text):
+class Permission(Text, check=lambda value: value if value == "open" else _check_scheme(value)):
     """The name of a scheme that gives access, or `"open"`: access without credentials."""
-
-    @staticmethod
-    def check(value: str) -> str:
-        return value if value == "open" else SchemeName.check(value)
 
 
 def decode_value(kind: Any, value: object) -> object:

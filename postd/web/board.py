@@ -53,7 +53,12 @@ class Board:
 
     @app.route("/board", methods=["GET"])
     async def show_posts(self, request: Request) -> Response:
-        after, before, done = _decode_query(request)
+        parameters = decode_query(request)
+        after = decode_number(parameters, "after", 0, _BEFORE_MAX)
+        before = decode_number(parameters, "before", 1, _BEFORE_MAX)
+        if after is not None and before is not None:
+            raise Problem(400, "?after and ?before do not go together.")
+        done = parameters.get("done", [""])[0]
         return await self._make_list_page(request, after=after, before=before, done=done)
 
     @app.route("/board", methods=["POST"])
@@ -268,17 +273,3 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
     hashed = sha256("\0".join(["board", user, *keys, text]).encode()).digest()
     now = time.time()
     return IdempotencyKey(hashed, hashed, now, now + KEPT_S)
-
-
-def _decode_query(request: Request) -> tuple[int | None, int | None, str]:
-    """Return `after`, `before` and `done` of the query; other parameters are ignored.
-
-    Raises:
-        Problem: 400, `after` or `before` is invalid, or both are given.
-    """
-    parameters = decode_query(request)
-    after = decode_number(parameters, "after", 0, _BEFORE_MAX)
-    before = decode_number(parameters, "before", 1, _BEFORE_MAX)
-    if after is not None and before is not None:
-        raise Problem(400, "?after and ?before do not go together.")
-    return after, before, parameters.get("done", [""])[0]

@@ -8,9 +8,9 @@ import orjson
 from klein import Klein
 
 from postd.web.compression import VARY, NegotiatedText
+from postd.web.guard import SchemeDescription
 from postd.web.interface import Request
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
-from postd.web.openapi.operation import SchemeDescription
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.server.routing import Application

@@ -174,10 +174,8 @@ class Events:
         finally:
             self._waiting.discard(waiting)
 
-    def _poll(self) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._find_changes())
-
-    async def _find_changes(self) -> None:
+    async def _poll(self) -> None:
+        """Find changes and wake the subscribers for them."""
         try:
             revision, before = (await self._store.version()).revision, self._latest
             catching_up, self._catching_up = self._catching_up, False

@@ -37,7 +37,6 @@ from postd.twisted_private import AuthSessionWrapper
 from postd.web.cors import is_preflight
 from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
-from postd.web.openapi.operation import SchemeDescription
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
 from postd.web.server.driver import ViewResource, error_page
@@ -230,6 +229,26 @@ class SchemeParts(Struct, frozen=True):
     factory: CredentialFactory | None = None
     reader: CredentialReader | None = None
     make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
+
+
+class SchemeDescription(Struct, frozen=True, eq=False):
+    """The words for an authentication scheme in the description of the API.
+
+    Args:
+        title: its name for people.
+        security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
+        curl: the words of an example's command line that give its credentials.
+        errors: statuses and reasons of the errors that it adds to an operation.
+        write_errors: those that it adds to operations that write.
+        headers: the header fields that it adds to replies at times.
+    """
+
+    title: str
+    security: Mapping[str, str]
+    curl: str
+    errors: tuple[tuple[int, str], ...] = ()
+    write_errors: tuple[tuple[int, str], ...] = ()
+    headers: tuple[str, ...] = ()
 
 
 class Access(Struct, frozen=True):

@@ -68,9 +68,7 @@ class PeerResolver:
 
         None if there is no limit: for trusted proxies and UNIX sockets.
         """
-        if not isinstance(peer, IPv4Address | IPv6Address):
-            return None
-        return self._group(peer.host)
+        return self._group(peer.host) if isinstance(peer, IPv4Address | IPv6Address) else None
 
     def _group_of(self, address: str) -> str | None:
         return None if self._is_trusted(address) else client_network(address)

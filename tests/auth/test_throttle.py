@@ -23,6 +23,7 @@ from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
+from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings, ThrottleSettings
 from tests.auth.helpers import SlowThreads, refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
@@ -423,7 +424,7 @@ class Site:
             trusted_proxies=cast(Any, ("10.0.0.1",)),
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
-        logins = Authentication(settings, self.api.store, reactor=reactor, threads=self.threads)
+        logins = Authentication(LoadedSettings(settings, {}, {}), self.api.store, reactor=reactor, threads=self.threads)
         tree = make_tree(settings, self.api.store, self.api.events, logins)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 

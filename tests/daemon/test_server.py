@@ -7,8 +7,7 @@ from typing import cast
 
 from twisted.internet.testing import MemoryReactorClock
 
-from postd.daemon.lifecycle import StartCallbacks
-from postd.daemon.server import Server, ServerParts
+from postd.daemon.server import Server, ServerParts, StartCallbacks
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
 

@@ -19,7 +19,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import Logger, LogLevel, capturedLogs, eventAsText
 from twisted.python.failure import Failure
 
-from postd.daemon.lifecycle import StartCallbacks
+from postd.daemon.server import StartCallbacks
 from postd.daemon.worker import TEXT_MAX_CHARS, ParentCommands, ParentConnection
 from postd.daemon.worker_pool import KILL_AFTER_S, RESTART_FIRST_S, RESTART_MAX_S, STABLE_AFTER_S, WorkerPool
 from postd.daemon.worker_process import HEALTH_TIMEOUT_S

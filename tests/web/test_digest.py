@@ -14,6 +14,7 @@ from twisted.logger import LogLevel, eventAsText
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
+from postd.settings.loading import LoadedSettings
 from tests.helpers import InlineHashThreads, MemoryTransport, Response, connect, forget_own, make_site
 from tests.web.clients import (
     HASHES,
@@ -636,7 +637,8 @@ class NonceTests:
         """D19; and a count that one worker has seen is used up at all others."""
         api = md5.api
         loaded = api.logins.settings
-        worker = Authentication(loaded, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
+        same = LoadedSettings(loaded, {}, {})
+        worker = Authentication(same, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
         worker.start()
         site = make_site(make_tree(loaded, api.store, api.events, worker), clock=api.clock)
         proof = md5.proof()

@@ -20,6 +20,7 @@ from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.model import Session
 from postd.reactor import IReactor
+from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from tests.helpers import FIELD_TEXT, InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.web.wire import FORM, Server, Worker, ask, user_line
@@ -891,7 +892,9 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
     """Return another server on the same store, that has read the user file anew."""
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
-    logins = Authentication(loaded, api.store, reactor=reactor, threads=InlineHashThreads(reactor))
+    logins = Authentication(
+        LoadedSettings(loaded, {}, {}), api.store, reactor=reactor, threads=InlineHashThreads(reactor)
+    )
     return Worker(make_site(make_tree(loaded, api.store, api.events, logins), clock=api.clock), api.clock)
 
 

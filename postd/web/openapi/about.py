@@ -5,8 +5,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from postd.web.bearer import METADATA_PATH
-from postd.web.openapi.components import CONDITIONS, JSON_TYPE, NOT_MODIFIED, html
-from postd.web.openapi.operation import Body, Operation, Reply
+from postd.web.openapi.components import CONDITIONS, NOT_MODIFIED, Body, Operation, Reply, html
 
 _CHANGED = "`If-Match` does not hold."
 
@@ -29,7 +28,6 @@ OPERATIONS = {
             200: Reply(
                 "The document.",
                 Body(
-                    JSON_TYPE,
                     ProtectedResource,
                     {
                         "resource": "https://posts.example",
@@ -45,7 +43,7 @@ OPERATIONS = {
         "Show this description as OpenAPI",
         "An OpenAPI 3.1 document.",
         {
-            200: Reply("The document.", Body(JSON_TYPE, dict[str, Any], {"openapi": "3.1.0"}), ("ETag",)),
+            200: Reply("The document.", Body(dict[str, Any], {"openapi": "3.1.0"}), ("ETag",)),
             304: NOT_MODIFIED,
         },
         {412: _CHANGED},

@@ -5,8 +5,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
-from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
-from postd.web.openapi.operation import Body, Operation, Reply
+from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 _READ_ONLY = "The settings do not let sessions write."
 _GONE = "There is no such post; an HTML page."
@@ -71,7 +70,7 @@ OPERATIONS = {
         },
         _FORM_ERRORS,
         "session",
-        body=Body(FORM_TYPE, Adding, {"post": "Hello, world"}),
+        body=Body(Adding, {"post": "Hello, world"}, FORM_TYPE),
         curl=_SEND,
     ),
     "GET /board/{id}": Operation(
@@ -97,7 +96,7 @@ OPERATIONS = {
         {**_FORM_ERRORS, 404: _NO_ID},
         "session",
         ("id",),
-        Body(FORM_TYPE, Saving, {"post": "Hello, world", "was": "89e2a7f1"}),
+        Body(Saving, {"post": "Hello, world", "was": "89e2a7f1"}, FORM_TYPE),
         f"{_SEND} -d was=89e2a7f1",
     ),
     "POST /board/{id}/delete": Operation(
@@ -112,7 +111,7 @@ OPERATIONS = {
         {**_FORM_ERRORS, 404: _NO_ID},
         "session",
         ("id",),
-        Body(FORM_TYPE, Deleting, {"was": "89e2a7f1"}),
+        Body(Deleting, {"was": "89e2a7f1"}, FORM_TYPE),
         "-X POST -d was=89e2a7f1",
     ),
 }

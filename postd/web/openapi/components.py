@@ -1,21 +1,77 @@
-"""Parts shared by operations: media types, schemas, parameters, headers and errors."""
+"""Operations, and the parts that they share: media types, schemas, parameters, headers and errors.
+
+Nothing here depends on the settings. Texts are plain, with `code` in backticks.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import POST_ID_MAX, PostId
-from postd.web.openapi.operation import Body, Reply
 from postd.web.posts import LIMIT_MAX
 from postd.web.responses import HTML, TEXT
 
 TEXT_TYPE = TEXT.decode("ascii")
 HTML_TYPE = HTML.decode("ascii")
-JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
-EVENTS_TYPE = "text/event-stream"
 FORM_TYPE = "application/x-www-form-urlencoded"
+
+Rule = Literal["open", "read", "write", "session"]
+"""The access rule of an operation."""
+
+
+class Body(Struct, frozen=True):
+    """The body of a request or response; its schema is made from `type`."""
+
+    type: Any
+    example: Any
+    content_type: str = "application/json"
+
+
+class Reply(Struct, frozen=True):
+    """A response that is no error.
+
+    Args:
+        description: when it is sent.
+        body: its body.
+        headers: names in `HEADERS` that it always has.
+        optional_headers: names of those that it may have.
+    """
+
+    description: str
+    body: Body | None = None
+    headers: tuple[str, ...] = ()
+    optional_headers: tuple[str, ...] = ()
+
+
+class Operation(Struct, frozen=True):
+    """A method at a path.
+
+    Args:
+        id: the `operationId`.
+        summary: what it does, in a few words.
+        description: details for its users.
+        replies: its responses by status, without errors.
+        errors: when it fails, by status; errors of any request are in `ERRORS`, of authentication in `document`.
+        rule: which schemes may use it.
+        parameters: names in `PARAMETERS`.
+        body: the request body.
+        curl: arguments of the example's command line between `curl` and the URL.
+        query: the query of the URL in the example.
+    """
+
+    id: str
+    summary: str
+    description: str
+    replies: Mapping[int, Reply]
+    errors: Mapping[int, str] = {}
+    rule: Rule = "open"
+    parameters: tuple[str, ...] = ()
+    body: Body | None = None
+    curl: str = ""
+    query: str = ""
+
 
 _POINTER = "The invalid part of the request body: a JSON Pointer (RFC 6901)."
 
@@ -120,9 +176,9 @@ FULL = "The store has no space left; reading still works."
 
 def text(example: str) -> Body:
     """Return a plain text body."""
-    return Body(TEXT_TYPE, str, example)
+    return Body(str, example, TEXT_TYPE)
 
 
 def html(example: str) -> Body:
     """Return an HTML body."""
-    return Body(HTML_TYPE, str, example)
+    return Body(str, example, HTML_TYPE)

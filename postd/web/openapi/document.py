@@ -8,6 +8,7 @@ import msgspec
 from klein import Klein
 
 from postd.web.errors import is_api
+from postd.web.guard import SchemeDescription
 from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
@@ -16,9 +17,12 @@ from postd.web.openapi.components import (
     PARAMETERS,
     PROBLEM_TYPE,
     TEXT_TYPE,
+    Body,
+    Operation,
     ProblemDetails,
+    Reply,
+    Rule,
 )
-from postd.web.openapi.operation import Body, Operation, Reply, Rule, SchemeDescription
 from postd.web.responses import phrase
 from postd.web.server.routing import VARIABLE
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, html, text
-from postd.web.openapi.operation import Body, Operation, Reply
+from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 Word = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -43,7 +42,7 @@ OPERATIONS = {
             503: f"{UNAVAILABLE} Or too many sign-ins are in progress.",
             507: FULL,
         },
-        body=Body(FORM_TYPE, Form, {"username": "alice", "password": "correct horse"}),
+        body=Body(Form, {"username": "alice", "password": "correct horse"}, FORM_TYPE),
         curl="-c cookies.txt --data-urlencode username=alice --data-urlencode password@password.txt",
     ),
     "GET /home": Operation(

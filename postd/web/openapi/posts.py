@@ -2,8 +2,7 @@
 
 from postd.model import Post
 from postd.web.body import NewText
-from postd.web.openapi.components import CONDITIONS, EVENTS_TYPE, FULL, JSON_TYPE, NOT_MODIFIED, UNAVAILABLE, text
-from postd.web.openapi.operation import Body, Operation, Reply
+from postd.web.openapi.components import CONDITIONS, FULL, NOT_MODIFIED, UNAVAILABLE, Body, Operation, Reply, text
 
 _SEND = """-H 'Content-Type: application/json' -d '{"post": "Hello, world"}'"""
 _CHANGED = "`If-Match` or `If-None-Match` does not hold. Nothing was done."
@@ -11,7 +10,7 @@ _NOT_THERE = "There is no post with this number."
 _NO_JSON = "The body is not a JSON object in UTF-8, or has `post` more than once."
 _NO_TEXT = "`post` is missing, is not a string, or is not allowed as a post; `pointer` names it."
 _NO_TYPE = "The `Content-Type` is not `application/json` in UTF-8, or the body has a `Content-Encoding`."
-_NEW_TEXT = Body(JSON_TYPE, NewText, {"post": "Hello, world"})
+_NEW_TEXT = Body(NewText, {"post": "Hello, world"})
 
 OPERATIONS = {
     "GET /post": Operation(
@@ -22,7 +21,7 @@ OPERATIONS = {
         {
             200: Reply(
                 "The posts; an empty array if there are none.",
-                Body(JSON_TYPE, list[Post], [{"id": 1, "post": "Hello, world"}, {"id": 2, "post": "Hello again"}]),
+                Body(list[Post], [{"id": 1, "post": "Hello, world"}, {"id": 2, "post": "Hello again"}]),
                 optional_headers=("ETag", "Link"),
             ),
             304: NOT_MODIFIED,
@@ -56,7 +55,7 @@ OPERATIONS = {
         "Read a post",
         "Returns one post.",
         {
-            200: Reply("The post.", Body(JSON_TYPE, Post, {"id": 1, "post": "Hello, world"}), ("ETag",)),
+            200: Reply("The post.", Body(Post, {"id": 1, "post": "Hello, world"}), ("ETag",)),
             304: NOT_MODIFIED,
         },
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE},
@@ -99,9 +98,9 @@ OPERATIONS = {
             200: Reply(
                 "The events.",
                 Body(
-                    EVENTS_TYPE,
                     str,
                     'retry: 1000\nid: 17\n\nevent: added\nid: 18\ndata: {"id":3,"post":"Hello, world"}\n\n',
+                    "text/event-stream",
                 ),
             )
         },

@@ -196,14 +196,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
 
 
 def _decode_id(lines: list[bytes]) -> str | None:
-    if len(lines) != 1 or not _ID.fullmatch(lines[0]):
+    if len(lines) != 1 or not _ID.fullmatch(lines[0]) or _TOKEN.search(lines[0]):
         return None
-    return None if _TOKEN.search(lines[0]) or _is_user_pass(lines[0]) else lines[0].decode("ascii")
-
-
-def _is_user_pass(text: bytes) -> bool:
-    """Return whether it is a name and a password as Basic sends them."""
     try:
-        return bool(decode_user_pass(text))
+        decode_user_pass(lines[0])
     except BasicSyntaxError:
-        return False
+        return lines[0].decode("ascii")
+    return None  # it is a name and a password as Basic sends them

@@ -65,7 +65,10 @@ class Router(KleinResource):
         return respond(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:
-        rule, arguments = self._urls.match(_path(path), _method(method), return_rule=True)
+        name = method.decode("ascii")
+        # werkzeug upper-cases what it is asked for; a name with a space in it is no method of any rule.
+        name = name if name == name.upper() else f"not {name}"
+        rule, arguments = self._urls.match(_path(path), name, return_rule=True)
         # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
         match = getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
         if len(self._remembered) >= REMEMBERED_MAX:
@@ -86,9 +89,3 @@ def _path(path: bytes) -> str:
     if "//" in text:
         raise NotFound
     return text
-
-
-def _method(sent: bytes) -> str:
-    method = sent.decode("ascii")
-    # werkzeug upper-cases what it is asked for; a name with a space in it is no method of any rule.
-    return method if method == method.upper() else f"not {method}"
