@@ -3,6 +3,7 @@
 import ast
 import pkgutil
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,13 @@ def test_imports_of_packages_have_no_cycles() -> None:
         free = {package for package, others in left.items() if not others & left.keys()}
         assert free, f"a cycle among {sorted(left)}"
         left = {package: others for package, others in left.items() if package not in free}
+
+
+def test_imports_of_modules_have_no_cycles() -> None:
+    """Nor do those for type checking alone."""
+    modules = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): imported(file) for file in FILES}
+    graph = {name: {other for other in names if other in modules} for name, names in modules.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 def test_docstrings_cite_names_that_exist() -> None:

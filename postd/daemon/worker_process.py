@@ -4,7 +4,7 @@ import json
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
@@ -18,14 +18,27 @@ from postd.daemon.log import ACCESS_NAMESPACE
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.monitoring.tally import Metrics, decode
 
-if TYPE_CHECKING:  # it imports this module
-    from postd.daemon.worker_pool import WorkerPool
-
 HEALTH_TIMEOUT_S = 2.0
 """How long a worker may take to answer a health check; longer than its store may take to answer."""
 
 UNRESPONSIVE_MAX_S = 30.0
 """When a worker that answers no health check is killed: it hangs, and its clients with it."""
+
+
+class Pool(Protocol):
+    """What receives the events of worker processes; `postd.daemon.worker_pool.WorkerPool` does."""
+
+    def on_accepting(self) -> None:
+        """Called when a worker accepts connections."""
+
+    def on_ready(self, worker: "WorkerProcess") -> None:
+        """Called when the store of a worker answers."""
+
+    def on_failed(self, worker: "WorkerProcess", why: str) -> None:
+        """Called when a worker cannot start."""
+
+    def on_end(self, worker: "WorkerProcess", why: str) -> None:
+        """Called when a worker has ended."""
 
 
 class WorkerProcess(ProcessProtocol):
@@ -44,7 +57,7 @@ class WorkerProcess(ProcessProtocol):
 
     _log = Logger()
 
-    def __init__(self, number: int, start_message: Mapping[str, object], pool: "WorkerPool") -> None:
+    def __init__(self, number: int, start_message: Mapping[str, object], pool: Pool) -> None:
         self.number = number
         self.started_at_s = 0.0
         self.is_accepting = self.is_ready = False

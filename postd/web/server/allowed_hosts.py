@@ -6,19 +6,30 @@ and write there. The `Host` field still has the page's name, so it is judged bef
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
 from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
 from postd.web.peer import PeerResolver
-from postd.web.server.connection import HttpConnection
 
 _REMEMBERED_MAX = 256
 
 _log = Logger()
+
+
+class Origin(Protocol):
+    """Where a request comes from: its connection."""
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether it came through a listener that only this machine can reach."""
+
+    def addresses(self) -> tuple[IAddress, IAddress]:
+        """Return the client's address and ours."""
 
 
 class Hosts:
@@ -42,7 +53,7 @@ class Hosts:
         self._is_known = lru_cache(maxsize=_REMEMBERED_MAX)(self._look_up)
         self._noted = False
 
-    def allow(self, head: Head, connection: HttpConnection) -> bool:
+    def allow(self, head: Head, connection: Origin) -> bool:
         """Return whether a request on a connection may be answered."""
         values = head.fields.get(b"Host")
         if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
@@ -51,7 +62,7 @@ class Hosts:
             return False
         return not connection.loopback_only or self._clients.trusts(connection.addresses()[0])
 
-    def refuse(self, head: Head, connection: HttpConnection) -> NoReturn:
+    def refuse(self, head: Head, connection: Origin) -> NoReturn:
         """Refuse a request, and log the first refusal.
 
         Raises:

@@ -26,7 +26,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.interfaces import (
     IAddress,
@@ -47,11 +47,9 @@ from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, 
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.errors import Problem
+from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
 from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
-
-if TYPE_CHECKING:  # it imports this module
-    from postd.web.server.factory import HttpFactory
 
 LINGER_S = 2
 """How long a client that was refused may go on sending before it is cut off."""
@@ -140,7 +138,7 @@ class HttpConnection(Protocol):
     _addresses: tuple[IAddress, IAddress] | None = None
     _for_this_machine: bool | None = None
 
-    def __init__(self, site: "HttpFactory") -> None:
+    def __init__(self, site: Site) -> None:
         self.site = self.factory = site
         self._clock = site.reactor
         self._buffer = b""

@@ -14,12 +14,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IAddress, IReactorTime
-from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.web.http import datetimeToString
@@ -27,10 +27,11 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 
 from postd.monitoring.tally import Tally
+from postd.web.interface import Request
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
-from postd.web.server.request import HttpRequest
+from postd.web.server.interface import Limits
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
@@ -46,31 +47,7 @@ FULL_NOTE_S = 60
 _log = Logger()
 
 
-class Limits(Protocol):
-    """What one client may ask of the server (`[limits]`), in bytes and seconds."""
-
-    @property
-    def max_body_bytes(self) -> int:
-        """The largest body of a request."""
-
-    @property
-    def header_s(self) -> float:
-        """From the first byte of a head to its last."""
-
-    @property
-    def body_s(self) -> float:
-        """From the end of a head to that of its body."""
-
-    @property
-    def idle_s(self) -> float:
-        """A connection without a request; an answer of which the client takes nothing."""
-
-    @property
-    def connections(self) -> int:
-        """Connections at the same time."""
-
-
-class _TurnedAway(TwistedProtocol):
+class _TurnedAway(Protocol):
     """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
 
     transport: Any
@@ -105,7 +82,7 @@ class HttpFactory(Site):
         self.hosts: Hosts | None = hosts
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
-        self.secure_fields: Callable[[HttpRequest], bytes] | None = None
+        self.secure_fields: Callable[[Request], bytes] | None = None
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
         self._groups: Counter[str] = Counter()
         self.channels: set[HttpConnection] = set()
@@ -129,7 +106,7 @@ class HttpFactory(Site):
         limits: Limits,
         hosts: Hosts | None,
         access_log: AccessLog | None,
-        secure_fields: Callable[[HttpRequest], bytes] | None,
+        secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
     ) -> None:
         """Serve the requests from now on with other things; those under way have what they began with.
@@ -153,7 +130,7 @@ class HttpFactory(Site):
             self._access_log.close()
         super().stopFactory()
 
-    def log(self, request: HttpRequest) -> None:  # type: ignore[override]
+    def log(self, request: Request) -> None:  # type: ignore[override]
         """Note a request that was answered, or given up."""
         if self._access_log is not None:
             self._access_log.note(request, time.time())
@@ -177,7 +154,7 @@ class HttpFactory(Site):
             self._date_line = b"Date: %b\r\n" % datetimeToString(second)
         return self._date_line
 
-    def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol:  # type: ignore[override]
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:  # type: ignore[override]
         # Without the proxy that stock Twisted puts around each channel to be ready for h2.
         if len(self.channels) >= self.connections_max:
             self._note_refused()

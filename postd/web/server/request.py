@@ -12,7 +12,7 @@ Departures from stock Twisted:
 import re
 from functools import cached_property
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -31,10 +31,7 @@ from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 from postd.web.errors import make_error_response
 from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
-
-if TYPE_CHECKING:  # they import this module
-    from postd.web.server.connection import HttpConnection
-    from postd.web.server.factory import HttpFactory
+from postd.web.server.interface import Connection, Site
 
 SEGMENTS_MAX = 256
 """The most segments of a path; longer ones are 404, before any resource or file is looked for."""
@@ -61,8 +58,8 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     route: str | None = None
     file: bytes | None = None
     responder: Any = None
-    channel: "HttpConnection"  # type: ignore[assignment]
-    site: "HttpFactory"
+    channel: Connection  # type: ignore[assignment]
+    site: Site  # type: ignore[assignment]
     transport: Any
     prepath: list[bytes]
     postpath: list[bytes]
@@ -70,7 +67,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     _response_headers: Headers | None = None
     _id: str | None = None
 
-    def __init__(self, channel: "HttpConnection", head: Head, body: bytes, started_s: float) -> None:
+    def __init__(self, channel: Connection, head: Head, body: bytes, started_s: float) -> None:
         # All that Twisted's two constructors set, and what its requestReceived does.
         self.channel = channel
         self.site = channel.site

@@ -1,0 +1,81 @@
+"""What connections, requests and the factory ask of each other; `HttpFactory` and `HttpConnection` provide it."""
+
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.web.http_headers import Headers
+from twisted.web.resource import IResource
+
+from postd.web.interface import Request
+from postd.web.server.allowed_hosts import Hosts, Origin
+
+
+class Limits(Protocol):
+    """What one client may ask of the server (`[limits]`), in bytes and seconds."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request."""
+
+    @property
+    def header_s(self) -> float:
+        """From the first byte of a head to its last."""
+
+    @property
+    def body_s(self) -> float:
+        """From the end of a head to that of its body."""
+
+    @property
+    def idle_s(self) -> float:
+        """A connection without a request; an answer of which the client takes nothing."""
+
+    @property
+    def connections(self) -> int:
+        """Connections at the same time."""
+
+
+class Site(Protocol):
+    """What all connections and their requests share.
+
+    Attributes:
+        ending: whether each response is the last one of its connection.
+        local_addresses: host and port of the listeners that only this machine can reach.
+        secure_fields: what returns the lines that a response has in its head where it goes over TLS.
+    """
+
+    reactor: IReactorTime
+    resource: IResource
+    limits: Limits
+    hosts: Hosts | None
+    ending: bool
+    local_addresses: Collection[tuple[str, int]]
+    secure_fields: Callable[[Request], bytes] | None
+
+    def add(self, channel: Any) -> None:
+        """Count a connection from now on."""
+
+    def regroup(self, channel: Any, peer: IAddress) -> bool:
+        """Count a connection as one of this peer; return whether the peer may have it."""
+
+    def forget(self, channel: Any) -> None:
+        """Count a connection no more."""
+
+    def date_line(self) -> bytes:
+        """Return the field `Date` of a response that is sent now."""
+
+    def next_request_id(self) -> str:
+        """Return a unique name of a request."""
+
+    def log(self, request: Request) -> None:
+        """Log and count a request that was answered, or given up."""
+
+
+class Connection(Origin, Protocol):
+    """The connection of a request, beyond what Twisted's own requests call."""
+
+    site: Site
+    transport: Any
+
+    def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
+        """Write a response, or its beginning; `headers` are fields beside those in `head`."""
