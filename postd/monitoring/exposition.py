@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -83,9 +83,7 @@ FAMILIES = {
 
 def encode(metrics: Metrics) -> bytes:
     """Return metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_MetricsCollector(metrics))
-    return generate_latest(registry)
+    return generate_latest(_MetricsCollector(metrics))
 
 
 class _MetricsCollector(Collector):
