@@ -216,8 +216,10 @@ class AppendedFile:
         except OSError as error:
             self._why = error.strerror or str(error)
             self._lost = lost + lines.count("\n")
-            if not lost:
-                self._warn_on_stderr()
+            if not lost:  # not in the log, which this file observes
+                text = f"postd: log file {self._path} cannot be written: {self._why}; log lines are lost"
+                with suppress(OSError, ValueError):  # standard error may be on the same disk, or closed
+                    print(text, file=sys.__stderr__, flush=True)
         else:
             self._lost = 0
 
@@ -226,12 +228,6 @@ class AppendedFile:
         level, now = LogLevel.error, time.time()
         event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": text}
         return self._format({**event, "lost": self._lost, "why": self._why})
-
-    def _warn_on_stderr(self) -> None:
-        # Not in the log, which this file observes.
-        with suppress(OSError, ValueError):  # it may be on the same disk, or closed
-            text = f"postd: log file {self._path} cannot be written: {self._why}; log lines are lost"
-            print(text, file=sys.__stderr__, flush=True)
 
     def reopen(self) -> None:
         """Continue in the file that has the path now. A new one gets the permissions of the one before it."""

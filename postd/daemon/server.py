@@ -157,7 +157,6 @@ class Server(Service):
     ) -> None:
         parts.site.local_addresses = listening.local_addresses(listeners)
         self._parts = parts
-        self._store = parts.store
         self._listeners = listeners
         self._callbacks = callbacks
         self._reactor = reactor
@@ -175,7 +174,7 @@ class Server(Service):
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
         listening.pause_accepting(self._listeners)
         self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
-        self._starting = Deferred.fromCoroutine(self._store.start())
+        self._starting = Deferred.fromCoroutine(self._parts.store.start())
         self._starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
@@ -215,7 +214,7 @@ class Server(Service):
         try:
             self._parts.authentication.stop()
         finally:
-            await self._store.stop()
+            await self._parts.store.stop()
         await deferLater(self._reactor, 0)  # a reactor turn, in which aborted sockets are closed
 
     def stopService(self) -> Deferred[None]:
@@ -237,7 +236,7 @@ class Server(Service):
         """Return its health; without `full` the metrics may be incomplete."""
         store = OK
         try:
-            await self._store.version()
+            await self._parts.store.version()
         except StoreUnavailableError as error:
             store = error.why
         states = {"store": store, **self._parts.authentication.states}

@@ -74,7 +74,11 @@ def make_service(
     except ConfigError:
         listening.unbind(bound)
         raise
-    _warn_of_listeners(bound, operations.admin)
+    for name in listening.unclaimed_systemd_sockets(bound):
+        _log.warn("systemd passed socket {name}, but no listen endpoint uses it", name=name)
+    for listener in operations.admin.listeners if operations.admin else ():
+        if listener.exposed:
+            _log.warn("admin listener {url} is reachable from other machines", url=listener.url)
     callbacks = StartCallbacks(
         operations.on_accepting,
         partial(_log_ready, operations, settings, listeners, parts.store.description, count),
@@ -121,30 +125,18 @@ def _bind_admin(
     return AdminListeners(listeners, site)
 
 
-def _warn_of_listeners(bound: Sequence[Listener], admin: AdminListeners | None) -> None:
-    for name in listening.unclaimed_systemd_sockets(bound):
-        _log.warn("systemd passed socket {name}, but no listen endpoint uses it", name=name)
-    for listener in admin.listeners if admin else ():
-        if listener.exposed:
-            _log.warn("admin listener {url} is reachable from other machines", url=listener.url)
-
-
 def _log_ready(
     operations: Operations, settings: Settings, listeners: Sequence[Listener], store: str, workers: int
 ) -> None:
     operations.log_hosts()
     _log.info(
         "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
-        addresses=_join_urls(listeners),
+        addresses=", ".join(one.url for one in listeners),
         store=store,
         rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in settings.access_rules.items()),
         workers=f"; {workers} workers" if workers > 1 else "",
-        admin=f"; admin {_join_urls(operations.admin.listeners)}" if operations.admin else "",
+        admin=f"; admin {', '.join(one.url for one in operations.admin.listeners)}" if operations.admin else "",
     )
-
-
-def _join_urls(listeners: Sequence[Listener]) -> str:
-    return ", ".join(listener.url for listener in listeners)
 
 
 def _abort_start(reactor: IReactor, why: str) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from postd.monitoring.tally import REQUEST_BOUNDS_S, STORE_BOUNDS_S, Labels, Metrics
+from postd.monitoring.tally import REQUEST_BOUNDS_S, STORE_BOUNDS_S, Metrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode("ascii")
 
@@ -83,9 +83,7 @@ FAMILIES = {
 
 def encode(metrics: Metrics) -> bytes:
     """Return metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_MetricsCollector(metrics))
-    return generate_latest(registry)
+    return generate_latest(_MetricsCollector(metrics))
 
 
 class _MetricsCollector(Collector):
@@ -96,7 +94,13 @@ class _MetricsCollector(Collector):
         samples = {**self._metrics.counters, **self._metrics.gauges, **self._metrics.maxima}
         for key, family in FAMILIES.items():
             if family.bounds:
-                yield _histogram(family, {k[1:]: v for k, v in self._metrics.histograms.items() if k[0] == key})
+                histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+                bounds = [*map(str, family.bounds), "+Inf"]
+                for labels, (*counts, total) in self._metrics.histograms.items():
+                    if labels[0] == key:
+                        buckets = list(zip(bounds, accumulate(counts), strict=True))
+                        histogram.add_metric(labels[1:], buckets, sum_value=total)
+                yield histogram
                 continue
             make = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
             metric = make(family.name, family.help, labels=family.labels)
@@ -104,11 +108,3 @@ class _MetricsCollector(Collector):
                 if labels[0] == key:
                     metric.add_metric(labels[1:], value)
             yield metric
-
-
-def _histogram(family: Family, histograms: dict[Labels, list[float]]) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    bounds = [*map(str, family.bounds), "+Inf"]
-    for labels, histogram in histograms.items():
-        metric.add_metric(labels, list(zip(bounds, accumulate(histogram[:-1]), strict=True)), sum_value=histogram[-1])
-    return metric

@@ -7,7 +7,6 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from postd.auth.bearer import BearerChecker, Issuer
-from postd.auth.introspection import Introspector
 from postd.auth.jwks import FetchedKeys
 from postd.auth.portal import CoroutinePortal
 from postd.errors import ConfigError, join_names
@@ -204,25 +203,18 @@ async def _check_issuer(settings: BearerSettings, where: str, reactor: IReactor)
         issuer = make_issuer(settings, where=where, reactor=reactor)
     except ConfigError as error:
         return [(False, str(error))]
-    checks = [_check_keys(issuer, settings)]
+    results: list[CheckResult] = []
+    try:
+        results.append(_describe_keys(await issuer.keys.fetch(), settings))
+    except FetchError as error:
+        results.append((False, str(error)))
     if issuer.introspector is not None:
-        checks.append(_check_introspection(issuer.introspector, settings))
-    return [await one for one in checks]
-
-
-async def _check_keys(issuer: Issuer, settings: BearerSettings) -> CheckResult:
-    try:
-        return _describe_keys(await issuer.keys.fetch(), settings)
-    except FetchError as error:
-        return False, str(error)
-
-
-async def _check_introspection(introspector: Introspector, settings: BearerSettings) -> CheckResult:
-    try:
-        await introspector.fetch(_PROBE)
-    except FetchError as error:
-        return False, str(error)
-    return True, f"{settings.introspection_endpoint} answers"
+        try:
+            await issuer.introspector.fetch(_PROBE)
+            results.append((True, f"{settings.introspection_endpoint} answers"))
+        except FetchError as error:
+            results.append((False, str(error)))
+    return results
 
 
 def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> CheckResult:

@@ -61,5 +61,4 @@ def set_session_cookie(request: Request, session_id: str, *, secure: bool) -> No
 
 def expire_session_cookie(request: Request) -> None:
     """Make the browser forget the cookie (spec: "an expired cookie is set")."""
-    value = b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
-    request.add_header(b"Set-Cookie", value)
+    request.add_header(b"Set-Cookie", b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0")

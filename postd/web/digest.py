@@ -7,7 +7,7 @@ from twisted.logger import Logger
 
 from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
 from postd.auth.digest import NonceRegistry
-from postd.protocol.digest import DigestResponse, DigestSyntaxError, decode_digest_response
+from postd.protocol.digest import DigestSyntaxError, decode_digest_response
 from postd.web.errors import Problem
 from postd.web.interface import Request
 from postd.web.peer import PeerResolver
@@ -65,7 +65,10 @@ class DigestCredentialFactory:
             raise Refused("another realm", sent.username)
 
         def accepted(rspauth: str) -> None:
-            request.add_header(b"Authentication-Info", _authentication_info(sent, rspauth))
+            # What the client sent is echoed as it was sent (RFC 7616 §3.5; spec: Digest).
+            cnonce = sent.cnonce.replace("\\", r"\\").replace('"', r"\"")
+            value = f'qop=auth, rspauth="{rspauth}", cnonce="{cnonce}", nc={sent.nc}'
+            request.add_header(b"Authentication-Info", value.encode("utf-8", "surrogateescape"))
 
         return DigestCredentials(sent, request.method.decode("latin-1"), address, accepted)
 
@@ -77,12 +80,3 @@ def _target(uri: bytes, request: Request) -> bytes:
     if match is None or [match[1].lower()] != [host.lower() for host in hosts]:
         return uri
     return match[2] if match[2].startswith(b"/") else b"/" + match[2]
-
-
-def _authentication_info(sent: DigestResponse, rspauth: str) -> bytes:
-    """Return the field's value (RFC 7616 §3.5; spec: Digest); what the client sent is echoed as it was sent."""
-    cnonce = sent.cnonce
-    if '"' in cnonce or "\\" in cnonce:
-        cnonce = cnonce.replace("\\", r"\\").replace('"', r"\"")
-    value = f'qop=auth, rspauth="{rspauth}", cnonce="{cnonce}", nc={sent.nc}'
-    return value.encode("utf-8", "surrogateescape")

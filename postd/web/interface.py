@@ -14,14 +14,10 @@ class Request(Protocol):
     """A request whose body is complete, and the answer to it.
 
     Attributes:
-        method, uri, path, clientproto: as in its request line; `path` without the query.
+        method, uri, path: as in its request line; `path` without the query.
         fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
         body: its body.
-        prepath, postpath: the segments of the path before and below the resource that renders.
-        started_s: when its head was complete, by the reactor's clock.
-        code: the status of the answer; 499 if the client has gone before there was one.
-        sentLength: how many bytes of the answer's body were sent.
-        own_fields: lines of the answer's head, beside those that the answer itself has.
+        postpath: the segments of the path below the resource that renders.
         route: the rule that its path fits, for log and metrics.
         file: its path, if a file or a folder was found there, for the log.
         authentication: what came of the credentials in it; None if it has none that count.
@@ -32,15 +28,9 @@ class Request(Protocol):
     method: bytes
     uri: bytes
     path: bytes
-    clientproto: bytes
     fields: dict[bytes, list[bytes]]
     body: bytes
-    prepath: list[bytes]
     postpath: list[bytes]
-    started_s: float
-    code: int
-    sentLength: int
-    own_fields: bytes
     route: str | None
     file: bytes | None
     authentication: Authentication | None

@@ -13,13 +13,13 @@ from postd.errors import StoreUnavailableError
 from postd.web.cookie import decode_session_cookies, expire_session_cookie, make_challenge, set_session_cookie
 from postd.web.guard import outcome_of
 from postd.web.interface import Request
-from postd.web.pages import SECURITY_POLICY, make_login_page, make_logout_page
+from postd.web.pages import STYLE, fill_page, make_policy, read
 from postd.web.peer import PeerResolver
 from postd.web.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.web.server.routing import Application
 from postd.web.urlencoded import decode_form
 
-_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": SECURITY_POLICY}
+_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": make_policy(STYLE)}
 
 _log = Logger()
 
@@ -40,8 +40,11 @@ class LoginPages:
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        self._login_page = make_response(HTTPStatus.OK, HTML, make_login_page(realm), _HEADERS)
-        self._logout_page = make_response(HTTPStatus.OK, HTML, make_logout_page(realm), _HEADERS)
+        # Rendered once (spec: Login form).
+        self._login_page, self._logout_page = (
+            make_response(HTTPStatus.OK, HTML, fill_page(title, read(file), site_name=realm, style=STYLE), _HEADERS)
+            for title, file in (("Sign in", "login.html"), ("Sign out", "logout.html"))
+        )
         self._challenge = make_challenge(realm)
 
     @app.route("/", methods=["GET"])
@@ -77,7 +80,11 @@ class LoginPages:
         return make_redirect(b"/home")
 
     async def _begin_session(self, request: Request) -> tuple[Identity, str]:
-        username, password = _decode_credentials(request)
+        fields = decode_form(request)
+        named = [fields.get(name, []) for name in ("username", "password")]
+        if any(len(values) != 1 or not values[0] for values in named):
+            raise Refused("a field is missing, empty or there twice")
+        (username,), (password,) = named
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
         request.authentication = Authentication("form", None)  # for the log, should the client go meanwhile
         user = await run_to_completion(self._portal.authenticate(credentials))
@@ -100,18 +107,3 @@ class LoginPages:
         if self._clients.is_secure(request):
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return make_redirect(b"/")
-
-
-def _decode_credentials(request: Request) -> tuple[str, str]:
-    """Return user name and password.
-
-    Raises:
-        Refused: one of them is not there, empty, or there twice.
-        Problem: as `decode_form`.
-    """
-    fields = decode_form(request)
-    named = [fields.get(name, []) for name in ("username", "password")]
-    if any(len(values) != 1 or not values[0] for values in named):
-        raise Refused("a field is missing, empty or there twice")
-    (username,), (password,) = named
-    return username, password

@@ -20,7 +20,6 @@ from postd.web.openapi.components import (
     Body,
     Operation,
     ProblemDetails,
-    Reply,
     Rule,
 )
 from postd.web.responses import phrase
@@ -181,7 +180,14 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
         errors[status] = f"{errors[status]} Or {why[0].lower()}{why[1:]}" if status in errors else why
     responses |= {status: schemas.error(status, why, api=api) for status, why in errors.items()}
     for status, reply in operation.replies.items():
-        described = _describe_reply(reply, schemes, schemas)
+        headers = {name: _header(name, required=True) for name in reply.headers}
+        optional = [*reply.optional_headers, *(name for scheme in schemes.values() for name in scheme.headers)]
+        headers |= {name: _header(name, required=False) for name in optional}
+        described: dict[str, Any] = {
+            "description": reply.description,
+            **({"headers": headers} if headers else {}),
+            **({} if reply.body is None else {"content": schemas.content(reply.body)}),
+        }
         if status in errors:  # both occur
             described["description"] += f" Or: {errors[status]}"
             described["content"] |= responses[status]["content"]
@@ -198,17 +204,6 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
         **({} if body is None else {"requestBody": {"required": True, "content": schemas.content(body)}}),
         "responses": {str(status): responses[status] for status in sorted(responses)},
         "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": " ".join(filter(None, [*arguments, url]))}],
-    }
-
-
-def _describe_reply(reply: Reply, schemes: Schemes, schemas: _Schemas) -> dict[str, Any]:
-    headers = {name: _header(name, required=True) for name in reply.headers}
-    optional = [*reply.optional_headers, *(name for scheme in schemes.values() for name in scheme.headers)]
-    headers |= {name: _header(name, required=False) for name in optional}
-    return {
-        "description": reply.description,
-        **({"headers": headers} if headers else {}),
-        **({} if reply.body is None else {"content": schemas.content(reply.body)}),
     }
 
 

@@ -1,7 +1,7 @@
-"""HTML pages: the template, and the pages of the form login, which are rendered once at start.
+"""HTML pages: the template, and what pages share.
 
 A page is a single response: style sheet and script are inline, and there are no images or fonts. Its content security
-policy allows only these and forms to this server. The board's pages are in `postd.web.pages.board`.
+policy allows only these and forms to this server.
 """
 
 from base64 import b64encode
@@ -41,16 +41,3 @@ def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
 _PAGE = Template(read("page.html"))
 COLORS = read("colors.css")
 STYLE = COLORS + read("style.css")
-
-SECURITY_POLICY = make_policy(STYLE)
-"""The `Content-Security-Policy` of the pages of the form login."""
-
-
-def make_login_page(site_name: str) -> bytes:
-    """Render the page with the login form (spec: Login form); UTF-8."""
-    return fill_page("Sign in", read("login.html"), site_name=site_name, style=STYLE)
-
-
-def make_logout_page(site_name: str) -> bytes:
-    """Render the page with the sign-out button; UTF-8."""
-    return fill_page("Sign out", read("logout.html"), site_name=site_name, style=STYLE)

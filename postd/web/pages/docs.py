@@ -87,8 +87,15 @@ def _operation(
         parameters = [_resolve(document, parameter) for parameter in operation["parameters"]]
         parts += ["<h4>Parameters</h4>", _list(_parameter(document, parameter) for parameter in parameters)]
     if "requestBody" in operation:
-        parts += ["<h4>Request body</h4>", *_contents_of(document, operation["requestBody"]["content"])]
-    parts += ["<h4>Responses</h4>", *_responses(operation["responses"])]
+        parts.append("<h4>Request body</h4>")
+        for kind, content in operation["requestBody"]["content"].items():
+            members = _properties(document, _resolve(document, content["schema"]))
+            parts += [f"<p><code>{escape(kind)}</code></p>", members]
+    own = [(status, response) for status, response in operation["responses"].items() if "$ref" not in response]
+    parts += ["<h4>Responses</h4>", _list(_response(status, response) for status, response in own)]
+    common = [status for status, response in operation["responses"].items() if "$ref" in response]
+    if common:
+        parts.append(f'<p>And <a href="#errors">errors of any request</a>: {", ".join(common)}.</p>')
     samples = [sample["source"] for sample in operation["x-codeSamples"]]
     parts += ["<h4>Example</h4>", *map(_pre, samples), "</article>"]
     return "\n".join(parts)
@@ -109,15 +116,6 @@ def _parameter(document: Document, parameter: Mapping[str, Any]) -> tuple[str, s
     return _term(parameter["name"], about), _text(parameter["description"]) + f'<p class="hint">{hint}</p>'
 
 
-def _responses(responses: Mapping[str, Any]) -> list[str]:
-    own = [(status, response) for status, response in responses.items() if "$ref" not in response]
-    common = [status for status, response in responses.items() if "$ref" in response]
-    parts = [_list(_response(status, response) for status, response in own)]
-    if common:
-        parts.append(f'<p>And <a href="#errors">errors of any request</a>: {", ".join(common)}.</p>')
-    return parts
-
-
 def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
     parts = [f"<p>{_text(response['description'])}</p>"]
     headers = [f"<code>{escape(name)}</code>" for name in response.get("headers", {})]
@@ -128,12 +126,6 @@ def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
     if status.startswith("2"):
         parts += [_example(content["example"]) for content in response.get("content", {}).values()]
     return f"<dt>{status} {escape(phrase(HTTPStatus(int(status))))}</dt>", "".join(parts)
-
-
-def _contents_of(document: Document, contents: Mapping[str, Any]) -> Iterable[str]:
-    for kind, content in contents.items():
-        yield f"<p><code>{escape(kind)}</code></p>"
-        yield _properties(document, _resolve(document, content["schema"]))
 
 
 def _properties(document: Document, schema: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ from postd.web.redaction import (
     show_target,
     show_user,
 )
+from postd.web.server.interface import AnsweredRequest
 
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
@@ -56,7 +57,7 @@ class AccessLog:
         self._date = ""
         self._closed = False
 
-    def note(self, request: Request, now: float) -> None:
+    def note(self, request: AnsweredRequest, now: float) -> None:
         """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
         if not self._lines:
             self._reactor.callLater(DELAY_S, self.flush)
@@ -74,7 +75,7 @@ class AccessLog:
         if lines:
             _log.info("{lines}", lines="\n".join(lines))
 
-    def _text_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _text_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
         second = int(now)
         if second != self._second:
             self._second = second
@@ -96,7 +97,7 @@ class AccessLog:
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
         )
 
-    def _json_line(self, request: Request, took_ms: float, now: float) -> str:
+    def _json_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")

@@ -26,6 +26,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -136,7 +137,6 @@ class HttpConnection(Protocol):
     _producer: Any = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
-    _for_this_machine: bool | None = None
 
     def __init__(self, site: Site) -> None:
         self.site = self.factory = site
@@ -234,14 +234,11 @@ class HttpConnection(Protocol):
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses
 
-    @property
+    @cached_property
     def loopback_only(self) -> bool:
         """Whether it came through a listener that only this machine can reach."""
-        if self._for_this_machine is None:
-            ours: Any = self.addresses()[1]
-            local = self.site.local_addresses
-            self._for_this_machine = bool(local) and (getattr(ours, "host", ""), getattr(ours, "port", 0)) in local
-        return self._for_this_machine
+        ours = self.addresses()[1]
+        return (getattr(ours, "host", ""), getattr(ours, "port", 0)) in self.site.local_addresses
 
     def getPeer(self) -> IAddress:
         peer: IAddress = self.transport.getPeer()

@@ -31,7 +31,7 @@ from postd.web.interface import Request
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
-from postd.web.server.interface import Limits
+from postd.web.server.interface import AnsweredRequest, Limits
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
@@ -130,7 +130,7 @@ class HttpFactory(Site):
             self._access_log.close()
         super().stopFactory()
 
-    def log(self, request: Request) -> None:  # type: ignore[override]
+    def log(self, request: AnsweredRequest) -> None:  # type: ignore[override]
         """Note a request that was answered, or given up."""
         if self._access_log is not None:
             self._access_log.note(request, time.time())

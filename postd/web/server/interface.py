@@ -11,6 +11,22 @@ from postd.web.interface import Request
 from postd.web.server.allowed_hosts import Hosts, Origin
 
 
+class AnsweredRequest(Request, Protocol):
+    """What the log and the metrics have of a request.
+
+    Attributes:
+        clientproto: the version in its request line.
+        started_s: when its head was complete, by the reactor's clock.
+        code: the status of the response; 499 if the client disconnected before.
+        sentLength: how many bytes of the response's body were sent.
+    """
+
+    clientproto: bytes
+    started_s: float
+    code: int
+    sentLength: int
+
+
 class Limits(Protocol):
     """What one client may ask of the server (`[limits]`), in bytes and seconds."""
 
@@ -67,7 +83,7 @@ class Site(Protocol):
     def next_request_id(self) -> str:
         """Return a unique name of a request."""
 
-    def log(self, request: Request) -> None:
+    def log(self, request: AnsweredRequest) -> None:
         """Log and count a request that was answered, or given up."""
 
 

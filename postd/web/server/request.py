@@ -88,12 +88,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
 
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
-        """The fields, in Twisted's way."""
         return DecodedHeaders(self.fields)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
-        """The parameters of the query."""
         parameters: dict[bytes, list[bytes]] = parse_qs(self.uri.partition(b"?")[2], keep_blank_values=True)
         return parameters
 
@@ -106,12 +104,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
 
     @property
     def identity(self) -> Identity | None:
-        """The client, None where no credentials were needed."""
         return None if self.authentication is None else self.authentication.identity
 
     @property
     def id(self) -> str:
-        """The name of the request in the log: that in its `X-Request-Id`, or a unique one."""
         if self._id is None:
             given = self.fields.get(b"X-Request-Id")
             self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
@@ -141,23 +137,20 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.show(self.site.resource)
 
     def show(self, resource: IResource) -> None:
-        """Let a resource answer, or that of those below it which the rest of the path leads to."""
         try:
             self.render(getChildForRequest(resource, self))
         except Exception as error:  # noqa: BLE001 - the table has them all
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Respond with an error; a response that was begun is cut off, so that it is not taken for complete."""
         response = make_error_response(self, error)
         if self.startedWriting:
-            self.transport.abortConnection()
+            self.transport.abortConnection()  # so that it is not taken for complete
         else:
             self.send(response)
 
     def send(self, response: Response) -> None:
-        """Send a whole response. A client that has gone is sent nothing."""
-        if self.channel is None:
+        if self.channel is None:  # the client has gone
             return
         body = response.body if self.method != b"HEAD" else b""
         self._begin(response.status, response.head, body)
@@ -167,11 +160,9 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         release_request(self)
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """Add a field to the answer, whichever that will be; another one of that name stays."""
         self.own_fields += encode_header(name, value)
 
     def begin(self, response: Response | StreamedResponse) -> None:
-        """Send the head; `write` sends the body then, and `finish` ends it."""
         head = response.head
         if isinstance(response, StreamedResponse) and response.chunked and self.clientproto == b"HTTP/1.1":
             head += b"Transfer-Encoding: chunked\r\n"
