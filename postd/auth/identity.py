@@ -36,7 +36,7 @@ class Identity(Struct, frozen=True):
         return f"{self.issuer}#{self.name}" if self.issuer else self.name
 
 
-class Authentication(Struct, frozen=True):
+class AuthenticationResult(Struct, frozen=True):
     """What came of the credentials in a request.
 
     Args:

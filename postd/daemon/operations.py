@@ -145,10 +145,10 @@ class Operations(Service):
             await self.server.stopService()
         finally:
             if self.admin is not None:
-                self.admin.site.begin_end()
+                self.admin.site.start_draining()
                 await close(self.admin.listeners)
                 self.admin.site.close_idle()
-                await self.admin.site.finish(within_s=ADMIN_STOP_MAX_S)
+                await self.admin.site.drain(within_s=ADMIN_STOP_MAX_S)
             self._notifier.stop()
 
     def on_accepting(self) -> None:

@@ -36,7 +36,7 @@ def collect_replaced() -> None:
 
     A resource tree and its checkers are in reference cycles. With the thresholds above, the collector comes to the
     oldest generation so rarely that a server which is reloaded often would grow by one tree at each reload. What
-    `settle_memory` has set aside is not looked at: the first tree stays, and this takes a few milliseconds.
+    `freeze_startup_objects` has set aside is not looked at: the first tree stays, and this takes a few milliseconds.
     """
     gc.collect()
 

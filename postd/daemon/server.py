@@ -85,7 +85,7 @@ class ServerParts:
         if settings.log.access:
             as_json = settings.log.format == "json"
             access_log = AccessLog(as_json=as_json, address_of=clients.address, reactor=self._reactor)
-        self.site.renew(
+        self.site.reconfigure(
             root,
             limits=settings.limits,
             hosts=None if "*" in settings.hosts else Hosts(settings.hosts, clients),
@@ -206,11 +206,11 @@ class Server(Service):
         if self._trimming.running:
             self._trimming.stop()
         self._accept()
-        site.begin_end()
+        site.start_draining()
         self._parts.events.close()
         listening.accept_backlog_and_close(self._listeners)
         await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read
-        await site.finish(within_s=self._parts.settings.shutdown_grace_s)
+        await site.drain(within_s=self._parts.settings.shutdown_grace_s)
         try:
             self._parts.authentication.stop()
         finally:

@@ -1,4 +1,4 @@
-"""What an authentication scheme is to the rest of postd."""
+"""The interface of an authentication scheme."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence

@@ -61,10 +61,10 @@ class _CorsResource(Resource):
         # Two Origin fields match none. Browsers serialize an origin in one way (RFC 6454 §6.2): bytes are compared.
         allow = self._for_all or self._by_origin.get(tuple(request.fields.get(b"Origin", ())), b"")
         if not allow:
-            request.own_fields += self._vary
+            request.extra_headers += self._vary
             return self._resource.render(request)
         preflight = is_preflight(request)
-        request.own_fields += allow + self._vary + (_PREFLIGHT if preflight else _EXPOSED)
+        request.extra_headers += allow + self._vary + (_PREFLIGHT if preflight else _EXPOSED)
         try:
             return self._resource.render(request)
         except NotFound:

@@ -30,7 +30,7 @@ from zope.interface import Interface, implementer
 
 from postd.auth.checker import Checker
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
-from postd.auth.identity import Authentication
+from postd.auth.identity import AuthenticationResult
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.twisted_private import AuthSessionWrapper
@@ -165,18 +165,18 @@ class Guard(AuthSessionWrapper):
                     if credentials is not None:
                         break
             if credentials is not None:
-                request.authentication = Authentication(scheme, None)  # for the log, should the client go meanwhile
+                request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
                 identity, avatar = await self._sign_in(credentials, self._protected, IResource)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
-            request.authentication = Authentication(scheme, outcome_of(error), account)
+            request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
             if isinstance(error, Refused):
                 return await self._challenge(error, factory, request)
             raise
         if credentials is None:
             return await self._challenge(None, None, request)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
-        request.authentication = Authentication(scheme, outcome, identity.account, identity)
+        request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity)
         resource: IResource = avatar
         return resource
 
@@ -281,7 +281,7 @@ _PREFLIGHT = make_no_content({b"Allow": b"GET, HEAD"})
 
 
 def outcome_of(error: Exception) -> str:
-    """Return the outcome of credentials that did not let a request in (`postd.auth.identity.Authentication`)."""
+    """Return the outcome of credentials that did not let a request in (`postd.auth.identity.AuthenticationResult`)."""
     match error:
         case StaleNonceError():
             return "stale"

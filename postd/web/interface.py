@@ -1,4 +1,4 @@
-"""What views, the guard and the log may ask of a request; `postd.web.server.request.HttpRequest` provides it."""
+"""The interface of requests to views, guard and log; `postd.web.server.request.HttpRequest` provides it."""
 
 from typing import Any, Protocol
 
@@ -6,22 +6,22 @@ from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
-from postd.auth.identity import Authentication, Identity
+from postd.auth.identity import AuthenticationResult, Identity
 from postd.web.responses import Response, StreamedResponse
 
 
 class Request(Protocol):
-    """A request whose body is complete, and the answer to it.
+    """A request whose body is complete, and its response.
 
     Attributes:
-        method, uri, path: as in its request line; `path` without the query.
-        fields: the field lines of its head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        method, uri, path: those of the request line; `path` without the query.
+        fields: the field lines of the head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
         body: its body.
         postpath: the segments of the path below the resource that renders.
-        route: the rule that its path fits, for log and metrics.
-        file: its path, if a file or a folder was found there, for the log.
-        authentication: what came of the credentials in it; None if it has none that count.
-        responder: what makes the answer while it waits for something.
+        route: the URL rule that matches the path, for log and metrics.
+        file: the path of the file or folder that the path led to, for the log.
+        authentication: the result for its credentials; None if it has none of a scheme that protects the resource.
+        responder: the driver of the coroutine that makes the response, while that waits.
         channel: the connection; None once it is lost.
     """
 
@@ -33,17 +33,17 @@ class Request(Protocol):
     postpath: list[bytes]
     route: str | None
     file: bytes | None
-    authentication: Authentication | None
+    authentication: AuthenticationResult | None
     responder: Any
     channel: Any
 
     @property
     def requestHeaders(self) -> Headers:
-        """The fields as resources of twisted.web read and change them."""
+        """The fields, for resources of twisted.web, which may change them."""
 
     @property
     def id(self) -> str:
-        """The name of the request in the log and in `X-Request-Id`."""
+        """The id of the request in the log and in `X-Request-Id`: the client's, a proxy's or a new one."""
 
     @property
     def identity(self) -> Identity | None:
@@ -70,7 +70,7 @@ class Request(Protocol):
     def fail(self, error: Exception) -> None:
         """Answer with an error; an answer that was begun is cut off."""
 
-    def show(self, resource: IResource) -> None:
+    def render_resource(self, resource: IResource) -> None:
         """Let a resource answer, or the one below it that the rest of the path leads to."""
 
     def begin(self, response: Response | StreamedResponse) -> None:

@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from postd.auth.credentials import PasswordCredentials, Refused, run_to_completion
-from postd.auth.identity import Authentication, Identity
+from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
@@ -68,12 +68,12 @@ class LoginPages:
         except CancelledError:  # the client has gone; the check goes on, and the throttle counts a wrong password
             raise
         except Exception as error:
-            request.authentication = Authentication("form", outcome_of(error))
+            request.authentication = AuthenticationResult("form", outcome_of(error))
             if not isinstance(error, Refused):
                 raise
             headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
             return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
-        request.authentication = Authentication("form", "accepted", user.account, user)
+        request.authentication = AuthenticationResult("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
         set_session_cookie(request, session_id, secure=secure)
@@ -86,7 +86,7 @@ class LoginPages:
             raise Refused("a field is missing, empty or there twice")
         (username,), (password,) = named
         credentials = PasswordCredentials("form", username, password, self._clients.address(request))
-        request.authentication = Authentication("form", None)  # for the log, should the client go meanwhile
+        request.authentication = AuthenticationResult("form", None)  # for the log, if the client disconnects
         user = await run_to_completion(self._portal.authenticate(credentials))
         cookies = decode_session_cookies(request)
         # The identifier is always a new one: the browser's may have been planted (session fixation).

@@ -150,7 +150,7 @@ def log_as(api: InMemoryApi, *, as_json: bool) -> None:
     """Write the access log in a format from now on."""
     site = api.site
     log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=site.reactor)
-    site.renew(
+    site.reconfigure(
         site.resource, limits=site.limits, hosts=None, access_log=log, secure_fields=None, group_of=lambda _: None
     )
 

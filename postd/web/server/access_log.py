@@ -66,7 +66,7 @@ class AccessLog:
             self.flush()
 
     def close(self) -> None:
-        """Write what there is now, and what comes from now on at once."""
+        """Write the pending lines, and each later one without buffering."""
         self._closed = True
         self.flush()
 

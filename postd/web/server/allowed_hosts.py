@@ -21,7 +21,7 @@ _REMEMBERED_MAX = 256
 _log = Logger()
 
 
-class Origin(Protocol):
+class ConnectionAddresses(Protocol):
     """Where a request comes from: its connection."""
 
     @property
@@ -53,7 +53,7 @@ class Hosts:
         self._is_known = lru_cache(maxsize=_REMEMBERED_MAX)(self._look_up)
         self._noted = False
 
-    def allow(self, head: Head, connection: Origin) -> bool:
+    def allow(self, head: Head, connection: ConnectionAddresses) -> bool:
         """Return whether a request on a connection may be answered."""
         values = head.fields.get(b"Host")
         if values is None or (len(values[0]) <= HOST_MAX_BYTES and self._is_known(values[0])):
@@ -62,7 +62,7 @@ class Hosts:
             return False
         return not connection.loopback_only or self._clients.trusts(connection.addresses()[0])
 
-    def refuse(self, head: Head, connection: Origin) -> NoReturn:
+    def refuse(self, head: Head, connection: ConnectionAddresses) -> NoReturn:
         """Refuse a request, and log the first refusal.
 
         Raises:

@@ -1,25 +1,24 @@
-"""One connection: bytes in, one request after the other to the resource tree, answers out.
+"""One HTTP/1.1 connection: decodes requests, one after the other, and writes responses.
 
-This takes the place of twisted.web's `HTTPChannel`; what it is to a `Request` it still is. Departures from stock
-Twisted, beside those of `postd.protocol.http1`, which decodes every head and every body:
+This takes the place of twisted.web's `HTTPChannel`, with the same interface to a `Request`. Departures from stock
+Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
 
-- A request that is refused gets a problem, 400 or a more exact status, and closes the connection; stock Twisted
-  answers bytes of its own or nothing. The connection then lingers (RFC 9112 §9.6): closed at once, with unread input,
-  it would be reset, and the client could lose the answer.
-- A body over the limit is refused by its `Content-Length`, or when it passes the limit (reference: Post API): 413 goes
-  out before the body is read and without `100 Continue`. Bodies are kept in memory, which the limit bounds.
-- A request for a host that is not allowed is refused by its head, before its body is read
+- A malformed request is answered with a problem (RFC 9457) with status 400 or a more exact one, and the connection is
+  closed; stock Twisted sends a bare status line or nothing. The connection lingers first (RFC 9112 §9.6): closed at
+  once, with unread input, it would be reset, and the client could lose the response.
+- A body over the limit is refused by its `Content-Length`, or when it passes the limit (reference: Post API): 413 is
+  sent before the body is read, without `100 Continue`. Bodies are kept in memory, which the limit bounds.
+- A request for a host that is not allowed is refused once its head is decoded, before its body is read
   (`postd.web.server.allowed_hosts`).
-- A head, a body and a pause have each their time, however bytes trickle, and so has a client that takes no byte of its
-  answer (`Limits`). One look a moment at all connections sees to that, not a timer for each request.
-- Of pipelined requests one is taken in a turn of the reactor, none while the client does not read its answers, and no
-  more is read of them than a little. Stock Twisted goes on reading behind a paused response, and answers all that one
-  read has brought whether or not the answers can be sent.
-- A client may end its side of the connection when it has sent all (`nc -N` does) and gets its answers. Stock Twisted
-  takes that for a client that has gone. A client that has gone is then noticed only when it is written to: the work
-  for a request must have an end of its own.
-- When the server ends, responses carry `Connection: close`, requests in progress finish, and connections without a
-  request are closed. Stock Twisted drops them all, with the answers that are not there yet.
+- Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
+  bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
+- Of pipelined requests one is processed in an iteration of the reactor, none while the client does not read its
+  responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted goes on reading behind a paused
+  response, and processes all that one read returned whether or not the responses can be sent.
+- A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
+  takes that for a disconnect. So a disconnect is noticed only by a write: the work for a request must end by itself.
+- When the server stops, responses have `Connection: close`, requests in progress finish, and idle connections are
+  closed. Stock Twisted drops them all, with pending responses.
 """
 
 import math
@@ -50,13 +49,13 @@ from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.errors import Problem
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
-from postd.web.server.socket_state import bytes_taken, end_output, has_unread, has_unsent
+from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, has_unsent
 
 LINGER_S = 2
-"""How long a client that was refused may go on sending before it is cut off."""
+"""How long a client whose request was refused may go on sending before the connection is aborted."""
 
 INPUT_MAX_BYTES = 64 * 1024
-"""How far a client may send ahead of its answers, give or take one read of the socket."""
+"""Limit on input read ahead of the responses, within one read of the socket."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
@@ -65,19 +64,19 @@ _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | 
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """The state of a connection."""
 
-    IDLE = "no request is there, nor the beginning of one"
-    HEAD = "a head is read"
-    BODY = "the body of a request is read"
-    RESPONDING = "a request is answered; further input waits"
-    LINGERING = "the last response is written and our side closed; further input is discarded (RFC 9112 §9.6)"
-    CLOSING = "the connection closes when all output is sent; further input is discarded"
-    LOST = "the connection is gone"
+    IDLE = "no request has begun"
+    HEAD = "a part of a head has been read"
+    BODY = "the head of a request is complete, its body is not"
+    RESPONDING = "a request is being answered; further input waits"
+    LINGERING = "the last response is written and our side is closed; further input is discarded (RFC 9112 §9.6)"
+    CLOSING = "the connection is closed once all output is sent; further input is discarded"
+    LOST = "the transport is closed"
 
 
 class Event(StrEnum):
-    """What changes the state of a connection."""
+    """An event that changes the state of a connection."""
 
     HEAD_BEGUN = "a part of a head has arrived"
     BODY_BEGUN = "a head with a body has arrived"
@@ -89,7 +88,7 @@ class Event(StrEnum):
 
 
 OPEN = (State.IDLE, State.HEAD, State.BODY, State.RESPONDING)
-"""The states in which input counts."""
+"""The states in which input is processed."""
 
 _READING = (State.HEAD, State.BODY)
 
@@ -105,7 +104,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     **{(state, Event.CLOSE): State.CLOSING for state in OPEN},
     **{(state, Event.CONNECTION_LOST): State.LOST for state in State if state is not State.LOST},
 }
-"""All transitions; any other event in a state is an error of ours."""
+"""All transitions; any other event in a state is a bug."""
 
 
 @implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
@@ -113,9 +112,8 @@ class HttpConnection(Protocol):
     """An HTTP/1.1 connection.
 
     Attributes:
-        deadline_s: when something must have happened, by the reactor's clock.
-        group: what it counts as among the connections of one address, None if that has no limit.
-        state: what it does.
+        deadline_s: when the current timeout ends, by the reactor's clock; infinite if none runs.
+        group: the group in which it is counted, such as the peer's address; None if it has no limit.
     """
 
     transport: Any
@@ -123,17 +121,17 @@ class HttpConnection(Protocol):
     request: HttpRequest | None = None
     state = State.IDLE
     _persistent = True
-    _begun: PartialHead | None = None  # a head, of which not all is there
-    _passed_empty_line = False  # before this head
-    _head: Head | None = None  # whose body is coming in
+    _partial_head: PartialHead | None = None  # a head that is not complete
+    _skipped_empty_line = False  # before this head
+    _head: Head | None = None  # of the request whose body is being read
     _chunks: ChunkedDecoder | None = None
-    _started_s = 0.0  # when the last head was there
+    _started_s = 0.0  # when the last head was complete
     _body_left = 0
     _input_ended = False
     _input_held = False
-    _full = False  # the transport has enough to send
-    _taken = 0  # what the client had taken by the last look
-    _all_sent = False  # it has nothing more to take but the end
+    _output_paused = False  # the transport's buffer is full
+    _acknowledged = 0  # bytes that the client had acknowledged at the last check
+    _all_sent = False  # nothing is left to send but the end of the stream
     _producer: Any = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
@@ -158,7 +156,7 @@ class HttpConnection(Protocol):
         self.site.add(self)
 
     def peer_changed(self) -> bool:
-        """Called when a PROXY header has named the client; return whether it may have one connection more."""
+        """Called when a PROXY header has named the client; return whether the client is within its limit."""
         may_stay = self.site.regroup(self, self.getPeer())
         if not may_stay:
             self._enter(Event.CLOSE)
@@ -166,13 +164,13 @@ class HttpConnection(Protocol):
         return may_stay
 
     def dataReceived(self, data: bytes) -> None:
-        # Over TLS bytes still come in after the connection was closed for a bad request.
+        # Over TLS bytes still arrive after the connection was closed for a bad request.
         if self.state not in OPEN:
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self.state is not State.RESPONDING and self._next_turn is None and not self._full:
-            self._take()
-        if self._buffer or self._full:
+        if self.state is not State.RESPONDING and self._next_turn is None and not self._output_paused:
+            self._process()
+        if self._buffer or self._output_paused:
             self._hold_input()
 
     def readConnectionLost(self) -> None:
@@ -180,7 +178,7 @@ class HttpConnection(Protocol):
         self._close_after_input()
 
     def writeConnectionLost(self) -> None:
-        """Called when our own half-close is done."""
+        """Called when our side is closed."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._enter(Event.CONNECTION_LOST)
@@ -196,10 +194,10 @@ class HttpConnection(Protocol):
             self.site.forget(self)
 
     def pauseProducing(self) -> None:
-        """Called when the client has much to read."""
-        self._full = True
+        """Called when the transport's buffer is full."""
+        self._output_paused = True
         if self.state in OPEN:
-            self._taken = bytes_taken(self.transport)
+            self._acknowledged = bytes_acknowledged(self.transport)
             self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._producer is not None:
             self._producer.pauseProducing()
@@ -207,18 +205,18 @@ class HttpConnection(Protocol):
             self._hold_input()
 
     def resumeProducing(self) -> None:
-        """Called when the client has read it."""
-        self._full = False
+        """Called when the transport's buffer has room again."""
+        self._output_paused = False
         if self.state is State.RESPONDING:
             self.deadline_s = math.inf
         if self._producer is not None:
             self._producer.resumeProducing()
         if self._buffer and self.request is None:
-            self._take_next_later()
+            self._process_next_later()
         else:
             self._close_after_input()
         self._hold_input()
-        if self.site.ending:
+        if self.site.draining:
             self.close_if_idle()
 
     def stopProducing(self) -> None:
@@ -226,17 +224,17 @@ class HttpConnection(Protocol):
         if self._producer is not None:
             self._producer.stopProducing()
 
-    # From the requests; the names are those that twisted.web's Request calls
+    # The interface to requests; twisted.web's Request calls most of it
 
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the client's address and ours. A PROXY header may tell them: it has come when a request has."""
+        """Return the client's address and ours, as a PROXY header has them, which comes before the first request."""
         if self._addresses is None:
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses
 
     @cached_property
     def loopback_only(self) -> bool:
-        """Whether it came through a listener that only this machine can reach."""
+        """Whether its listener can be reached only from this machine."""
         ours = self.addresses()[1]
         return (getattr(ours, "host", ""), getattr(ours, "port", 0)) in self.site.local_addresses
 
@@ -252,12 +250,12 @@ class HttpConnection(Protocol):
         return bool(ISSLTransport.providedBy(self.transport))
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write an answer of ours, or the beginning of one, at once; `headers` are fields beside those in `head`."""
+        """Write a response, or its beginning, at once; `headers` are fields beside those in `head`."""
         parts = [head]
         if headers is not None:
             parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
         parts.append(self.site.date_line())
-        if self.site.ending:
+        if self.site.draining:
             self._persistent = False
         if not self._persistent:
             parts.append(_CLOSE)
@@ -266,8 +264,8 @@ class HttpConnection(Protocol):
 
     def writeHeaders(self, _version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
         request = self.request
-        own_fields = request.own_fields + request.fields_of_all() if request is not None else b""
-        self.write_response(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, own_fields), headers, b"")
+        extra_headers = request.extra_headers + request.common_headers() if request is not None else b""
+        self.write_response(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, extra_headers), headers, b"")
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)
@@ -277,29 +275,29 @@ class HttpConnection(Protocol):
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
         if not streaming:
-            raise ValueError("only producers that push are taken")
+            raise ValueError("only push producers are supported")
         self._producer = producer
         # The transport asks for a pause only once, which may have been before this producer was registered.
-        if self._full:
+        if self._output_paused:
             self._producer.pauseProducing()
 
     def unregisterProducer(self) -> None:
         self._producer = None
 
     def requestDone(self, _request: HttpRequest) -> None:
-        """Called when an answer was written whole."""
+        """Called when a response is written completely."""
         self.request = None
         if self.state is not State.RESPONDING:
             return
         self._enter(Event.RESPONSE_WRITTEN)
-        if self.site.ending:  # since the head of the answer went out
+        if self.site.draining:  # since the head of the response was written
             self._persistent = False
         if not self._persistent:
             self.loseConnection()
             return
         self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._buffer:
-            self._take_next_later()
+            self._process_next_later()
         elif self._input_ended:
             self.loseConnection()
         if self._input_held:
@@ -309,26 +307,26 @@ class HttpConnection(Protocol):
         """Close the connection when all output is sent, or after `idle_s` without progress."""
         self._close(self.site.limits.idle_s)
 
-    # From the site
+    # The interface to the factory
 
     def close_if_idle(self) -> None:
-        """Close the connection unless a request, or some of one, is there, or an answer is on its way."""
-        is_idle = self.state is State.IDLE and not self._buffer and not self._full
-        # Bytes that only the kernel has are the beginning of a request, too.
+        """Close the connection unless a request has begun or a response is being sent."""
+        is_idle = self.state is State.IDLE and not self._buffer and not self._output_paused
+        # Bytes that only the kernel has yet are the beginning of a request, too.
         if is_idle and not has_unread(self.transport):
             self._close_idle()
 
     def _close_idle(self) -> None:
         self._all_sent = not has_unsent(self.transport)
         if self._all_sent and not self.isSecure():
-            end_output(self.transport)  # now: the transport would in a later turn, and lose what comes until then
-        self._close(LINGER_S)  # TLS waits for the client to say that it has understood
+            end_output(self.transport)  # now: the transport would do so later, and lose what arrives until then
+        self._close(LINGER_S)  # TLS waits for the client's close_notify
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
-        if self.state not in OPEN or self._full:
-            taken, self._taken = self._taken, bytes_taken(self.transport)
-            if self._taken > taken and not self._all_sent:  # slowly, but it goes on
+        if self.state not in OPEN or self._output_paused:
+            taken, self._acknowledged = self._acknowledged, bytes_acknowledged(self.transport)
+            if self._acknowledged > taken and not self._all_sent:  # slow, but there is progress
                 more_s = LINGER_S if self.state is State.LINGERING else self.site.limits.idle_s
                 self.deadline_s = self._clock.seconds() + more_s
             else:
@@ -346,11 +344,11 @@ class HttpConnection(Protocol):
     def _enter(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state, event]
 
-    def _take(self) -> None:
-        """Take a request from the buffer, if it has a complete one."""
+    def _process(self) -> None:
+        """Process the next request in the buffer, if it is complete."""
         try:
-            head = self._head or self._take_head()
-            body = None if head is None else self._take_body()
+            head = self._head or self._decode_head()
+            body = None if head is None else self._decode_body()
         except HttpSyntaxError as error:
             self._refuse(error)
             return
@@ -363,13 +361,13 @@ class HttpConnection(Protocol):
         self.request = HttpRequest(self, head, body, self._started_s)
         self.request.process()
 
-    def _take_head(self) -> Head | None:
+    def _decode_head(self) -> Head | None:
         buffer = self._buffer
-        if buffer.startswith(b"\r") and not self._passed_empty_line:  # one is passed over (RFC 9112 §2.2)
+        if buffer.startswith(b"\r") and not self._skipped_empty_line:  # one is skipped (RFC 9112 §2.2)
             if len(buffer) < len(b"\r\n"):
                 return None
-            self._passed_empty_line = buffer.startswith(b"\r\n")
-            if self._passed_empty_line:
+            self._skipped_empty_line = buffer.startswith(b"\r\n")
+            if self._skipped_empty_line:
                 buffer = self._buffer = buffer[2:]
         end = buffer.find(HEAD_END)
         if end < 0:
@@ -378,7 +376,7 @@ class HttpConnection(Protocol):
             return None
         head = decode_head(buffer[:end], canonical_header_name)
         self._started_s = self._clock.seconds()
-        self._begun, self._passed_empty_line = None, False
+        self._partial_head, self._skipped_empty_line = None, False
         self._buffer = buffer[end + len(HEAD_END) :]
         hosts = self.site.hosts
         if hosts is not None and not hosts.allow(head, self):
@@ -389,7 +387,7 @@ class HttpConnection(Protocol):
         return head
 
     def _begin_body(self, head: Head) -> None:
-        # Before the body is looked at: a refusal there is one of this request.
+        # Set first: if the body is refused, the response is logged with this head.
         self._head = head
         self._enter(Event.BODY_BEGUN)
         self.deadline_s = self._started_s + self.site.limits.body_s
@@ -404,14 +402,14 @@ class HttpConnection(Protocol):
             self.transport.write(_CONTINUE)
 
     def _await_head(self, buffer: bytes) -> None:
-        if self._begun is None:
-            self._begun = PartialHead(canonical_header_name)
+        if self._partial_head is None:
+            self._partial_head = PartialHead(canonical_header_name)
             self._enter(Event.HEAD_BEGUN)
             self.deadline_s = self._clock.seconds() + self.site.limits.header_s
-        self._begun.check(buffer)
+        self._partial_head.check(buffer)
 
-    def _take_body(self) -> bytes | None:
-        """Return the body once it is there."""
+    def _decode_body(self) -> bytes | None:
+        """Return the body once it is complete, None before."""
         if self._head is None:
             return b""
         if self._chunks is not None:
@@ -435,7 +433,7 @@ class HttpConnection(Protocol):
         head = self._head
         if head is None:
             method, target = decode_method_and_target(self._buffer)
-            # Of a head that is refused nothing counts but what it is called.
+            # Only the X-Request-Id of a malformed head is used.
             named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(HEAD_END)[0])
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         self._head = self._chunks = None
@@ -446,41 +444,41 @@ class HttpConnection(Protocol):
     def _linger(self) -> None:
         """Close our side, and discard for a while what still arrives (RFC 9112 §9.6)."""
         self.deadline_s = self._clock.seconds() + LINGER_S
-        self._taken = bytes_taken(self.transport)
+        self._acknowledged = bytes_acknowledged(self.transport)
         self._input.resumeProducing()
         self.transport.unregisterProducer()
-        if self._input_ended or self.isSecure():  # TLS says that this is the end, and goes on reading
+        if self._input_ended or self.isSecure():  # TLS sends close_notify, and goes on reading
             self.transport.loseConnection()
-        else:  # half-closed, the client gets the whole answer and its end
+        else:  # half-closed: the client gets the whole response and its end
             self.transport.loseWriteConnection()
 
-    def _take_next_later(self) -> None:
+    def _process_next_later(self) -> None:
         if self._next_turn is None:
-            self._next_turn = self._clock.callLater(0, self._take_next)
+            self._next_turn = self._clock.callLater(0, self._process_next)
 
-    def _take_next(self) -> None:
-        """Take the next of several requests that were sent without waiting for answers."""
+    def _process_next(self) -> None:
+        """Process the next pipelined request."""
         self._next_turn = None
-        if self._full or self.state not in OPEN or self.state is State.RESPONDING:
-            return  # resumeProducing comes back to it
-        self._take()
+        if self._output_paused or self.state not in OPEN or self.state is State.RESPONDING:
+            return  # resumeProducing continues
+        self._process()
         if self._next_turn is None and self.request is None:
             self._close_after_input()
         if self._input_held:
             self._hold_input()
 
     def _close_after_input(self) -> None:
-        """Close when the client has said its last and has all its answers."""
+        """Close the connection if the client has half-closed it and has all its responses."""
         if not self._input_ended:
             return
         if self.state is State.LINGERING:  # our side is closed already
             self.transport.loseConnection()
-        elif self.state is not State.RESPONDING and self._next_turn is None and not self._full:
+        elif self.state is not State.RESPONDING and self._next_turn is None and not self._output_paused:
             self.loseConnection()
 
     def _hold_input(self) -> None:
-        """Stop reading from a client that does not read its answers, or sends ahead of them by more than a little."""
-        hold = (self._full and self.request is None) or len(self._buffer) > INPUT_MAX_BYTES
+        """Pause reading while the client does not read responses or has sent `INPUT_MAX_BYTES` ahead; else resume."""
+        hold = (self._output_paused and self.request is None) or len(self._buffer) > INPUT_MAX_BYTES
         if self.state in OPEN and hold != self._input_held:
             self._input_held = hold
             if hold:
@@ -493,11 +491,11 @@ class HttpConnection(Protocol):
             return
         may_follow = not (self._input_ended or self.isSecure())
         if may_follow and (self._buffer or has_unread(self.transport)):
-            self._enter(Event.LINGER)  # closed with unread input, the client could lose its last answer
+            self._enter(Event.LINGER)  # closed with unread input, the client could lose the last response
             self._linger()
             return
         self._enter(Event.CLOSE)
-        self._taken = bytes_taken(self.transport)
+        self._acknowledged = bytes_acknowledged(self.transport)
         self.transport.unregisterProducer()
         self.deadline_s = self._clock.seconds() + within_s
         self.transport.loseConnection()

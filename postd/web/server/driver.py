@@ -1,4 +1,4 @@
-"""The driver between `IResource` and coroutines: a coroutine makes the answer, an error in it is an answer, too."""
+"""The driver between `IResource` and coroutines: runs a coroutine and sends its response, or that of its error."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -100,7 +100,7 @@ class _Responder:
         elif isinstance(made, Response | StreamedResponse):
             respond(request, _send_in_pieces(request, made))
         else:
-            request.show(made)
+            request.render_resource(made)
 
     def _fail(self, error: Exception) -> None:
         if not (self._cancelled and isinstance(error, CancelledError)):

@@ -1,12 +1,12 @@
-"""The factory of connections: how many there may be, how long they may take, and their end.
+"""The factory of connections: limits on their number, their timeouts, and shutdown.
 
 Departures from stock Twisted:
 
-- A connection over the limit is closed as soon as it was accepted, and the others go on; stock Twisted takes all it has
-  descriptors for. One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the
-  address is the proxy's until its header has come.
-- The access log goes out in bundles, with what stock Twisted does not tell (`postd.web.server.access_log`).
-- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of our limits.
+- A connection over the limit is closed as soon as it is accepted; stock Twisted accepts as many as it has descriptors.
+  One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the address is the
+  proxy's until its header has arrived.
+- Lines of the access log are written in batches, and have more fields (`postd.web.server.access_log`).
+- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel without these limits.
 """
 
 import math
@@ -34,21 +34,20 @@ from postd.web.server.connection import HttpConnection
 from postd.web.server.interface import AnsweredRequest, Limits
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
-"""How long after its time has passed a connection is closed at the latest: in between, a quarter of the shortest
-time."""
+"""Bounds on the interval at which timeouts of connections are checked: a quarter of the shortest timeout."""
 
 IDLE_GRACE_S = 0.5
-"""How long connections without a request may still send one when the server ends. Closed at once, a client that is just
-sending a request could not know whether it was executed."""
+"""How long idle connections may still send a request when the server stops. If they were closed at once, a client that
+is sending a request could not know whether it was executed."""
 
 FULL_NOTE_S = 60
-"""How often the log warns of too many connections, in all and of one address."""
+"""The interval of warnings of too many connections, in all and of one address."""
 
 _log = Logger()
 
 
-class _TurnedAway(Protocol):
-    """Ends a connection that there is no room for; whatever wraps a factory expects a protocol of it."""
+class _RefusedConnection(Protocol):
+    """Aborts a connection over the limit: a factory that wraps this one needs a protocol, not None."""
 
     transport: Any
 
@@ -57,11 +56,11 @@ class _TurnedAway(Protocol):
 
 
 class HttpFactory(Site):
-    """The factory of connections. Without `hosts` requests may be for any host.
+    """The factory of connections. Without `hosts` requests for any host are answered.
 
     Attributes:
         local_addresses: host and port of the listeners that only this machine can reach.
-        connections_max: how many connections there may be; fewer than the limit where descriptors are short.
+        connections_max: the limit on connections, lower than that of the settings if descriptors are short.
     """
 
     reactor: IReactorTime
@@ -86,7 +85,7 @@ class HttpFactory(Site):
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
         self._groups: Counter[str] = Counter()
         self.channels: set[HttpConnection] = set()
-        self.ending = False
+        self.draining = False
         self._access_log = access_log
         self._tally = tally
         self._all_closed: Deferred[None] | None = None
@@ -95,11 +94,11 @@ class HttpFactory(Site):
         self._sweeping.clock = reactor
         self._second = 0
         self._date_line = b""
-        # No two processes, nor two runs of one, have the same: a log may be of all of them.
+        # Unique for each run of each process: one log may have the lines of all of them.
         self._id_start = os.urandom(5).hex()
         self._ids = 0
 
-    def renew(  # noqa: PLR0913 - what a reload changes
+    def reconfigure(  # noqa: PLR0913 - what a reload changes
         self,
         root: IResource,
         *,
@@ -109,11 +108,10 @@ class HttpFactory(Site):
         secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
     ) -> None:
-        """Serve the requests from now on with other things; those under way have what they began with.
+        """Replace the root and the limits; requests in progress keep the old ones, and connections their group.
 
-        So have connections, which go on to count as they did. `secure_fields` returns what the answer to a request has
-        in its head where it goes over TLS; `group_of` returns what a peer's connections are counted as, such as its
-        address, None if it may have all.
+        `secure_fields` returns the header lines of responses over TLS, such as HSTS. `group_of` returns the group in
+        which a peer's connections are counted, such as its address; None if they have no limit of their own.
         """
         self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
         self._group_of = group_of
@@ -131,7 +129,7 @@ class HttpFactory(Site):
         super().stopFactory()
 
     def log(self, request: AnsweredRequest) -> None:  # type: ignore[override]
-        """Note a request that was answered, or given up."""
+        """Log and count a request that was answered, or whose client disconnected."""
         if self._access_log is not None:
             self._access_log.note(request, time.time())
         if self._tally is not None:
@@ -147,7 +145,7 @@ class HttpFactory(Site):
         return f"{self._id_start}-{self._ids:x}"
 
     def date_line(self) -> bytes:
-        """Return the field `Date` of an answer that goes out now."""
+        """Return the field `Date` of a response sent now."""
         second = int(time.time())
         if second != self._second:
             self._second = second
@@ -155,14 +153,14 @@ class HttpFactory(Site):
         return self._date_line
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:  # type: ignore[override]
-        # Without the proxy that stock Twisted puts around each channel to be ready for h2.
+        # Without the wrapper that stock Twisted puts around each channel, for h2.
         if len(self.channels) >= self.connections_max:
             self._note_refused()
-            return _TurnedAway()
+            return _RefusedConnection()
         group = self._group_of(addr)
         if self._is_full(group):
             self._note_refused(group)
-            return _TurnedAway()
+            return _RefusedConnection()
         channel = HttpConnection(self)
         channel.group = group
         return channel
@@ -171,14 +169,14 @@ class HttpFactory(Site):
         return group is not None and self._groups[group] >= max(1, self.connections_max // 2)
 
     def add(self, channel: HttpConnection) -> None:
-        """Called when a connection is there."""
+        """Called when a connection is made."""
         self.channels.add(channel)
         self._enter(channel.group)
         if not self._sweeping.running:
             self._sweep_on()
 
     def regroup(self, channel: HttpConnection, peer: IAddress) -> bool:
-        """Called when a connection that is there turns out to be another peer's; tell whether that may have it."""
+        """Count a connection for the peer that its PROXY header names; return whether the peer is within its limit."""
         self._leave(channel.group)
         group = self._group_of(peer)
         is_full = self._is_full(group)
@@ -204,7 +202,7 @@ class HttpFactory(Site):
         self._sweeping.start(min(SWEEP_MAX_S, max(SWEEP_MIN_S, shortest_s / 4)), now=False)
 
     def forget(self, channel: HttpConnection) -> None:
-        """Called when a connection is gone."""
+        """Called when a connection is lost."""
         if channel in self.channels:
             self.channels.remove(channel)
             self._leave(channel.group)
@@ -216,12 +214,12 @@ class HttpFactory(Site):
             closed, self._all_closed = self._all_closed, None
             closed.callback(None)
 
-    def begin_end(self) -> None:
-        """From now on each answer is the last of its connection."""
-        self.ending = True
+    def start_draining(self) -> None:
+        """Make each response from now on the last one of its connection."""
+        self.draining = True
 
-    async def finish(self, *, within_s: float) -> None:
-        """Return when all requests have had their answers, and all connections are closed, or aborted at the limit."""
+    async def drain(self, *, within_s: float) -> None:
+        """Return when all requests are answered and all connections closed; abort what is left after `within_s`."""
         if not self.channels:
             return
         self._all_closed = Deferred()
@@ -239,7 +237,7 @@ class HttpFactory(Site):
                 closing_idle.cancel()
 
     def close_idle(self) -> None:
-        """Close the connections that have no request."""
+        """Close the connections that have no request in progress."""
         for channel in list(self.channels):
             channel.close_if_idle()
 
@@ -251,11 +249,11 @@ class HttpFactory(Site):
         for channel in [one for one in self.channels if one.deadline_s <= now]:
             try:
                 channel.pass_deadline()
-            except Exception:  # noqa: BLE001 - the limits of other connections still hold
+            except Exception:  # noqa: BLE001 - the timeouts of other connections must still be checked
                 _log.failure("could not end a connection whose time has passed")
 
     def _note_refused(self, group: str | None = None) -> None:
-        """Count a refused connection, and log at times that a group, or all of them, have too many."""
+        """Count a refused connection, and warn, at intervals, that a group or the server is at its limit."""
         if self._tally is not None:
             self._tally.connections_refused += 1
         now, kind = self.reactor.seconds(), "one" if group else "all"

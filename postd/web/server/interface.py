@@ -1,4 +1,4 @@
-"""What connections, requests and the factory ask of each other; `HttpFactory` and `HttpConnection` provide it."""
+"""Interfaces between connections, requests and the factory; `HttpConnection` and `HttpFactory` provide them."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.web.interface import Request
-from postd.web.server.allowed_hosts import Hosts, Origin
+from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
 
 
 class AnsweredRequest(Request, Protocol):
@@ -55,7 +55,7 @@ class Site(Protocol):
     """What all connections and their requests share.
 
     Attributes:
-        ending: whether each response is the last one of its connection.
+        draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: what returns the lines that a response has in its head where it goes over TLS.
     """
@@ -64,7 +64,7 @@ class Site(Protocol):
     resource: IResource
     limits: Limits
     hosts: Hosts | None
-    ending: bool
+    draining: bool
     local_addresses: Collection[tuple[str, int]]
     secure_fields: Callable[[Request], bytes] | None
 
@@ -84,10 +84,10 @@ class Site(Protocol):
         """Return a unique name of a request."""
 
     def log(self, request: AnsweredRequest) -> None:
-        """Log and count a request that was answered, or given up."""
+        """Log and count a request that was answered, or whose client disconnected."""
 
 
-class Connection(Origin, Protocol):
+class Connection(ConnectionAddresses, Protocol):
     """The connection of a request, beyond what Twisted's own requests call."""
 
     site: Site

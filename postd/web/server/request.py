@@ -1,12 +1,12 @@
-"""One request, as twisted.web's resources know it.
+"""One request, with the interface that resources of twisted.web use.
 
 Departures from stock Twisted:
 
-- It is made when all of it is there, of a head that was decoded already: nothing of it is taken apart once more. What
-  resources of ours do not use (`args`, headers in Twisted's form) is made on demand.
-- An answer that is known whole goes out with its head in one write (`send`).
+- It is constructed when it is complete, from a decoded head. What our resources do not use (`args`, headers in
+  Twisted's form) is made on demand.
+- A response whose body is known is sent with its head in one write (`send`).
 - No `Server` field with a version in it (reference: Safe by default), and no encoder.
-- Each response has the name of its request (`X-Request-Id`), the client's, a proxy's or ours, which is in the log, too.
+- Each response has the id of its request (`X-Request-Id`), from the client, a proxy or postd, which is in the log, too.
 """
 
 import re
@@ -24,7 +24,7 @@ from twisted.web.server import Request
 from werkzeug.exceptions import NotFound
 from zope.interface import implementer
 
-from postd.auth.identity import Authentication, Identity
+from postd.auth.identity import AuthenticationResult, Identity
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
@@ -34,17 +34,17 @@ from postd.web.responses import Response, StreamedResponse, encode_header, make_
 from postd.web.server.interface import Connection, Site
 
 SEGMENTS_MAX = 256
-"""The most segments of a path; longer ones are 404, before any resource or file is looked for."""
+"""Limit on the segments of a path; a longer one is 404, before any resource or file is looked up."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _CLIENT_GONE = 499
-"""What the log has, as nginx's has, for a request whose client has gone before there was an answer."""
+"""The status logged for a request whose client disconnected before the response, as nginx does."""
 
 _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
-"""What is taken for the name of a request: it goes into the log as it is."""
+"""An acceptable `X-Request-Id`: it is logged unchanged."""
 
 _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
-"""What begins a JWT; what may hold a session's identifier or a nonce. A W3C `traceparent` is hexadecimal."""
+"""The beginning of a JWT, or what may be a session's id or a nonce. A W3C `traceparent` is hexadecimal."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -54,7 +54,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     """A request whose body is complete (`postd.web.interface.Request`)."""
 
     defaultContentType = None
-    authentication: Authentication | None = None
+    authentication: AuthenticationResult | None = None
     route: str | None = None
     file: bytes | None = None
     responder: Any = None
@@ -63,7 +63,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     transport: Any
     prepath: list[bytes]
     postpath: list[bytes]
-    own_fields = b""
+    extra_headers = b""
     _response_headers: Headers | None = None
     _id: str | None = None
 
@@ -97,7 +97,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
 
     @property
     def responseHeaders(self) -> Headers:  # type: ignore[override]
-        """Fields that the answer to this request has, beside its own."""
+        """Fields of the response beside its own."""
         if self._response_headers is None:
             self._response_headers = Headers()
         return self._response_headers
@@ -113,13 +113,13 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
             self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
         return self._id
 
-    def fields_of_all(self) -> bytes:
-        """Return the lines that every answer has in its head, whatever it is."""
+    def common_headers(self) -> bytes:
+        """Return the header lines of every response."""
         named = b"X-Request-Id: %b\r\n" % self.id.encode("ascii")
         return named if self.site.secure_fields is None else named + self.site.secure_fields(self)
 
     def process(self) -> None:
-        """Find the resource and let it render."""
+        """Look up the resource and render it."""
         path = self.path
         if path == b"*":
             self.send(_ALLOWED_SOMEWHERE)
@@ -130,16 +130,16 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         self.prepath = []
         segments = path[1:].split(b"/")
         if b"%" in path:
-            decoded = percent_decode(path[1:]).split(b"/")  # at once: segments are cheaper so
+            decoded = percent_decode(path[1:]).split(b"/")  # in one call, which is cheaper
             has_slash = len(decoded) != len(segments)
             segments = [percent_decode(one) for one in segments] if has_slash else decoded
         self.postpath = segments
-        self.show(self.site.resource)
+        self.render_resource(self.site.resource)
 
-    def show(self, resource: IResource) -> None:
+    def render_resource(self, resource: IResource) -> None:
         try:
             self.render(getChildForRequest(resource, self))
-        except Exception as error:  # noqa: BLE001 - the table has them all
+        except Exception as error:  # noqa: BLE001 - `make_error_response` has a response for each
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
@@ -160,7 +160,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         release_request(self)
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        self.own_fields += encode_header(name, value)
+        self.extra_headers += encode_header(name, value)
 
     def begin(self, response: Response | StreamedResponse) -> None:
         head = response.head
@@ -172,7 +172,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1
         self.code = status
-        self.channel.write_response(head + self.own_fields + self.fields_of_all(), self._response_headers, body)
+        self.channel.write_response(head + self.extra_headers + self.common_headers(), self._response_headers, body)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)

@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection, under whatever wraps it."""
+"""State of a connection's socket, under its wrappers: unread, unsent and acknowledged bytes."""
 
 import array
 import fcntl
@@ -16,8 +16,8 @@ _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fields behind it were added later
 
 
-def bytes_taken(transport: Any) -> int:
-    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not tell."""
+def bytes_acknowledged(transport: Any) -> int:
+    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it."""
     handle = _socket_of(transport)
     if handle is None or handle.family not in {socket.AF_INET, socket.AF_INET6}:
         return 0

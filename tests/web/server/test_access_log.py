@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.auth.identity import Authentication
+from postd.auth.identity import AuthenticationResult
 from postd.settings.schema import Limits
 from postd.web.redaction import (
     AGENT_MAX_BYTES,
@@ -39,7 +39,7 @@ class Room(Resource):
     username = "alice b"
 
     def render(self, request: Any) -> Any:
-        request.authentication, request.route = Authentication("digest", "accepted", self.username), self.route
+        request.authentication, request.route = AuthenticationResult("digest", "accepted", self.username), self.route
         if request.path.startswith(b"/files/"):
             request.file = request.path
         return NOT_DONE_YET if request.path == b"/later" else b"hello"

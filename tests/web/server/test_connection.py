@@ -12,7 +12,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface.verify import verifyObject
 
-from postd.auth.identity import Authentication
+from postd.auth.identity import AuthenticationResult
 from postd.web.server.access_log import DELAY_S
 from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
 from postd.web.server.driver import PacedWriter
@@ -32,7 +32,7 @@ class Recorder(Resource):
         self.username: str | None = None
 
     def render(self, request: Any) -> Any:
-        request.authentication = Authentication("bearer", "accepted", self.username)
+        request.authentication = AuthenticationResult("bearer", "accepted", self.username)
         self.bodies.append(request.content.read())
         return NOT_DONE_YET if request.path == b"/never" else b"done"
 

@@ -41,7 +41,7 @@ class Front:
             reactor=self.clock,
         )
         settings: Any = {"limits": self.site.limits, "hosts": None, "access_log": None, "secure_fields": None}
-        self.site.renew(self.site.resource, group_of=self.clients.connection_group, **settings)
+        self.site.reconfigure(self.site.resource, group_of=self.clients.connection_group, **settings)
         endpoint: Any = self
         ProxyProtocolEndpoint(endpoint).listen(self.site)
 
@@ -155,7 +155,7 @@ def test_a_reload_changes_who_is_trusted_for_new_connections() -> None:
     proxies = [front.open(PROXY), front.open(PROXY)]
     clients = [front.open(CLIENT), front.open(CLIENT)]
     settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
-    front.site.renew(front.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
+    front.site.reconfigure(front.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
     assert front.accepted(CLIENT, PROXY) == [True] * 2
     for transport in (*proxies, *clients):
         transport.loseConnection()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from postd.web.server.socket_state import bytes_taken, has_unread
+from postd.web.server.socket_state import bytes_acknowledged, has_unread
 from tests.helpers import PATIENCE_S, MemoryTransport
 
 DEADLINE_S = PATIENCE_S
@@ -48,10 +48,10 @@ def test_unread_bytes_are_seen(pair: Pair) -> None:
 def test_acknowledged_bytes_are_counted() -> None:
     pair = Pair("tcp")
     with closing(pair.ours), closing(pair.client):
-        before = bytes_taken(pair.transport)
+        before = bytes_acknowledged(pair.transport)
         pair.ours.sendall(b"x" * 1000)
         deadline = time.monotonic() + DEADLINE_S
-        while bytes_taken(pair.transport) != before + 1000:
+        while bytes_acknowledged(pair.transport) != before + 1000:
             assert time.monotonic() < deadline
 
 
@@ -59,10 +59,10 @@ def test_a_unix_socket_does_not_tell() -> None:
     pair = Pair("unix")
     with closing(pair.ours), closing(pair.client):
         pair.ours.sendall(b"x" * 1000)
-        assert bytes_taken(pair.transport) == 0
+        assert bytes_acknowledged(pair.transport) == 0
 
 
 def test_without_a_socket_there_is_nothing() -> None:
     transport = MemoryTransport()
-    assert bytes_taken(transport) == 0
+    assert bytes_acknowledged(transport) == 0
     assert not has_unread(transport)

@@ -315,7 +315,7 @@ class ReaderTests:
     def taken(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """How many bytes the client has taken, as the kernel says."""
         taken = [0]
-        monkeypatch.setattr("postd.web.server.connection.bytes_taken", lambda _: taken[0])
+        monkeypatch.setattr("postd.web.server.connection.bytes_acknowledged", lambda _: taken[0])
         return taken
 
     @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
