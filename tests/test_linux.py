@@ -7,8 +7,9 @@ import pytest
 
 TWISTD = "from twisted.scripts.twistd import run; sys.argv = ['twistd', '-n', '--pidfile=', 'postd']"
 POSTD = "sys.argv = ['postd', 'list']"
-LIBRARIES = "import twisted.internet.defer, twisted.logger"
-"""Imported before `sys.platform` changes, after which the standard library would look for its parts for macOS."""
+LIBRARIES = "import orjson, twisted.internet.defer, twisted.logger"
+"""Imported before `sys.platform` changes: then the standard library looks for its parts for macOS, and orjson 3.10
+crashes."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_other_system_is_refused_in_one_line(before: str, after: str) -> None:
 
 def test_client_and_protocol_are_not_refused() -> None:
     program = """
-import sys, socket, twisted.internet.reactor
+import sys, socket, orjson, twisted.internet.reactor
 sys.platform = "freebsd14"
 import postd.client, postd.protocol.jwt, postd.protocol.digest
 assert "postd.linux" not in sys.modules
