@@ -23,7 +23,7 @@ from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
@@ -76,9 +76,7 @@ class Fetcher:
 
     def __init__(self, reactor: IReactor, *, ca_file: str = "") -> None:
         self._reactor = reactor
-        endpoints = EndpointFactory(
-            reactor, lambda factory: _BoundedFactory(factory, reactor), FETCH_MAX_S, ca_file=ca_file
-        )
+        endpoints = EndpointFactory(reactor, _BoundedConnection, FETCH_MAX_S, ca_file=ca_file)
         self._agent = _PlainAgent(Agent.usingEndpointFactory(reactor, endpoints))
 
     def get(self, url: str) -> Deferred[Fetched]:
@@ -250,20 +248,24 @@ def _check_plain(response: IResponse) -> IResponse:
 class EndpointFactory:
     """Makes the endpoints of an agent's connections, with a wrapper around each protocol, below TLS.
 
+    Args:
+        wrapper: called with a factory, whose `reactor` it may use, and the protocol to wrap.
+
     Raises:
         ConfigError: as for `Fetcher`.
     """
 
     def __init__(
-        self, reactor: IReactor, wrap: Callable[[IProtocolFactory], WrappingFactory], connect_s: float, *, ca_file: str
+        self, reactor: IReactor, wrapper: Callable[[Any, IProtocol], ProtocolWrapper], connect_s: float, *, ca_file: str
     ) -> None:
         self._reactor = reactor
-        self._wrap = wrap
+        self._wrapper = wrapper
         self._connect_s = connect_s
         self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        endpoint = _WrappedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s), self._wrap)
+        connecting = HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s)
+        endpoint = _WrappedEndpoint(connecting, self._wrapper, self._reactor)
         if uri.scheme != b"https":
             return endpoint
         return wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
@@ -271,14 +273,17 @@ class EndpointFactory:
 
 @implementer(IStreamClientEndpoint)
 class _WrappedEndpoint:
-    def __init__(self, endpoint: IStreamClientEndpoint, wrap: Callable[[IProtocolFactory], WrappingFactory]) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, wrapper: Callable[..., ProtocolWrapper], reactor: Any) -> None:
         self._endpoint = endpoint
-        self._wrap = wrap
+        self._wrapper = wrapper
+        self._reactor = reactor
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         # Else the factory logs each connection, and Agent has no option for it. With TLS the factory is wrapped.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
-        return self._endpoint.connect(self._wrap(protocolFactory)).addCallback(attrgetter("wrappedProtocol"))
+        wrapping: Any = WrappingFactory(protocolFactory)
+        wrapping.protocol, wrapping.reactor, wrapping.noisy = self._wrapper, self._reactor, False
+        return self._endpoint.connect(wrapping).addCallback(attrgetter("wrappedProtocol"))
 
 
 class _BoundedConnection(ProtocolWrapper):
@@ -305,15 +310,6 @@ class _BoundedConnection(ProtocolWrapper):
         if self._timeout.active():
             self._timeout.cancel()
         super().connectionLost(reason)
-
-
-class _BoundedFactory(WrappingFactory):
-    protocol = _BoundedConnection
-    noisy = False
-
-    def __init__(self, wrappedFactory: IProtocolFactory, reactor: IReactor) -> None:
-        super().__init__(wrappedFactory)
-        self.reactor = reactor
 
 
 def _load_roots(file: str) -> TrustRoots:
