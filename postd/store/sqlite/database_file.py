@@ -18,7 +18,6 @@ from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
 from postd.store.sqlite.errors import store_error
-from postd.store.sqlite.file_locks import Identity, identity_of
 from postd.store.sqlite.schema_files import apply_step, find_missing, schema_steps
 from postd.store.sqlite.upgrade_copy import check_room, keep_upgrade_copy, size_of
 from postd.store.sqlite.wal_files import is_in_use, log_is_of_another
@@ -133,10 +132,6 @@ class DatabaseFile:
         if busy_timeout_ms != self._busy_timeout_ms:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             self._busy_timeout_ms = busy_timeout_ms
-
-    def identity(self) -> Identity | None:
-        """Return the identity of the file at the path, None if there is none."""
-        return identity_of(self.path)
 
     def _create_if_missing(self) -> None:
         """Create the empty file with mode 0600: SQLite would use the umask, and the file will hold secrets."""
