@@ -36,16 +36,9 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
         for one in use_store(loaded, work)
         if one.expires > now and (fingerprints is None or fingerprints.get(one.username) == one.fingerprint)
     ]
-    rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
+    rows: list[tuple[str, ...]] = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     rows += [
-        (
-            printable(one.username),
-            _format_time(one.created),
-            _format_time(one.seen),
-            _format_time(one.expires),
-            _format_time(one.ends),
-        )
-        for one in live
+        (printable(one.username), *map(_format_time, (one.created, one.seen, one.expires, one.ends))) for one in live
     ]
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
