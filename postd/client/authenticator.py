@@ -10,14 +10,14 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.client import URI, FileBodyProducer
+from twisted.web.client import FileBodyProducer
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
 from postd.client.responses import read_body
-from postd.net.fetching import drop
+from postd.net.fetching import drop, origin_of
 
 BODY_MAX_BYTES = 1024 * 1024
 """The largest body that is buffered for a retry; one of unknown length is not buffered either."""
@@ -68,14 +68,14 @@ class AuthAgent:
     def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
         self._reactor = reactor
         self._agent = agent
-        self._origin = _origin(origin.encode())
+        self._origin = origin_of(origin.encode())
         self._authenticator = authenticator
 
     def request(
         self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
     ) -> Deferred[Any]:
         headers = headers or Headers()
-        if _origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
+        if origin_of(uri) != self._origin or headers.hasHeader(b"Authorization"):
             return self._agent.request(method, uri, headers, bodyProducer)
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 
@@ -97,11 +97,6 @@ class AuthAgent:
             if body is None and producer is not None:
                 raise SignInError("the server asks for other credentials, and the body is too long to be sent again")
         return response
-
-
-def _origin(uri: bytes) -> tuple[bytes, bytes, int]:
-    parts = URI.fromBytes(uri)
-    return parts.scheme.lower(), parts.host.lower(), parts.port
 
 
 async def _buffer(producer: Any) -> bytes | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, cast
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import treq
 from msgspec import Struct
@@ -126,15 +126,12 @@ class Fetcher:
             raise FetchError("its URL is not https (http is for loopback only)") from None
         client = HTTPClient(self._agent)
         headers = Headers({"Accept": ["application/json"], "User-Agent": ["postd"]})
-        return await client.request(
-            method,
-            url,
-            headers=headers,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=cast("Any", self._reactor),
-            **options,
-        )
+        return await client.request(method, url, headers=headers, **single_exchange(self._reactor), **options)
+
+
+def single_exchange(reactor: IReactor) -> dict[str, Any]:
+    """Return treq's options for one request, without redirects, and a response that is read as it arrives."""
+    return {"allow_redirects": False, "unbuffered": True, "reactor": reactor}
 
 
 async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
@@ -170,14 +167,15 @@ def _redirect(url: str, location: str) -> str:
         target = check_url(urljoin(url, location))
     except ValueError:
         target = ""
-    if not location or _origin(target) != _origin(url):
+    if not location or origin_of(target.encode()) != origin_of(url.encode()):
         raise UnusableError("it redirects to another origin, or to nowhere")
     return target
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+def origin_of(uri: bytes) -> tuple[bytes, bytes, int]:
+    """Return scheme, host and port of a URI, as Twisted's client understands it."""
+    parts = URI.fromBytes(uri)
+    return parts.scheme.lower(), parts.host.lower(), parts.port
 
 
 def _raise_late(_: object, seconds: float) -> NoReturn:
