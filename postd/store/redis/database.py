@@ -180,18 +180,9 @@ class RedisDatabase:
             raise StoreUnavailableError(f"{where}: is loading its data")
         await self._check_rights(protocol)
         self.service_keys.clear()
-        found, detail, revision = await protocol.call(
-            "EVAL",
-            _BEGIN.text,
-            0,
-            SCHEMA,
-            info["master_replid"],
-            secrets.token_hex(8),
-            self._last_id,
-            self._last_revision,
-            STEP,
-            "1" if self._create else "",
-        )
+        server = (SCHEMA, info["master_replid"], secrets.token_hex(8))
+        known = (self._last_id, self._last_revision, STEP, "1" if self._create else "")
+        found, detail, revision = await protocol.call("EVAL", _BEGIN.text, 0, *server, *known)
         if found == "missing":
             raise StoreMissingError(f"{where}: there is no postd store in this database")
         if found == "foreign":

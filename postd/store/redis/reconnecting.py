@@ -89,10 +89,9 @@ class ReconnectingRedis:
             StoreRefusedError: it will never serve us as it is.
             StoreUnavailableError: it cannot be had now.
         """
-        protocol, confirmation = await self._attempt()
-        for one in (protocol, confirmation.protocol if confirmation else None):
-            if one is not None:
-                await _close(one)
+        protocol, self._confirmation = await self._attempt()
+        for one in self._connections(protocol):
+            await _close(one)
 
     async def start(self) -> None:
         """Connect and stay connected; return with the first connection.
