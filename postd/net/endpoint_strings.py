@@ -72,10 +72,7 @@ _PATHS: Mapping[str, Sequence[str]] = {
     "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
     "tls": ("path",),
 }
-"""The arguments that are paths, of each kind."""
-
-_FIRST_ARGUMENT = {"unix": "address", "tls": "path"}
-"""The name of a first argument that is a path and may stand without its name."""
+"""The arguments that are paths, of each kind; the first one of `unix` and `tls` may stand without its name."""
 
 
 def absolute_endpoint(description: str, folder: Path) -> str:
@@ -91,8 +88,8 @@ def _absolute_arguments(kind: str, arguments: Sequence[str], folder: Path) -> It
     for position, argument in enumerate(arguments):
         name, *rest = _split(argument, "=")
         value = "=".join(rest)
-        if not rest and position == 0 and kind in _FIRST_ARGUMENT:
-            name, value = _FIRST_ARGUMENT[kind], name
+        if not rest and position == 0 and kind in {"unix", "tls"}:
+            name, value = _PATHS[kind][0], name
         if name in _PATHS.get(kind, ()) and value:
             escaped = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
             yield f"{name}={escaped}"
