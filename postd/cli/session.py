@@ -24,11 +24,12 @@ def session() -> None:
 def list_sessions(*, loaded: LoadedSettings) -> None:
     """List the live sessions, oldest first; times are UTC."""
     now = time.time()
-    fingerprints = _fingerprints(loaded.settings.users)
+    accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
+    fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
     live = [
         one
         for one in use_store(loaded, lambda store: store.list_sessions())
-        if one.expires > now and (fingerprints is None or fingerprints.get(one.username) == one.fingerprint)
+        if one.expires > now and (accounts is None or fingerprints.get(one.username) == one.fingerprint)
     ]
     rows: list[tuple[str, ...]] = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     rows += [
@@ -50,12 +51,6 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
         loaded, lambda store: store.delete_all_sessions() if name is None else store.delete_sessions_of({name: None})
     )
     click.echo(f"{pluralize(ended, 'session')} ended")
-
-
-def _fingerprints(path: str) -> dict[str, bytes] | None:
-    """Return the fingerprint that live sessions of each user have, None without a user file."""
-    accounts = load_accounts(path) if path else None
-    return None if accounts is None else {name: fingerprint_of(account) for name, account in accounts.items()}
 
 
 def _format_time(seconds: float) -> str:

@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from postd.client.errors import SignInError
 from postd.client.responses import read_body
-from postd.net.fetching import drop, origin_of
+from postd.net.fetching import drop, split_origin
 
 BODY_MAX_BYTES = 1024 * 1024
 """The largest body that is buffered for a retry; one of unknown length is not buffered either."""
@@ -68,14 +68,14 @@ class AuthAgent:
     def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
         self._reactor = reactor
         self._agent = agent
-        self._origin = origin_of(origin.encode())
+        self._origin = split_origin(origin.encode())
         self._authenticator = authenticator
 
     def request(
         self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
     ) -> Deferred[Any]:
         headers = headers or Headers()
-        if origin_of(uri) != self._origin or headers.hasHeader(b"Authorization"):
+        if split_origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
             return self._agent.request(method, uri, headers, bodyProducer)
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 

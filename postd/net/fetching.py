@@ -167,12 +167,12 @@ def _redirect(url: str, location: str) -> str:
         target = check_url(urljoin(url, location))
     except ValueError:
         target = ""
-    if not location or origin_of(target.encode()) != origin_of(url.encode()):
+    if not location or split_origin(target.encode()) != split_origin(url.encode()):
         raise UnusableError("it redirects to another origin, or to nowhere")
     return target
 
 
-def origin_of(uri: bytes) -> tuple[bytes, bytes, int]:
+def split_origin(uri: bytes) -> tuple[bytes, bytes, int]:
     """Return scheme, host and port of a URI, as Twisted's client understands it."""
     parts = URI.fromBytes(uri)
     return parts.scheme.lower(), parts.host.lower(), parts.port

@@ -265,7 +265,8 @@ class ReconnectingRedis:
     def _drop_if_overdue(self, protocol: RedisProtocol) -> bool:
         """Drop a connection if a reply is overdue at two checks in a row: at the first it may have arrived, unread."""
         now = self._reactor.seconds()
-        overdue = [(one, one.replies) for one in self._connections(protocol) if one.is_overdue(now)]
+        busy = (one for one in self._connections(protocol) if one.deadlines)
+        overdue = [(one, one.replies) for one in busy if one.deadlines[0] <= now]
         drop = any(one in self._overdue for one in overdue)
         self._overdue = overdue
         if drop:
