@@ -19,7 +19,7 @@ class Checker(ABC):
 
     @abstractmethod
     async def check(self, credentials: Any) -> Identity:
-        """Return whose credentials these are.
+        """Return the identity that the credentials prove.
 
         Raises:
             Refused: they are not good.

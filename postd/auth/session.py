@@ -1,4 +1,4 @@
-"""Sessions of users who sign in by form (spec: Form login with cookie session)."""
+"""Sessions of the form login (spec: Form login with cookie session)."""
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -89,7 +89,7 @@ class SessionChecker(Checker):
         self._sessions = sessions
 
     async def check(self, credentials: SessionCredentials) -> Identity:
-        """Return whose session this is.
+        """Return the identity of the live session.
 
         Raises:
             Refused: none of them is live, or more than one is, or there are too many: another site of the domain has

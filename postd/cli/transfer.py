@@ -250,10 +250,7 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
 def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
 
-    Args:
-        what: the label.
-        length: the position at the end; 0 for input of unknown length: the position is shown in KiB.
-        shown: False to show nothing on a terminal either.
+    Without a `length`, the position at the end, positions are shown in KiB. Nothing is shown unless `shown`.
     """
     terminal = shown and sys.stderr is not None and sys.stderr.isatty()
     file: TextIO = sys.stderr if terminal else io.StringIO()

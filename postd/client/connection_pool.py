@@ -22,12 +22,7 @@ SILENT_MAX_S = 75.0
 
 
 class ConnectionPool:
-    """The connections of a client.
-
-    Args:
-        reactor: the reactor.
-        ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
-        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
+    """The connections of a client; the arguments are those of `postd.client.auth.AuthClient`.
 
     Raises:
         ConfigError: `ca_file` cannot be used.

@@ -35,11 +35,7 @@ def names_loopback(description: str) -> bool:
 
 
 def makes_world_writable_socket(description: str) -> bool:
-    """Return whether an endpoint makes a UNIX socket that every user of this machine can connect to.
-
-    Args:
-        description: a valid endpoint string (`postd.net.endpoints.check_endpoint`).
-    """
+    """Return whether a valid endpoint makes a UNIX socket that every user of this machine can connect to."""
     kinds = kinds_of(description)
     mode = unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
     return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)

@@ -87,10 +87,7 @@ class RedisDatabase:
     async def write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
         """Return the result of a script that writes; with sentinels, when a replica has the write too.
 
-        Args:
-            script: its first argument, the deadline, is added here.
-            arguments: the others.
-            deadline_s: how long it may take.
+        Before its arguments the script gets its deadline, `deadline_s` from now, as its first one.
 
         Raises:
             StoreBusyError: too many replies are pending.

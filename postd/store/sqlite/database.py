@@ -214,10 +214,9 @@ class SqliteDatabase:
         return result
 
     async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a function on the writing connection, between two batches, and return its result.
+        """Run a function that changes only temporary tables on the writing connection; return its result.
 
-        Args:
-            work: changes temporary tables only. Its transaction locks nothing of the file.
+        It runs between two batches, in a transaction that locks nothing of the file.
 
         Raises:
             StoreUnavailableError: the file is not open, or SQLite failed.

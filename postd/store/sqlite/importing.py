@@ -21,11 +21,7 @@ from postd.store.sqlite.database import SqliteDatabase
 
 
 class SqliteImport:
-    """An import into one file.
-
-    Args:
-        connection: the writing one, to which the temporary table belongs.
-    """
+    """An import into one file, by a temporary table of its writing connection."""
 
     def __init__(self, database: SqliteDatabase, connection: sqlite3.Connection, table: str) -> None:
         self._database = database
