@@ -39,16 +39,18 @@ _SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NUL
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, begin: str = "BEGIN") -> Iterator[None]:
-    """Run the statements within in one transaction, which is rolled back on an error."""
+def transaction(
+    connection: sqlite3.Connection, begin: str = "BEGIN", end: str = "COMMIT", undo: str = "ROLLBACK"
+) -> Iterator[None]:
+    """Run the statements within in one transaction or savepoint, which is undone on an error."""
     connection.execute(begin)
     try:
         yield
-        connection.execute("COMMIT")
+        connection.execute(end)
     except BaseException:
         if connection.in_transaction:  # SQLite ends it by itself after some errors
             with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
+                connection.execute(undo)
         raise
 
 
