@@ -68,15 +68,14 @@ class SingleFlight(Generic[K, T]):
 
         A caller that is cancelled does not cancel the work.
         """
-        answer: Deferred[T] = Deferred()
-        if key in self._waiting:
-            self._waiting[key].append(answer)
-            return await answer
-        self._waiting[key] = [answer]
 
         def finish(result: T | Failure) -> None:
             for waiter in self._waiting.pop(key):
                 waiter.callback(result)
 
-        Deferred.fromCoroutine(work()).addBoth(finish)
+        answer: Deferred[T] = Deferred()
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(answer)
+        if len(waiting) == 1:
+            Deferred.fromCoroutine(work()).addBoth(finish)
         return await answer

@@ -108,10 +108,6 @@ class KeyInUseError(PostdError):
 class ChangesGoneError(PostdError):
     """The change log does not have the requested revision: it was trimmed, or does not exist yet."""
 
-    def __init__(self, revision: int) -> None:
-        super().__init__(revision)
-        self.revision = revision
-
 
 class StoreRefusedError(_ReasonError):
     """The store cannot be used, and retrying is of no use: corrupt, foreign, newer, not writable. `why` is one line."""

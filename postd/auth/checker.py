@@ -19,7 +19,7 @@ class Checker(ABC):
 
     @abstractmethod
     async def check(self, credentials: Any) -> Identity:
-        """Return whose credentials these are.
+        """Return the identity that the credentials prove.
 
         Raises:
             Refused: they are not good.
@@ -27,7 +27,4 @@ class Checker(ABC):
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
         """Return a Deferred for the account's name; cancelling it does not stop the check."""
-        return run_to_completion(self._check_account(credentials))
-
-    async def _check_account(self, credentials: Any) -> bytes:
-        return (await self.check(credentials)).account.encode()
+        return run_to_completion(self.check(credentials)).addCallback(lambda identity: identity.account.encode())

@@ -54,11 +54,7 @@ class NonceRegistry:
 
 
 class DigestChecker(Checker):
-    """Checks Digest responses.
-
-    Args:
-        realm: the protection realm that H(A1) is bound to.
-    """
+    """Checks Digest responses; `realm` is the protection realm that H(A1) is bound to."""
 
     credentialInterfaces = (IDigestCredentials,)
 
@@ -70,7 +66,7 @@ class DigestChecker(Checker):
         self._dummy_h_a1 = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
     async def check(self, credentials: DigestCredentials) -> Identity:
-        """Return who can compute this response; `credentials.accepted` has been called with the `rspauth` by then.
+        """Return the identity that the response proves, after a call of `credentials.accepted` with the `rspauth`.
 
         Raises:
             StaleNonceError: the response is right, but for an unknown, expired or used nonce.

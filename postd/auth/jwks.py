@@ -60,6 +60,9 @@ class KeySource:
 
     Args:
         jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
+
+    Attributes:
+        current: the cached keys, a new object after each fetch; None before the first one.
     """
 
     _log = Logger()
@@ -72,7 +75,7 @@ class KeySource:
         self._discovered_uri = ""
         self._metadata_url = ""
         self._discovered_at = -math.inf
-        self._keys: KeySet | None = None
+        self.current: KeySet | None = None
         self._fetched_at = -math.inf
         self._last_fetch_ended_at = -math.inf
         self._unknown_key_at = -math.inf
@@ -80,22 +83,16 @@ class KeySource:
         self._log_lines = RepeatFilter()
         self._stopped = False
         self._running: Deferred[None] | None = None
-        self._waiting: list[Deferred[None]] = []
         self._next: IDelayedCall | None = None
 
     def copy_keys(self, other: "KeySource") -> None:
         """Use the keys of another source of the same issuer until the first fetch."""
-        self._keys, self._fetched_at = other._keys, other._fetched_at  # noqa: SLF001 - of the same class
+        self.current, self._fetched_at = other.current, other._fetched_at  # noqa: SLF001 - of the same class
 
     @property
     def age_s(self) -> float:
         """The seconds since the keys were fetched; 0 if there are none."""
-        return 0.0 if self._keys is None else self._reactor.seconds() - self._fetched_at
-
-    @property
-    def current(self) -> KeySet | None:
-        """The cached keys, a new object after each fetch; None before the first one."""
-        return self._keys
+        return 0.0 if self.current is None else self._reactor.seconds() - self._fetched_at
 
     def start(self) -> None:
         """Fetch the keys, and refresh them from now on; a fetch that fails is retried."""
@@ -131,7 +128,7 @@ class KeySource:
                     break
                 self._refresh()
             await self._wait(deadline)
-        if self._keys is None:
+        if self.current is None:
             raise IssuerUnavailableError(self._issuer)
         return self._look_up(jwt)
 
@@ -187,12 +184,12 @@ class KeySource:
             raise type(error)(f"{url}: {error}") from None
 
     def _look_up(self, jwt: Jwt) -> list[SigningKey]:
-        return self._keys.find(jwt) if self._keys is not None else []
+        return self.current.find(jwt) if self.current is not None else []
 
     def _may_fetch(self) -> bool:
         """Return whether a token may trigger a fetch now, and count it as triggered."""
         now = self._reactor.seconds()
-        if self._keys is None:
+        if self.current is None:
             return not is_within(RETRY_MIN_S, self._last_fetch_ended_at, now)
         if is_within(UNKNOWN_KEY_INTERVAL_S, self._unknown_key_at, now):
             return False
@@ -205,7 +202,7 @@ class KeySource:
         if self._running is None or left_s <= 0:
             return
         waiter: Deferred[None] = Deferred()
-        self._waiting.append(waiter)
+        self._running.addBoth(waiter.callback)
         with suppress(TimeoutError):
             await waiter.addTimeout(left_s, self._reactor)
 
@@ -214,25 +211,18 @@ class KeySource:
             return
         if self._next is not None and self._next.active():
             self._next.cancel()
-        self._running = Deferred.fromCoroutine(self._fetch())
-        self._running.addErrback(self._fail_unexpectedly).addBoth(self._finish)
+        self._running = Deferred.fromCoroutine(self.fetch()).addCallback(self._take)
+        self._running.addErrback(self._fetch_failed).addBoth(self._finish)
 
-    async def _fetch(self) -> None:
-        try:
-            fetched = await self.fetch()
-        except FetchError as error:
-            self._fail(str(error))
-        else:
-            self._take(fetched)
-
-    def _fail_unexpectedly(self, failure: Failure) -> None:
-        if failure.check(CancelledError):
-            return  # by `stop`
-        self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
-        self._fail(type(failure.value).__name__)
+    def _fetch_failed(self, failure: Failure) -> None:
+        if failure.check(FetchError):
+            self._fail(str(failure.value))
+        elif not failure.check(CancelledError):  # by `stop`
+            self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
+            self._fail(type(failure.value).__name__)
 
     def _take(self, fetched: FetchedKeys) -> None:
-        self._keys = fetched.keys
+        self.current = fetched.keys
         self._fetched_at = self._reactor.seconds()
         self._failures = 0
         # Before they are stale, and with jitter, so that workers and nodes do not fetch at the same time.
@@ -244,19 +234,16 @@ class KeySource:
     def _fail(self, why: str) -> None:
         self._failures += 1
         self._discovered_at = -math.inf  # discover again: the URL may have changed
-        longest = RETRY_FIRST_MAX_S if self._keys is None else RETRY_MAX_S
+        longest = RETRY_FIRST_MAX_S if self.current is None else RETRY_MAX_S
         self._schedule(min(RETRY_MIN_S * 2 ** min(self._failures - 1, 10), longest) * _jitter(0.8, 1.2))
-        if self._keys is not None and self._reactor.seconds() >= self._fetched_at + STALE_S:
+        if self.current is not None and self._reactor.seconds() >= self._fetched_at + STALE_S:
             self._log_once(f"keys are more than {STALE_S / 3600:.0f} h old and still used: {why}", LogLevel.error)
         else:
-            self._log_once(f"no keys: {why}" if self._keys is None else f"keys not refreshed: {why}", LogLevel.warn)
+            self._log_once(f"no keys: {why}" if self.current is None else f"keys not refreshed: {why}", LogLevel.warn)
 
     def _finish(self, _: None) -> None:
         self._running = None
         self._last_fetch_ended_at = self._reactor.seconds()
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.callback(None)
 
     def _schedule(self, delay_s: float) -> None:
         if not self._stopped:

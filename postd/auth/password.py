@@ -155,7 +155,7 @@ class PasswordChecker(Checker):
         self._throttle = throttle
 
     async def check(self, credentials: PasswordCredentials) -> Identity:
-        """Return whose name and password these are.
+        """Return the identity with this name and password.
 
         Raises:
             Refused: there is no such user, or the password is wrong; both take the same time.
@@ -187,17 +187,9 @@ class PasswordChecker(Checker):
     async def _verify(
         self, normalized: PasswordCredentials, stored: str, attempt: Attempt, *, cached: bool | None, known: bool
     ) -> bool:
-        """Return whether a user exists and the password is right; record a failure if not.
+        """Return whether the user is known and the password is right; record a failure if not. Raises as `check`.
 
-        Args:
-            normalized: name and password, normalized.
-            stored: the hash, or a dummy hash if the user does not exist.
-            attempt: admitted.
-            cached: the result of `PasswordVerifier.check_cached`.
-            known: whether the user exists.
-
-        Raises:
-            TooManyFailuresError, LoginsBusyError, StoreUnavailableError: as `check`.
+        `stored` is a dummy hash if the user is not known, `cached` the result of `PasswordVerifier.check_cached`.
         """
         right = cached
         if not right:

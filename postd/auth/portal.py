@@ -29,7 +29,7 @@ class CoroutinePortal(Portal):
         self._checks: dict[type, _Check] = {}
 
     async def authenticate(self, credentials: ICredentials) -> Identity:
-        """Return whose credentials these are.
+        """Return the identity that the credentials prove.
 
         Raises:
             UnhandledCredentials: no checker takes such credentials.

@@ -1,4 +1,4 @@
-"""Sessions of users who sign in by form (spec: Form login with cookie session)."""
+"""Sessions of the form login (spec: Form login with cookie session)."""
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -54,7 +54,7 @@ class Sessions:
 
     async def user_of(self, id_hash: bytes) -> str | None:
         """Return the user of a live session, None if there is none, and renew the session now and then."""
-        session = await self._find(id_hash)
+        session = await self.find(id_hash)
         if session is None:
             return None
         now = self._now()
@@ -64,11 +64,8 @@ class Sessions:
                 await self._store.renew_session(id_hash, seen=now, expires=expires)
         return session.username
 
-    async def is_live(self, id_hash: bytes) -> bool:
-        """Return whether a session is live, without renewing it."""
-        return await self._find(id_hash) is not None
-
-    async def _find(self, id_hash: bytes) -> Session | None:
+    async def find(self, id_hash: bytes) -> Session | None:
+        """Return a live session, without renewing it; None if there is none."""
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
@@ -92,7 +89,7 @@ class SessionChecker(Checker):
         self._sessions = sessions
 
     async def check(self, credentials: SessionCredentials) -> Identity:
-        """Return whose session this is.
+        """Return the identity of the live session.
 
         Raises:
             Refused: none of them is live, or more than one is, or there are too many: another site of the domain has
@@ -114,6 +111,6 @@ class SessionChecker(Checker):
     async def _is_live(self, credentials: SessionCredentials) -> bool:
         try:
             # Exactly one was live when the request was accepted.
-            return any([await self._sessions.is_live(id_hash) for id_hash in credentials.id_hashes])
+            return any([await self._sessions.find(id_hash) for id_hash in credentials.id_hashes])
         except StoreUnavailableError:
             return True  # unknown, and without the store there is nothing to send either

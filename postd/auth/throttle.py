@@ -230,7 +230,7 @@ class Throttle:
             attempt: the attempt.
             reset_failures: whether to reset the failures of its account from its address, because it has logged in
                 from there. The counts of the address and of the account stay: otherwise a user could guess others'
-                passwords without limit, and an attacker the password of a user who logs in often.
+                passwords without limit, and an attacker the password of a user that logs in often.
         """
         if attempt.reservation:
             await self._release(attempt.reservation)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.protocol.digest import HASHES, check_realm, h_a1
-from postd.protocol.password import check_hash, check_password, has_control, hash_password, normalize
+from postd.protocol.password import check_hash, check_password, has_control, hash_password, is_encodable, normalize
 
 NAME_MAX_BYTES = 255
 """The longest name, in UTF-8 (Apache's htpasswd has the same limit)."""
@@ -92,10 +92,8 @@ def check_name(name: str) -> str:
     """
     if not name:
         raise ValueError("is empty")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError("is not UTF-8 text") from None
+    if not is_encodable(name):
+        raise ValueError("is not UTF-8 text")
     if has_control(name):
         raise ValueError("has a control character in it")
     if ":" in name:

@@ -70,7 +70,7 @@ class UserDirectory:
         Raises:
             ConfigError: it cannot be used, or was removed.
         """
-        if self._path and self._read_index() is None and self._was_read:
+        if self._path and load_accounts(self._path) is None and self._was_read:
             raise ConfigError(self._path, "is gone")
 
     def refresh(self) -> bool:
@@ -100,12 +100,8 @@ class UserDirectory:
         return True
 
     def _read(self) -> _Accounts | None:
-        accounts = self._read_index()
-        self._was_read = self._was_read or accounts is not None
-        return accounts
-
-    def _read_index(self) -> _Accounts | None:
         by_name = load_accounts(self._path)
+        self._was_read = self._was_read or by_name is not None
         return None if by_name is None else _index(by_name)
 
     def get(self, name: str) -> Account | None:

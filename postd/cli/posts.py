@@ -11,7 +11,7 @@ import click
 from postd.cli.passwords import ask_password, password_option, read_password
 from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
-from postd.client import Auth, Basic, BearerFile, Change, ClientCredentials, Digest, FormLogin, Post, PostClient, Reset
+from postd.client import Auth, Basic, BearerFile, Change, ClientCredentials, Digest, FormLogin, PostClient, Reset
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
@@ -146,17 +146,13 @@ def list_posts(*, server: _Client) -> None:
     async def work(posts: PostClient) -> None:
         lines = []
         async for post in posts.list(page=_PAGE):
-            lines.append(_post_line(server, post))
+            lines.append(server.line(f"{post.id}  {post.post}", {"id": post.id, "post": post.post}))
             if len(lines) == _PAGE:
                 await server.print(*lines)
                 lines.clear()
         await server.print(*lines)
 
     server.run(work)
-
-
-def _post_line(server: _Client, post: Post) -> str:
-    return server.line(f"{post.id}  {post.post}", {"id": post.id, "post": post.post})
 
 
 @click.command("add")

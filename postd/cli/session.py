@@ -11,9 +11,7 @@ from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.errors import printable
-from postd.model import Session
 from postd.settings.loading import LoadedSettings
-from postd.store.interface import Store
 
 
 @click.group(no_args_is_help=False)
@@ -25,27 +23,17 @@ def session() -> None:
 @with_settings("store", "users")
 def list_sessions(*, loaded: LoadedSettings) -> None:
     """List the live sessions, oldest first; times are UTC."""
-
-    async def work(store: Store) -> list[Session]:
-        return await store.list_sessions()
-
     now = time.time()
-    fingerprints = _fingerprints(loaded.settings.users)
+    accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
+    fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
     live = [
         one
-        for one in use_store(loaded, work)
-        if one.expires > now and (fingerprints is None or fingerprints.get(one.username) == one.fingerprint)
+        for one in use_store(loaded, lambda store: store.list_sessions())
+        if one.expires > now and (accounts is None or fingerprints.get(one.username) == one.fingerprint)
     ]
-    rows = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
+    rows: list[tuple[str, ...]] = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     rows += [
-        (
-            printable(one.username),
-            _format_time(one.created),
-            _format_time(one.seen),
-            _format_time(one.expires),
-            _format_time(one.ends),
-        )
-        for one in live
+        (printable(one.username), *map(_format_time, (one.created, one.seen, one.expires, one.ends))) for one in live
     ]
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
@@ -59,20 +47,10 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
     name = None if username is None else require_valid("the name", check_name, username)
-
-    async def work(store: Store) -> int:
-        if name is None:
-            return await store.delete_all_sessions()
-        return await store.delete_sessions_of({name: None})
-
-    ended = use_store(loaded, work)
+    ended = use_store(
+        loaded, lambda store: store.delete_all_sessions() if name is None else store.delete_sessions_of({name: None})
+    )
     click.echo(f"{pluralize(ended, 'session')} ended")
-
-
-def _fingerprints(path: str) -> dict[str, bytes] | None:
-    """Return the fingerprint that live sessions of each user have, None without a user file."""
-    accounts = load_accounts(path) if path else None
-    return None if accounts is None else {name: fingerprint_of(account) for name, account in accounts.items()}
 
 
 def _format_time(seconds: float) -> str:

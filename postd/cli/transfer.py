@@ -5,7 +5,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -18,6 +18,7 @@ from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_al
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, prepare_store, use_stores
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
+from postd.model import Version
 from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
@@ -160,14 +161,9 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
 
     async def work() -> int:
         before = await source.version()
-
-        async def check_unchanged(words: str) -> None:
-            if await source.version() != before:
-                raise click.ClickException(f"{source.description} was written to meanwhile; {words}")
-
-        again = "stop its servers and copy again"
-        copied = await _copy_posts(source, target, lambda: check_unchanged(f"nothing was copied; {again}"))
-        await check_unchanged(f"the copy has not all of that; {again}, to a store that is empty")
+        copied = await _copy_posts(source, target, unchanged_since=before)
+        missing = "the copy has not all of that; stop its servers and copy again, to a store that is empty"
+        await _check_unchanged(source, before, missing)
         return copied
 
     try:
@@ -211,17 +207,16 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     click.echo(f"{pluralize(saved, 'post')} saved in {printable(file)}")
 
 
-async def _no_check() -> None:
-    pass
+async def _check_unchanged(source: Store, before: Version, words: str) -> None:
+    if await source.version() != before:
+        raise click.ClickException(f"{source.description} was written to meanwhile; {words}")
 
 
-async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitable[None]] = _no_check) -> int:
+async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version | None = None) -> int:
     """Copy all posts of a store to an empty one; return their number.
 
-    Args:
-        source: the store to read from.
-        target: the empty store; it continues with the next id, and with revisions that the source has not used.
-        check: called before the commit; raises to cancel it.
+    The target continues with the next id, and with revisions that the source has not used. If `unchanged_since` is
+    given, nothing is committed unless the source still has that version.
 
     Raises:
         StoreNotEmptyError: the target has posts.
@@ -235,7 +230,8 @@ async def _copy_posts(source: Store, target: Store, check: Callable[[], Awaitabl
                 advance_to(posts[-1][0])
         # Read after the posts, so that neither is older than they are.
         last_id, version = await source.last_id(), await source.version()
-        await check()
+        if unchanged_since is not None:
+            await _check_unchanged(source, unchanged_since, "nothing was copied; stop its servers and copy again")
         return await pending.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISION_GAP)
 
 
@@ -254,10 +250,7 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
 def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
 
-    Args:
-        what: the label.
-        length: the position at the end; 0 for input of unknown length: the position is shown in KiB.
-        shown: False to show nothing on a terminal either.
+    Without a `length`, the position at the end, positions are shown in KiB. Nothing is shown unless `shown`.
     """
     terminal = shown and sys.stderr is not None and sys.stderr.isatty()
     file: TextIO = sys.stderr if terminal else io.StringIO()

@@ -1,8 +1,8 @@
 """Open stores for a command, run its work, and close them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004 - Twisted's
@@ -46,7 +46,7 @@ def prepare_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
     return store
 
 
-def use_store(loaded: LoadedSettings, work: Callable[[Store], Awaitable[T]]) -> T:
+def use_store(loaded: LoadedSettings, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
     """Run `work` with the store of the settings open, within `_STORE_TIMEOUT_S`; return its result.
 
     Raises:
@@ -55,24 +55,19 @@ def use_store(loaded: LoadedSettings, work: Callable[[Store], Awaitable[T]]) -> 
         click.Abort: interrupted by Ctrl-C.
     """
     store = prepare_store(loaded)
-    try:
-        return use_stores([store], lambda: work(store), timeout_s=_STORE_TIMEOUT_S)
-    except TimeoutError:
-        raise _timed_out(store) from None
+    return use_stores([store], lambda: _within_limit(store, work(store)))
 
 
-def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]], *, timeout_s: float | None = None) -> T:
+def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` with prepared stores open; return its result.
 
     Args:
         stores: opened in this order, and closed in reverse.
         work: called when all stores are open.
-        timeout_s: the limit in seconds, for opening too; None for no limit.
 
     Raises:
         PostdError: a store cannot be used, is unavailable, or fails.
         click.ClickException: a store does not respond when it is opened.
-        twisted.internet.defer.TimeoutError: the limit was exceeded.
         click.Abort: interrupted by Ctrl-C.
     """
 
@@ -80,18 +75,14 @@ def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]], *, tim
         async with AsyncExitStack() as opened:
             for store in stores:
                 opened.push_async_callback(store.stop)
-                await _start(store)
+                await _within_limit(store, store.start())
             return await work()
 
-    return run(use, timeout_s=timeout_s)
+    return run(use)
 
 
-async def _start(store: Store) -> None:
+async def _within_limit(store: Store, work: Coroutine[Any, Any, T]) -> T:
     try:
-        await Deferred.fromCoroutine(store.start()).addTimeout(_STORE_TIMEOUT_S, global_reactor())
+        return await Deferred.fromCoroutine(work).addTimeout(_STORE_TIMEOUT_S, global_reactor())
     except TimeoutError:
-        raise _timed_out(store) from None
-
-
-def _timed_out(store: Store) -> click.ClickException:
-    return click.ClickException(f"{store.description}: it does not answer")
+        raise click.ClickException(f"{store.description}: it does not answer") from None

@@ -5,18 +5,19 @@ redirects above the agent, so that each step is a request of its own here.
 """
 
 from abc import ABC, abstractmethod
+from io import BytesIO
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IConsumer, IReactorTime
-from twisted.web.client import URI
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.web.client import FileBodyProducer
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
 from postd.client.responses import read_body
-from postd.net.fetching import drop
+from postd.net.fetching import drop, split_origin
 
 BODY_MAX_BYTES = 1024 * 1024
 """The largest body that is buffered for a retry; one of unknown length is not buffered either."""
@@ -67,14 +68,14 @@ class AuthAgent:
     def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
         self._reactor = reactor
         self._agent = agent
-        self._origin = _origin(origin.encode())
+        self._origin = split_origin(origin.encode())
         self._authenticator = authenticator
 
     def request(
         self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
     ) -> Deferred[Any]:
         headers = headers or Headers()
-        if _origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
+        if split_origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
             return self._agent.request(method, uri, headers, bodyProducer)
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 
@@ -83,7 +84,8 @@ class AuthAgent:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             sent = headers.copy()
             credentials = await self._authenticator.authenticate(method, uri, sent)
-            response = await self._agent.request(method, uri, sent, producer if body is None else _Bytes(body))
+            sending = producer if body is None else FileBodyProducer(BytesIO(body))
+            response = await self._agent.request(method, uri, sent, sending)
             try:
                 retries = self._authenticator.should_retry(credentials, uri, response)
             except SignInError:
@@ -97,46 +99,10 @@ class AuthAgent:
         return response
 
 
-def _origin(uri: bytes) -> tuple[bytes, bytes, int]:
-    parts = URI.fromBytes(uri)
-    return parts.scheme.lower(), parts.host.lower(), parts.port
-
-
 async def _buffer(producer: Any) -> bytes | None:
     """Return a body, to be sent again, if it is short enough; None if there is none or it is not."""
     if producer is None or not isinstance(producer.length, int) or producer.length > BODY_MAX_BYTES:
         return None
-    sink = _Sink()
-    await producer.startProducing(sink)
-    return bytes(sink.content)
-
-
-@implementer(IConsumer)
-class _Sink:
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - the interface's
-        raise NotImplementedError("treq's producers write without registering")
-
-    def unregisterProducer(self) -> None:
-        raise NotImplementedError("treq's producers write without registering")
-
-    def write(self, data: bytes) -> None:
-        self.content += data
-
-
-@implementer(IBodyProducer)
-class _Bytes:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.length = len(content)
-
-    def startProducing(self, consumer: Any) -> Deferred[None]:
-        consumer.write(self._content)
-        return succeed(None)
-
-    def pauseProducing(self) -> None:
-        """The content was written at once: there is nothing to pause."""
-
-    resumeProducing = stopProducing = pauseProducing
+    buffer = BytesIO()
+    await producer.startProducing(buffer)  # treq's producers call nothing but `write`
+    return buffer.getvalue()

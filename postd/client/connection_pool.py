@@ -1,10 +1,12 @@
 """The connections of a client: reused, limited in time, and closed with the client."""
 
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
@@ -20,12 +22,7 @@ SILENT_MAX_S = 75.0
 
 
 class ConnectionPool:
-    """The connections of a client.
-
-    Args:
-        reactor: the reactor.
-        ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
-        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
+    """The connections of a client; the arguments are those of `postd.client.auth.AuthClient`.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
@@ -38,9 +35,7 @@ class ConnectionPool:
         self._pool = HTTPConnectionPool(reactor)
         self._pool.cachedConnectionTimeout = KEEP_ALIVE_S
         self._pool.retryAutomatically = repeats
-        endpoints = EndpointFactory(
-            reactor, lambda factory: _Factory(factory, self, reactor), CONNECT_MAX_S, ca_file=ca_file
-        )
+        endpoints = EndpointFactory(reactor, partial(_Connection, self), CONNECT_MAX_S, ca_file=ca_file)
         self.agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
 
     async def close(self) -> None:
@@ -70,9 +65,13 @@ class _Connection(ProtocolWrapper):
 
     transport: Any
 
+    def __init__(self, pool: ConnectionPool, factory: Any, wrapped: IProtocol) -> None:
+        super().__init__(factory, wrapped)
+        self._pool = pool
+
     def connectionMade(self) -> None:
         self._silence_timeout = self.factory.reactor.callLater(SILENT_MAX_S, self.abort)
-        self.factory.connections.record(self, is_open=True)
+        self._pool.record(self, is_open=True)
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
@@ -84,17 +83,7 @@ class _Connection(ProtocolWrapper):
         if self._silence_timeout.active():
             self._silence_timeout.cancel()
         super().connectionLost(reason)
-        self.factory.connections.record(self, is_open=False)
+        self._pool.record(self, is_open=False)
 
     def abort(self) -> None:
         self.transport.abortConnection()
-
-
-class _Factory(WrappingFactory):
-    protocol = _Connection
-    noisy = False
-
-    def __init__(self, wrappedFactory: Any, connections: ConnectionPool, reactor: IReactor) -> None:
-        super().__init__(wrappedFactory)
-        self.connections = connections
-        self.reactor = reactor

@@ -1,7 +1,7 @@
 """Form login as a client: one session for all requests."""
 
 from http.cookiejar import CookieJar
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 from urllib.parse import urljoin
 from urllib.request import Request
 
@@ -14,7 +14,7 @@ from twisted.web.iweb import IAgent
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
-from postd.net.fetching import drop
+from postd.net.fetching import drop, single_exchange
 from postd.reactor import IReactor
 
 SIGN_IN_TIMEOUT_S = 30.0
@@ -92,13 +92,8 @@ class FormAuthenticator(Authenticator):
 
     async def _post(self, path: str, jar: CookieJar, form: dict[str, str], timeout_s: float) -> Any:
         client = HTTPClient(CookieAgent(self._agent, jar))
-        posting: Deferred[Any] = client.post(
-            urljoin(self._origin, path),
-            data=form,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=cast("Any", self._reactor),
-        )
+        url = urljoin(self._origin, path)
+        posting: Deferred[Any] = client.post(url, data=form, **single_exchange(self._reactor))
         response = await posting.addTimeout(timeout_s, self._reactor, _raise_timeout)
         drop(response)
         return response

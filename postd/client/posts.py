@@ -20,6 +20,7 @@ from postd.client.responses import connection_error, decode_problem, header_fiel
 from postd.client.watching import Watch
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
+from postd.net.fetching import single_exchange
 from postd.reactor import IReactor
 
 T = TypeVar("T")
@@ -236,13 +237,7 @@ class PostClient:
             if body is not None:
                 headers.setRawHeaders("Content-Type", ["application/json"])
             response = await self.http.request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                unbuffered=True,
-                reactor=cast("Any", self._reactor),
+                method, url, data=body, headers=headers, **single_exchange(self._reactor)
             )
             await treq.collect(response, collect)
             return Response(response.code, header_fields(response), bytes(content))

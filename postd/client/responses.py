@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
+from http.client import responses as phrases
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -81,14 +81,11 @@ def decode_problem(status: int, fields: Mapping[str, str], content: bytes) -> Pr
     location = fields.get("location", "")
     return ProblemError(
         status,
-        words.get("title") or _PHRASES.get(status, "Unknown Status"),
+        words.get("title") or phrases.get(status, "Unknown Status"),
         words.get("detail") or (f"it leads to {location}" if location and 300 <= status < 400 else ""),
         pointer=words.get("pointer", ""),
         retry_after_s=_decode_retry_after(fields.get("retry-after", "")),
     )
-
-
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 def _decode_retry_after(value: str) -> float | None:

@@ -191,14 +191,11 @@ class ClientCredentialsAuthenticator(Authenticator):
                 self._metadata = await self._discover()
             endpoint = endpoint_of(self._metadata, "token_endpoint")
             fetched = await self._post(endpoint, self._metadata, secret)
-        except UnusableError as error:
+        except (UnusableError, MetadataError) as error:
             self._metadata = None  # the endpoint may have moved
             raise SignInError(f"{self._issuer}: {error}") from None
         except FetchError as error:
             raise SignInError(f"{self._issuer}: {error}", passing=True) from None
-        except MetadataError as error:
-            self._metadata = None
-            raise SignInError(f"{self._issuer}: {error}") from None
         self._token = self._decode(fetched)
 
     async def _discover(self) -> Mapping[str, Any]:
@@ -249,6 +246,5 @@ class ClientCredentialsAuthenticator(Authenticator):
 def _error_code(document: Mapping[str, Any]) -> str:
     """Return the error code (RFC 6749 §5.2) if it is safe to print on a terminal."""
     code = document.get("error")
-    return (
-        code if isinstance(code, str) and code.isascii() and code.isprintable() and len(code) < 100 else "no error code"
-    )
+    is_safe = isinstance(code, str) and code.isascii() and code.isprintable() and len(code) < 100
+    return str(code) if is_safe else "no error code"

@@ -11,6 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import deferLater
+from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseDone
 from twisted.web.http_headers import Headers
@@ -222,7 +223,7 @@ def _decode(event: Event) -> Change | Reset | None:
     return Change(revision, ChangeKind(event.kind), data.id, data.post)
 
 
-class _EventStream(Protocol):
+class _EventStream(Protocol, TimeoutMixin):
     """Decodes a response into a queue of events; pauses reading while the queue is full."""
 
     transport: Any
@@ -236,7 +237,6 @@ class _EventStream(Protocol):
         self._error: ClientError | None = None
         self._waiter: Deferred[None] | None = None
         self._paused = False
-        self._silence_timeout: IDelayedCall | None = None
         self.last_id = last_id
 
     @property
@@ -259,7 +259,8 @@ class _EventStream(Protocol):
             if self._paused and len(self._events) <= QUEUE_MAX // 2:
                 self._paused = False
                 self.transport.resumeProducing()
-                self._restart_timeout()
+                if self._error is None:
+                    self.setTimeout(self._silent_max_s)
             return event
         if self._has_data:
             self._has_data = False
@@ -268,12 +269,12 @@ class _EventStream(Protocol):
         raise self._error
 
     def connectionMade(self) -> None:
-        self._restart_timeout()
+        self.setTimeout(self._silent_max_s)
 
     def dataReceived(self, data: bytes) -> None:
         if self._error is not None:
             return
-        self._restart_timeout()
+        self.resetTimeout()
         try:
             self._events += self._decoder.decode(data)
         except EventStreamError as error:
@@ -285,7 +286,7 @@ class _EventStream(Protocol):
         if len(self._events) >= QUEUE_MAX:
             # No timeout while paused: nothing is read.
             self._paused = True
-            self._stop_timeout()
+            self.setTimeout(None)
             self.transport.pauseProducing()
         self._wake()
 
@@ -300,22 +301,15 @@ class _EventStream(Protocol):
             self.transport.loseConnection()
 
     def _fail(self, error: ClientError) -> None:
-        self._stop_timeout()
+        self.setTimeout(None)
         if self._error is None:
             self._error = error
             self._wake()
 
-    def _restart_timeout(self) -> None:
-        if self._silence_timeout is not None and self._silence_timeout.active():
-            self._silence_timeout.reset(self._silent_max_s)
-        elif self._error is None:
-            self._silence_timeout = self._reactor.callLater(self._silent_max_s, self._time_out)
+    def callLater(self, period: float, func: Callable[[], object]) -> IDelayedCall:  # for `TimeoutMixin`
+        return self._reactor.callLater(period, func)
 
-    def _stop_timeout(self) -> None:
-        if self._silence_timeout is not None and self._silence_timeout.active():
-            self._silence_timeout.cancel()
-
-    def _time_out(self) -> None:
+    def timeoutConnection(self) -> None:
         self._fail(NoAnswerError(f"nothing was heard for {self._silent_max_s:.0f} s"))
         self.transport.loseConnection()
 

@@ -35,11 +35,7 @@ def names_loopback(description: str) -> bool:
 
 
 def makes_world_writable_socket(description: str) -> bool:
-    """Return whether an endpoint makes a UNIX socket that every user of this machine can connect to.
-
-    Args:
-        description: a valid endpoint string (`postd.net.endpoints.check_endpoint`).
-    """
+    """Return whether a valid endpoint makes a UNIX socket that every user of this machine can connect to."""
     kinds = kinds_of(description)
     mode = unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
     return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)
@@ -72,10 +68,7 @@ _PATHS: Mapping[str, Sequence[str]] = {
     "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
     "tls": ("path",),
 }
-"""The arguments that are paths, of each kind."""
-
-_FIRST_ARGUMENT = {"unix": "address", "tls": "path"}
-"""The name of a first argument that is a path and may stand without its name."""
+"""The arguments that are paths, of each kind; the first one of `unix` and `tls` may stand without its name."""
 
 
 def absolute_endpoint(description: str, folder: Path) -> str:
@@ -91,8 +84,8 @@ def _absolute_arguments(kind: str, arguments: Sequence[str], folder: Path) -> It
     for position, argument in enumerate(arguments):
         name, *rest = _split(argument, "=")
         value = "=".join(rest)
-        if not rest and position == 0 and kind in _FIRST_ARGUMENT:
-            name, value = _FIRST_ARGUMENT[kind], name
+        if not rest and position == 0 and kind in {"unix", "tls"}:
+            name, value = _PATHS[kind][0], name
         if name in _PATHS.get(kind, ()) and value:
             escaped = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
             yield f"{name}={escaped}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn, cast
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import treq
 from msgspec import Struct
@@ -23,7 +23,7 @@ from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
@@ -76,9 +76,7 @@ class Fetcher:
 
     def __init__(self, reactor: IReactor, *, ca_file: str = "") -> None:
         self._reactor = reactor
-        endpoints = EndpointFactory(
-            reactor, lambda factory: _BoundedFactory(factory, reactor), FETCH_MAX_S, ca_file=ca_file
-        )
+        endpoints = EndpointFactory(reactor, _BoundedConnection, FETCH_MAX_S, ca_file=ca_file)
         self._agent = _PlainAgent(Agent.usingEndpointFactory(reactor, endpoints))
 
     def get(self, url: str) -> Deferred[Fetched]:
@@ -128,15 +126,12 @@ class Fetcher:
             raise FetchError("its URL is not https (http is for loopback only)") from None
         client = HTTPClient(self._agent)
         headers = Headers({"Accept": ["application/json"], "User-Agent": ["postd"]})
-        return await client.request(
-            method,
-            url,
-            headers=headers,
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=cast("Any", self._reactor),
-            **options,
-        )
+        return await client.request(method, url, headers=headers, **single_exchange(self._reactor), **options)
+
+
+def single_exchange(reactor: IReactor) -> dict[str, Any]:
+    """Return treq's options for one request, without redirects, and a response that is read as it arrives."""
+    return {"allow_redirects": False, "unbuffered": True, "reactor": reactor}
 
 
 async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
@@ -172,14 +167,15 @@ def _redirect(url: str, location: str) -> str:
         target = check_url(urljoin(url, location))
     except ValueError:
         target = ""
-    if not location or _origin(target) != _origin(url):
+    if not location or split_origin(target.encode()) != split_origin(url.encode()):
         raise UnusableError("it redirects to another origin, or to nowhere")
     return target
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+def split_origin(uri: bytes) -> tuple[bytes, bytes, int]:
+    """Return scheme, host and port of a URI, as Twisted's client understands it."""
+    parts = URI.fromBytes(uri)
+    return parts.scheme.lower(), parts.host.lower(), parts.port
 
 
 def _raise_late(_: object, seconds: float) -> NoReturn:
@@ -250,20 +246,24 @@ def _check_plain(response: IResponse) -> IResponse:
 class EndpointFactory:
     """Makes the endpoints of an agent's connections, with a wrapper around each protocol, below TLS.
 
+    Args:
+        wrapper: called with a factory, whose `reactor` it may use, and the protocol to wrap.
+
     Raises:
         ConfigError: as for `Fetcher`.
     """
 
     def __init__(
-        self, reactor: IReactor, wrap: Callable[[IProtocolFactory], WrappingFactory], connect_s: float, *, ca_file: str
+        self, reactor: IReactor, wrapper: Callable[[Any, IProtocol], ProtocolWrapper], connect_s: float, *, ca_file: str
     ) -> None:
         self._reactor = reactor
-        self._wrap = wrap
+        self._wrapper = wrapper
         self._connect_s = connect_s
         self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        endpoint = _WrappedEndpoint(HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s), self._wrap)
+        connecting = HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s)
+        endpoint = _WrappedEndpoint(connecting, self._wrapper, self._reactor)
         if uri.scheme != b"https":
             return endpoint
         return wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
@@ -271,14 +271,17 @@ class EndpointFactory:
 
 @implementer(IStreamClientEndpoint)
 class _WrappedEndpoint:
-    def __init__(self, endpoint: IStreamClientEndpoint, wrap: Callable[[IProtocolFactory], WrappingFactory]) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, wrapper: Callable[..., ProtocolWrapper], reactor: Any) -> None:
         self._endpoint = endpoint
-        self._wrap = wrap
+        self._wrapper = wrapper
+        self._reactor = reactor
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         # Else the factory logs each connection, and Agent has no option for it. With TLS the factory is wrapped.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
-        return self._endpoint.connect(self._wrap(protocolFactory)).addCallback(attrgetter("wrappedProtocol"))
+        wrapping: Any = WrappingFactory(protocolFactory)
+        wrapping.protocol, wrapping.reactor, wrapping.noisy = self._wrapper, self._reactor, False
+        return self._endpoint.connect(wrapping).addCallback(attrgetter("wrappedProtocol"))
 
 
 class _BoundedConnection(ProtocolWrapper):
@@ -305,15 +308,6 @@ class _BoundedConnection(ProtocolWrapper):
         if self._timeout.active():
             self._timeout.cancel()
         super().connectionLost(reason)
-
-
-class _BoundedFactory(WrappingFactory):
-    protocol = _BoundedConnection
-    noisy = False
-
-    def __init__(self, wrappedFactory: IProtocolFactory, reactor: IReactor) -> None:
-        super().__init__(wrappedFactory)
-        self.reactor = reactor
 
 
 def _load_roots(file: str) -> TrustRoots:

@@ -4,7 +4,6 @@ Ports are bound before the reactor runs and before twistd forks, so that a start
 processes inherit the sockets, and all accept on the same ones.
 """
 
-import ipaddress
 import os
 import re
 import socket
@@ -28,6 +27,7 @@ from postd.net.endpoint_strings import ALLOWED, is_proxied, is_systemd, kinds_of
 from postd.net.endpoints import bind_endpoint, expiry_problem, read_certificate
 from postd.net.ports import AdoptingReactor, BindingReactor, InheritedSocket
 from postd.net.tls import Certificate
+from postd.protocol.host import is_loopback, normalize_host
 from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, systemd_sockets
 
@@ -293,9 +293,7 @@ def _host(address: IAddress) -> str:
 
 
 def _is_loopback(address: IAddress) -> bool:
-    host = ipaddress.ip_address(_host(address))
-    mapped = getattr(host, "ipv4_mapped", None)
-    return bool((mapped or host).is_loopback)
+    return is_loopback(normalize_host(f"[{_host(address)}]"))
 
 
 def _unix_name(address: UNIXAddress) -> str:

@@ -10,14 +10,13 @@ Departures from stock Twisted, whose parsers are used:
 - A header may come in pieces from its first byte on.
 """
 
-import ipaddress
-
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory, IStreamServerEndpoint
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
+from postd.protocol.host import is_address
 from postd.twisted_private import PROXY_V2_SIGNATURE, ProxyAddresses, parse_proxy
 
 _V1_MAX_BYTES = 107
@@ -118,11 +117,7 @@ def _decode(header: bytes) -> ProxyAddresses:
 def _is_network_address(address: IAddress) -> bool:
     if not isinstance(address, IPv4Address | IPv6Address):
         return False
-    try:
-        ipaddress.ip_address(address.host)
-    except ValueError:
-        return False
-    return "%" not in address.host and 0 <= address.port <= 65535
+    return is_address(address.host) and 0 <= address.port <= 65535
 
 
 class ProxyProtocolFactory(WrappingFactory):

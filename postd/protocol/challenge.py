@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 from typing import cast
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ _SEPARATORS = re.compile(r"[ \t,]*+")
 _PARAMETER = re.compile(rf'({_WORD})[ \t]*+=[ \t]*+(?:"([^"\\]*+(?:\\[\s\S][^"\\]*+)*)"|({_WORD})){_END}')
 _SCHEME = re.compile(rf"({_WORD})(?:[ \t]++|(?=,|$))")
 _TOKEN68 = re.compile(rf"[A-Za-z0-9._~+/-]++=*+{_END}")
+_UNDECODED = re.compile(r"[\udc80-\udcff]")  # surrogate escapes
 _QUOTED_PAIR = re.compile(r"\\([\s\S])")
 
 
@@ -42,17 +43,15 @@ def decode_challenges(lines: Iterable[bytes]) -> list[Challenge]:
     The rest of a line after something malformed is ignored, because the start of the next challenge is unknown. So are
     challenges beyond `CHALLENGES_MAX`, and lines from the one that exceeds `CHALLENGES_MAX_BYTES` on.
     """
-    within_limit = takewhile(lambda seen: seen[1] <= CHALLENGES_MAX_BYTES, _with_size(lines))
-    challenges = (one for line, _ in within_limit for one in _decode_line(line.decode("utf-8", "surrogateescape")))
-    return list(islice(challenges, CHALLENGES_MAX))
-
-
-def _with_size(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Return each line with the total length up to its end, in bytes."""
-    size = 0
+    challenges: list[Challenge] = []
+    room = CHALLENGES_MAX_BYTES
     for line in lines:
-        size += len(line)
-        yield line, size
+        room -= len(line)
+        if room < 0:
+            break
+        found = _decode_line(line.decode("utf-8", "surrogateescape"))
+        challenges += islice(found, CHALLENGES_MAX - len(challenges))
+    return challenges
 
 
 def _decode_line(line: str) -> Iterator[Challenge]:
@@ -79,12 +78,4 @@ def _decode_line(line: str) -> Iterator[Challenge]:
 
 def _unambiguous(parameters: list[tuple[str, str]]) -> dict[str, str]:
     times = Counter(name for name, _ in parameters)
-    return {name: value for name, value in parameters if times[name] == 1 and _is_text(value)}
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return {name: value for name, value in parameters if times[name] == 1 and not _UNDECODED.search(value)}

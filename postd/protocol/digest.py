@@ -196,12 +196,8 @@ def _read_challenge(challenge: Challenge) -> DigestChallenge | None:
     parameters = challenge.parameters
     algorithm = parameters.get("algorithm", "MD5").upper()
     offers_auth = "auth" in [word.strip().lower() for word in parameters.get("qop", "").split(",")]
-    if (
-        challenge.scheme != "digest"
-        or algorithm not in HASHES
-        or not offers_auth
-        or not {"realm", "nonce"} <= {*parameters}
-    ):
+    is_complete = {"realm", "nonce"} <= {*parameters}
+    if challenge.scheme != "digest" or algorithm not in HASHES or not offers_auth or not is_complete:
         return None
     stale = parameters.get("stale", "").lower() == "true"
     return DigestChallenge(parameters["realm"], parameters["nonce"], algorithm, parameters.get("opaque"), stale)

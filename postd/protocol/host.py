@@ -47,19 +47,20 @@ def check_host(value: str) -> str:
         ValueError: it is neither, or has a port.
     """
     bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    if ":" in bare and _is_address(bare):
+    if ":" in bare and is_address(bare):
         return normalize_host(f"[{bare}]")
     if not value.isascii():
         raise ValueError(f"{value!r} is not ASCII; write an internationalized name in its A-labels (xn--...)")
     if _WITH_PORT.fullmatch(value):
         raise ValueError(f"{value!r} has a port; hosts are compared without ports")
     host = value.lower().removesuffix(".")
-    if not (_is_address(value) or _NAME.fullmatch(host)):
+    if not (is_address(value) or _NAME.fullmatch(host)):
         raise ValueError(f"{value!r} is neither a host name, such as posts.example, nor an IP address")
     return host
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is an IPv4 or IPv6 address, without a zone."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

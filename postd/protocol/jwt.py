@@ -123,11 +123,9 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("typ is not accepted here")
 
     def check_claims(self, jwt: Jwt, now: float) -> AccessToken:
-        """Check the claims of a token whose signature is verified (RFC 7519 §4.1, RFC 9068 §4).
+        """Check the claims of a token with a verified signature, at `now`, in seconds since the epoch.
 
-        Args:
-            jwt: the token.
-            now: seconds since the epoch.
+        Sources: RFC 7519 §4.1, RFC 9068 §4.
 
         Raises:
             ExpiredTokenError: it has expired.

@@ -81,12 +81,13 @@ def check_password(password: str) -> str:
         raise ValueError(f"has more than {PASSWORD_MAX_CHARS:,} characters")
     if has_control(password):
         raise ValueError("has a control character in it, which no client could send (RFC 7617 §2)")
-    if not _is_encodable(password):
+    if not is_encodable(password):
         raise ValueError("is not UTF-8 text")
     return normalize(password)
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Return whether a text has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -101,21 +101,14 @@ class PostStore(Protocol):
     async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
         """Store a new post and return its id.
 
-        Args:
-            text: the text of the post.
-            idempotency_key: if a post was stored with it, nothing is stored, and the id of that post is returned.
+        If a post was stored with the same `idempotency_key`, nothing is stored, and the id of that post is returned.
 
         Raises:
             KeyReusedError: the key was used with another request.
         """
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
-        """Replace the text of a post; the same text is no change.
-
-        Args:
-            post_id: the post.
-            text: the new text.
-            expected: if given, the text that the post must have now.
+        """Replace the text of a post, which must be `expected` if that is given; the same text is no change.
 
         Raises:
             NoSuchPostError: there is no post with that id.
@@ -206,11 +199,7 @@ class LoginStore(Protocol):
         """End sessions; return how many there were."""
 
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
-        """End the sessions of users; return how many there were.
-
-        Args:
-            fingerprints: for each username the fingerprint of the sessions that stay, None to end all.
-        """
+        """End the sessions of users, but those with the fingerprint given for the user; return how many there were."""
 
     async def delete_all_sessions(self) -> int:
         """End all sessions; return how many there were."""
@@ -255,13 +244,7 @@ class OperationObserver(Protocol):
     """Is called with each operation of a store, for metrics."""
 
     def __call__(self, operation: Literal["read", "write"], duration_s: float, /, *, failed: bool) -> None:
-        """Note an operation.
-
-        Args:
-            operation: its kind.
-            duration_s: in seconds, waits included.
-            failed: whether it raised `StoreUnavailableError`; other errors are results.
-        """
+        """Note an operation, how long it took, waits included, and whether it raised `StoreUnavailableError`."""
 
 
 def ignore_operation(_operation: str, _duration_s: float, /, *, failed: bool) -> None:
@@ -282,12 +265,9 @@ class Lifecycle(Protocol):
         """The kind and place of the store, without secrets, for the log and for messages."""
 
     def prepare(self, *, create: bool = True) -> None:
-        """Check that the store can be used, and create it if it does not exist. Leaves nothing open.
+        """Check that the store can be used; create one that does not exist, or refuse it without `create`.
 
-        Blocks; to be called once, before the reactor runs and before the process forks.
-
-        Args:
-            create: False to refuse a store that does not exist.
+        Blocks, and leaves nothing open; to be called once, before the reactor runs and before the process forks.
 
         Raises:
             StoreRefusedError: the store cannot be used until it or the settings are changed.

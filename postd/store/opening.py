@@ -9,8 +9,6 @@ from postd.store.interface import Store
 from postd.store.redis.url import REDIS_URLS, decode_redis_url
 from postd.store.sqlite.store import MemoryStore, SqliteStore
 
-__all__ = ["STORE_URLS", "Store", "open_store"]
-
 STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
 """The forms of a store URL, for messages."""
 

@@ -15,11 +15,7 @@ _ITERATE_MAX_S = 0.1
 
 
 def run_blocking(work: Callable[[IReactor], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` in a reactor of its own, and return its result.
-
-    Args:
-        work: gets that reactor, which is closed afterwards with everything that it has open.
-    """
+    """Run `work` in a reactor of its own, which is closed afterwards with all that it has open; return its result."""
     reactor: Any = SelectReactor()
     results: list[T | Failure] = []
     # Not `reactor.run()`: that would log exceptions, KeyboardInterrupt too, and continue.

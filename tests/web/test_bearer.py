@@ -332,15 +332,13 @@ class NoKeysTests:
 class Held(KeySource):
     """Keys that are there."""
 
-    def __init__(self, keys: KeySet) -> None:
-        self._all = keys
+    current: KeySet
 
-    @property
-    def current(self) -> KeySet:
-        return self._all
+    def __init__(self, keys: KeySet) -> None:
+        self.current = keys
 
     async def find(self, jwt: Jwt) -> list[SigningKey]:
-        return self._all.find(jwt)
+        return self.current.find(jwt)
 
 
 class Inside(Resource):

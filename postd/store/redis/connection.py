@@ -165,10 +165,6 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
         """Return a Deferred that fires when the connection is lost, or at once if it is; txredisapi's never would."""
         return super().whenDisconnected() if self.connected else succeed(self)
 
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the next reply has missed its deadline."""
-        return bool(self.deadlines) and self.deadlines[0] <= now
-
     def extend_deadlines(self, seconds: float, now: float) -> None:
         """Move the deadlines of all pending replies, within bounds.
 

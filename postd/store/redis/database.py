@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import Any, Literal
 
 from twisted.internet.defer import Deferred
@@ -72,11 +71,10 @@ class RedisDatabase:
         Raises:
             StoreUnavailableError: there is no connection, no reply in time, or the reply is an error.
         """
-
-        def send() -> Deferred[Any]:
-            return self._connection.connection().send(*command, deadline=self._reactor.seconds() + DEADLINE_S)
-
-        return await self._observe("read", lambda: self._report(send(), self._reads))
+        deadline = self._reactor.seconds() + DEADLINE_S
+        return await self._observe(
+            "read", lambda: self._report(self._connection.connection().send(*command, deadline=deadline), self._reads)
+        )
 
     async def read(self, script: Script, *arguments: object) -> Any:
         """Return the result of a script that only reads.
@@ -84,16 +82,12 @@ class RedisDatabase:
         Raises:
             StoreUnavailableError: as for `read_command`.
         """
-        run = partial(self._run, script, arguments, DEADLINE_S)
-        return await self._observe("read", lambda: self._report(run(), self._reads))
+        return await self._observe("read", lambda: self._report(self._run(script, arguments, DEADLINE_S), self._reads))
 
     async def write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
         """Return the result of a script that writes; with sentinels, when a replica has the write too.
 
-        Args:
-            script: its first argument, the deadline, is added here.
-            arguments: the others.
-            deadline_s: how long it may take.
+        Before its arguments the script gets its deadline, `deadline_s` from now, as its first one.
 
         Raises:
             StoreBusyError: too many replies are pending.
@@ -183,18 +177,9 @@ class RedisDatabase:
             raise StoreUnavailableError(f"{where}: is loading its data")
         await self._check_rights(protocol)
         self.service_keys.clear()
-        found, detail, revision = await protocol.call(
-            "EVAL",
-            _BEGIN.text,
-            0,
-            SCHEMA,
-            info["master_replid"],
-            secrets.token_hex(8),
-            self._last_id,
-            self._last_revision,
-            STEP,
-            "1" if self._create else "",
-        )
+        server = (SCHEMA, info["master_replid"], secrets.token_hex(8))
+        known = (self._last_id, self._last_revision, STEP, "1" if self._create else "")
+        found, detail, revision = await protocol.call("EVAL", _BEGIN.text, 0, *server, *known)
         if found == "missing":
             raise StoreMissingError(f"{where}: there is no postd store in this database")
         if found == "foreign":

@@ -42,17 +42,9 @@ class RedisImport:
     async def commit(
         self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
     ) -> int:
-        outcome, detail = await self._database.write(
-            _COMMIT,
-            secrets.token_hex(8),
-            self._name,
-            self._staged,
-            "1" if skip_existing else "",
-            "1" if into_empty else "",
-            last_id,
-            revision,
-            deadline_s=COMMIT_MAX_S,
-        )
+        staged = (secrets.token_hex(8), self._name, self._staged)
+        options = ("1" if skip_existing else "", "1" if into_empty else "", last_id, revision)
+        outcome, detail = await self._database.write(_COMMIT, *staged, *options, deadline_s=COMMIT_MAX_S)
         if outcome == "lost":
             raise StoreUnavailableError(f"{self._database.description}: has lost the posts that were to be imported")
         if outcome == "not empty":

@@ -6,13 +6,14 @@ expired entries are purged, as in every store.
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from postd.model import Session
 from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
 from postd.store.part import StorePart
 from postd.store.redis.database import RedisDatabase
-from postd.store.redis.scripts import KEYS, load_script
+from postd.store.redis.scripts import KEYS, Script, load_script
 
 _MAKE_KEY = load_script("make_key", writes=True)
 _USE_NONCE = load_script("use_nonce", writes=True)
@@ -29,7 +30,7 @@ _FORGET_FAILURES = load_script("forget_failures", writes=True)
 _PURGE = load_script("purge", writes=True)
 
 _BATCH_SIZE = 1000
-"""Items per script: a millisecond or two of the server's time."""
+"""Arguments per script, an even number as some are pairs: a millisecond or two of the server's time."""
 
 _SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "ends")
 _NO_FINGERPRINT = "-"
@@ -74,27 +75,20 @@ class RedisLogins(StorePart[RedisDatabase]):
         await self._write(_RENEW_SESSION, id_hash.hex(), repr(seen), repr(expires))
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
-        return await self._delete_sessions([id_hash.hex() for id_hash in id_hashes])
+        return await self._delete_sessions(_DELETE_SESSIONS, [id_hash.hex() for id_hash in id_hashes])
 
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
-        ended = 0
-        users = list(fingerprints.items())
-        for start in range(0, len(users), _BATCH_SIZE):
-            arguments = [
-                argument
-                for name, kept in users[start : start + _BATCH_SIZE]
-                for argument in (name, _NO_FINGERPRINT if kept is None else kept.hex())
-            ]
-            ended += await self._write(_DELETE_SESSIONS_OF, *arguments)
-        return ended
+        pairs = ((name, _NO_FINGERPRINT if kept is None else kept.hex()) for name, kept in fingerprints.items())
+        return await self._delete_sessions(_DELETE_SESSIONS_OF, [*chain.from_iterable(pairs)])
 
     async def delete_all_sessions(self) -> int:
-        return await self._delete_sessions(await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1))
+        ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
+        return await self._delete_sessions(_DELETE_SESSIONS, ids)
 
-    async def _delete_sessions(self, ids: list[str]) -> int:
+    async def _delete_sessions(self, script: Script, arguments: Sequence[str]) -> int:
         ended = 0
-        for start in range(0, len(ids), _BATCH_SIZE):
-            ended += await self._write(_DELETE_SESSIONS, *ids[start : start + _BATCH_SIZE])
+        for start in range(0, len(arguments), _BATCH_SIZE):
+            ended += await self._write(script, *arguments[start : start + _BATCH_SIZE])
         return ended
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:

@@ -11,8 +11,7 @@ from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, Stor
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
 from postd.store.interface import IdempotencyKey, Page
-from postd.store.paging import contiguous_changes, read_by_pages
-from postd.store.part import StorePart
+from postd.store.part import StorePart, contiguous_changes, read_by_pages
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script

@@ -89,10 +89,9 @@ class ReconnectingRedis:
             StoreRefusedError: it will never serve us as it is.
             StoreUnavailableError: it cannot be had now.
         """
-        protocol, confirmation = await self._attempt()
-        for one in (protocol, confirmation.protocol if confirmation else None):
-            if one is not None:
-                await _close(one)
+        protocol, self._confirmation = await self._attempt()
+        for one in self._connections(protocol):
+            await _close(one)
 
     async def start(self) -> None:
         """Connect and stay connected; return with the first connection.
@@ -266,7 +265,8 @@ class ReconnectingRedis:
     def _drop_if_overdue(self, protocol: RedisProtocol) -> bool:
         """Drop a connection if a reply is overdue at two checks in a row: at the first it may have arrived, unread."""
         now = self._reactor.seconds()
-        overdue = [(one, one.replies) for one in self._connections(protocol) if one.is_overdue(now)]
+        busy = (one for one in self._connections(protocol) if one.deadlines)
+        overdue = [(one, one.replies) for one in busy if one.deadlines[0] <= now]
         drop = any(one in self._overdue for one in overdue)
         self._overdue = overdue
         if drop:

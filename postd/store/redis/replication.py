@@ -51,11 +51,8 @@ class ReplicaConfirmation:
     async def confirm(self, *, deadline: float) -> None:
         """Return when a replica has all writes until now; at once, if there are no replicas.
 
-        Args:
-            deadline: by the reactor's clock.
-
         Raises:
-            StoreUnavailableError: no replica confirms it.
+            StoreUnavailableError: no replica confirms it before the deadline, which is by the reactor's clock.
         """
         if self._has_replicas:
             waiting: Deferred[None] = Deferred()

@@ -50,13 +50,8 @@ KEYS = {
 }
 """The keys, or their prefixes, by their names in the scripts."""
 
-_NAMES = "".join(
-    [
-        *(f"local {name} = '{key}'\n" for name, key in KEYS.items()),
-        f"local CHANGES_KEPT = {CHANGES_KEPT}\n",
-        f"local POST_ID_MAX = {POST_ID_MAX}\n",
-    ]
-)
+_CONSTANTS = {**KEYS, "CHANGES_KEPT": CHANGES_KEPT, "POST_ID_MAX": POST_ID_MAX}
+_NAMES = "".join(f"local {name} = {value!r}\n" for name, value in _CONSTANTS.items())
 
 
 class Script(Struct, frozen=True):

@@ -25,7 +25,7 @@ from postd.store.sqlite.batches import run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import DatabaseFile, transaction
 from postd.store.sqlite.errors import is_locked, store_error
-from postd.store.sqlite.file_locks import Identity
+from postd.store.sqlite.file_locks import Identity, identity_of
 from postd.store.sqlite.wal_files import WalFiles
 from postd.store.sqlite.write_turn import WriteTurn
 from postd.store.sqlite.writer_thread import WriterThread
@@ -214,10 +214,9 @@ class SqliteDatabase:
         return result
 
     async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a function on the writing connection, between two batches, and return its result.
+        """Run a function that changes only temporary tables on the writing connection; return its result.
 
-        Args:
-            work: changes temporary tables only. Its transaction locks nothing of the file.
+        It runs between two batches, in a transaction that locks nothing of the file.
 
         Raises:
             StoreUnavailableError: the file is not open, or SQLite failed.
@@ -246,7 +245,7 @@ class SqliteDatabase:
 
     def _open(self) -> None:
         # Before the file is opened, so that a replacement from now on is noticed.
-        self._opened_file = self._file.identity()
+        self._opened_file = identity_of(self._file.path)
         writer = self._file.open_writer()
         try:
             reader = self._file.open_reader()
@@ -391,7 +390,7 @@ class SqliteDatabase:
 
     def _file_is_in_place(self) -> bool:
         """Return whether the open file is the one at its path; what is written to another would be lost."""
-        return self._file.identity() == self._opened_file
+        return identity_of(self._file.path) == self._opened_file
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
         """Return our error for one of SQLite. Once the store has started, even a refusal counts as temporary."""

@@ -9,8 +9,10 @@ copy is kept first, and only a server upgrades, not a command that only reads.
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,8 +20,6 @@ from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
 from postd.store.sqlite.errors import store_error
-from postd.store.sqlite.file_locks import Identity, identity_of
-from postd.store.sqlite.schema_files import apply_step, find_missing, schema_steps
 from postd.store.sqlite.upgrade_copy import check_room, keep_upgrade_copy, size_of
 from postd.store.sqlite.wal_files import is_in_use, log_is_of_another
 
@@ -35,18 +35,22 @@ BUSY_TIMEOUT_MS = 5000
 CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
 """A larger file is not checked from end to end at start."""
 
+_SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, begin: str = "BEGIN") -> Iterator[None]:
-    """Run the statements within in one transaction, which is rolled back on an error."""
+def transaction(
+    connection: sqlite3.Connection, begin: str = "BEGIN", end: str = "COMMIT", undo: str = "ROLLBACK"
+) -> Iterator[None]:
+    """Run the statements within in one transaction or savepoint, which is undone on an error."""
     connection.execute(begin)
     try:
         yield
-        connection.execute("COMMIT")
+        connection.execute(end)
     except BaseException:
         if connection.in_transaction:  # SQLite ends it by itself after some errors
             with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
+                connection.execute(undo)
         raise
 
 
@@ -134,10 +138,6 @@ class DatabaseFile:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             self._busy_timeout_ms = busy_timeout_ms
 
-    def identity(self) -> Identity | None:
-        """Return the identity of the file at the path, None if there is none."""
-        return identity_of(self.path)
-
     def _create_if_missing(self) -> None:
         """Create the empty file with mode 0600: SQLite would use the umask, and the file will hold secrets."""
         try:
@@ -214,7 +214,7 @@ class DatabaseFile:
             if 0 < schema < len(steps):
                 copy = self._keep_copy(connection, schema, len(steps))
             for step in steps[schema:]:
-                apply_step(connection, step)
+                _apply_step(connection, step)
             if schema < len(steps):
                 connection.execute(f"PRAGMA user_version = {len(steps)}")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -255,7 +255,7 @@ class DatabaseFile:
 
     def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
         """Raise StoreRefusedError if the file lacks a part of its schema, dropped with the sqlite3 shell perhaps."""
-        missing = find_missing(connection, steps)
+        missing = _find_missing(connection, steps)
         if missing or connection.execute("SELECT count(*) FROM version").fetchone() != (1,):
             names = ", ".join(missing) or "version has no row"
             raise StoreRefusedError(f"{self.path}: its tables are not those of postd ({names})")
@@ -266,3 +266,34 @@ class DatabaseFile:
             raise StoreRefusedError(
                 f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
             )
+
+
+def schema_steps() -> list[str]:
+    """Return the schema files, in order: step n leads from schema n-1 to schema n."""
+    folder = resources.files("postd.store.sqlite") / "schema"
+    return [step.read_text("utf-8") for step in sorted(folder.iterdir(), key=lambda file: file.name)]
+
+
+def _apply_step(connection: sqlite3.Connection, step: str) -> None:
+    """Execute the statements of a schema file in the transaction that is open; `executescript` would commit it."""
+    statement = ""
+    for line in step.splitlines(keepends=True):
+        statement += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def _find_missing(connection: sqlite3.Connection, steps: Sequence[str]) -> list[str]:
+    """Return the names of tables, indexes and triggers of some schema files that a database lacks, or has otherwise."""
+    missing = _objects_of(tuple(steps)) - set(connection.execute(_SELECT_SCHEMA))
+    return sorted(name for _, name, _ in missing)
+
+
+@cache
+def _objects_of(steps: tuple[str, ...]) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and SQL of all that some schema files create."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        for step in steps:
+            model.executescript(step)
+        return frozenset(model.execute(_SELECT_SCHEMA))

@@ -10,22 +10,19 @@ done here, in the same transaction.
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from twisted.internet.defer import CancelledError
 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreUnavailableError
 from postd.store.interface import CHANGES_KEPT
 from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.database_file import transaction
 
 
 class SqliteImport:
-    """An import into one file.
-
-    Args:
-        connection: the writing one, to which the temporary table belongs.
-    """
+    """An import into one file, by a temporary table of its writing connection."""
 
     def __init__(self, database: SqliteDatabase, connection: sqlite3.Connection, table: str) -> None:
         self._database = database
@@ -59,7 +56,8 @@ class SqliteImport:
     ) -> int:
         def store(connection: sqlite3.Connection) -> int:
             self._check_open(connection)
-            with _savepoint(connection):
+            # An error undoes these statements, and no other write of the same transaction.
+            with transaction(connection, "SAVEPOINT import", "RELEASE import", "ROLLBACK TO import"):
                 if into_empty and connection.execute("SELECT EXISTS (SELECT 1 FROM post)").fetchone()[0]:
                     raise StoreNotEmptyError
                 if skip_existing:
@@ -136,17 +134,3 @@ def _raise_last_id(connection: sqlite3.Connection, last_id: int) -> None:
     raised = connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'post'", (last_id,))
     if not raised.rowcount and last_id:
         connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('post', ?)", (last_id,))
-
-
-@contextmanager
-def _savepoint(connection: sqlite3.Connection) -> Iterator[None]:
-    """Undo the statements within if one fails, and no other write of the same transaction."""
-    connection.execute("SAVEPOINT import")
-    try:
-        yield
-    except BaseException:
-        with suppress(sqlite3.Error):  # some errors make SQLite undo the whole transaction
-            connection.execute("ROLLBACK TO import")
-            connection.execute("RELEASE import")
-        raise
-    connection.execute("RELEASE import")

@@ -9,8 +9,7 @@ import msgspec
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.store.interface import IdempotencyKey, Page
-from postd.store.paging import contiguous_changes
-from postd.store.part import StorePart
+from postd.store.part import StorePart, contiguous_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction

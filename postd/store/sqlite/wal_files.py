@@ -6,7 +6,7 @@ the new one, and corrupts it. So they must be removed before that, and not after
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from postd.store.sqlite.file_locks import Identity, LockBytes, SharedFile, identity_of
@@ -70,15 +70,10 @@ def is_in_use(database: str) -> bool:
 def _is_claimed(database: str, claims: Callable[[Identity], list[LockBytes]]) -> bool:
     identity = identity_of(database)
     try:
-        memory = SharedFile(f"{os.path.realpath(database)}-shm", os.O_RDONLY)
+        with closing(SharedFile(f"{os.path.realpath(database)}-shm", os.O_RDONLY)) as memory:
+            return identity is not None and any(memory.is_locked(claim.exclusive) for claim in claims(identity))
     except OSError:
         return False
-    try:
-        return identity is not None and any(memory.is_locked(claim.exclusive) for claim in claims(identity))
-    except OSError:
-        return False
-    finally:
-        memory.close()
 
 
 def _claim(identity: Identity) -> LockBytes:

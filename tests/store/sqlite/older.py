@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from postd.store.sqlite.database_file import APPLICATION_ID
-from postd.store.sqlite.schema_files import schema_steps
+from postd.store.sqlite.database_file import APPLICATION_ID, schema_steps
 from tests.store.contract import KEYS, NOW
 
 STEPS = schema_steps()

@@ -12,7 +12,7 @@ from twisted.internet import reactor as global_reactor
 
 from postd.errors import StoreRefusedError
 from postd.reactor import IReactor
-from postd.store.sqlite.schema_files import schema_steps
+from postd.store.sqlite.database_file import schema_steps
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import run_sql
 from tests.store.sqlite.files import make_store_file

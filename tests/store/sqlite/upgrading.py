@@ -14,8 +14,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import StoreUnavailableError
 from postd.store.sqlite import upgrade_copy as sqlite_copy
-from postd.store.sqlite.database_file import DatabaseFile
-from postd.store.sqlite.schema_files import schema_steps
+from postd.store.sqlite.database_file import DatabaseFile, schema_steps
 
 NEWEST = len(schema_steps())
 
