@@ -145,7 +145,7 @@ class Operations(Service):
             await self.server.stopService()
         finally:
             if self.admin is not None:
-                self.admin.site.begin_end()
+                self.admin.site.ending = True
                 await close(self.admin.listeners)
                 self.admin.site.close_idle()
                 await self.admin.site.finish(within_s=ADMIN_STOP_MAX_S)

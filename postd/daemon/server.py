@@ -206,7 +206,7 @@ class Server(Service):
         if self._trimming.running:
             self._trimming.stop()
         self._accept()
-        site.begin_end()
+        site.ending = True
         self._parts.events.close()
         listening.accept_backlog_and_close(self._listeners)
         await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read

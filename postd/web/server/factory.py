@@ -84,6 +84,7 @@ class HttpFactory(Site):
 
     Attributes:
         local_addresses: host and port of the listeners that only this machine can reach.
+        ending: whether each answer is the last of its connection.
         connections_max: how many connections there may be; fewer than the limit where descriptors are short.
     """
 
@@ -238,10 +239,6 @@ class HttpFactory(Site):
         if self._all_closed is not None:
             closed, self._all_closed = self._all_closed, None
             closed.callback(None)
-
-    def begin_end(self) -> None:
-        """From now on each answer is the last of its connection."""
-        self.ending = True
 
     async def finish(self, *, within_s: float) -> None:
         """Return when all requests have had their answers, and all connections are closed, or aborted at the limit."""

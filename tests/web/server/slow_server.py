@@ -113,5 +113,5 @@ class SlowServer:
         def note(_: None) -> None:
             self.ended = True
 
-        self.site.begin_end()
+        self.site.ending = True
         Deferred.fromCoroutine(self.site.finish(within_s=within_s)).addCallback(note)
