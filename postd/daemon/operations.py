@@ -58,12 +58,9 @@ class Operations(Service):
     """A server with its signal handlers, admin listeners and notifications to systemd.
 
     Args:
-        loaded: the current settings.
         read_settings: reads the settings again, for a reload; may raise ConfigError.
         reopen_log: called first on SIGHUP.
-        listeners: the bound ports of the server.
-        store: the description of its store.
-        reactor: its clock; handles signals.
+        store: the description of the server's store.
 
     Attributes:
         server: the server; set before the service starts.

@@ -1,7 +1,4 @@
-"""Load settings from the TOML file and the command line, and check them.
-
-An invalid setting raises `ConfigError`, one line that names the file, the key and what is allowed.
-"""
+"""Load settings from the TOML file and the command line, and check them."""
 
 import difflib
 import os

@@ -231,7 +231,7 @@ class HttpConnection(Protocol):
     # From the requests; the names are those that twisted.web's Request calls
 
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the client's address and ours. A PROXY header may tell them: it has come when a request has."""
+        """Return the client's address and ours. They are final once a request is there: a PROXY header comes before."""
         if self._addresses is None:
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses

@@ -5,7 +5,7 @@ Departures from stock Twisted:
 - A connection over the limit is closed as soon as it was accepted, and the others go on; stock Twisted takes all it has
   descriptors for. One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the
   address is the proxy's until its header has come.
-- The access log goes out in bundles, with what stock Twisted does not tell (`postd.web.server.access_log`).
+- The access log goes out in bundles, with fields that stock Twisted leaves out (`postd.web.server.access_log`).
 - HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel that has none of our limits.
 """
 
@@ -202,7 +202,7 @@ class HttpFactory(Site):
             self._sweep_on()
 
     def regroup(self, channel: HttpConnection, peer: IAddress) -> bool:
-        """Called when a connection that is there turns out to be another peer's; tell whether that may have it."""
+        """Called when a connection that is there turns out to be another peer's; return whether that may have it."""
         self._leave(channel.group)
         group = self._group_of(peer)
         is_full = self._is_full(group)

@@ -17,7 +17,7 @@ _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fie
 
 
 def bytes_taken(transport: Any) -> int:
-    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not tell."""
+    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not say."""
     handle = _socket_of(transport)
     if handle is None or handle.family not in {socket.AF_INET, socket.AF_INET6}:
         return 0
