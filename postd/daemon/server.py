@@ -131,8 +131,7 @@ class ServerParts:
 
 
 _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings that decide who may read the event stream. With issuers, so do the credentials that the issuers are
-asked with."""
+"""The settings that decide which clients may read the event stream; with issuers, so do the credentials for these."""
 
 
 class Server(Service):
