@@ -179,14 +179,10 @@ def reopen_rotated(file: LogFile) -> None:
 
 @implementer(ILogObserver)
 class AppendedFile:
-    """Appends events to a file, each with one write.
+    """Appends events to a file, which is created if it does not exist, each with one write.
 
     Events that cannot be written are lost: a full disk must not stop the service. A line on standard error says when
     that begins, and a line in the file how many were lost, once it can be written again.
-
-    Args:
-        path: the file; it is created if it does not exist.
-        format_event: formats events.
 
     Raises:
         OSError: it cannot be opened.

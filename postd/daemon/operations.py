@@ -58,12 +58,9 @@ class Operations(Service):
     """A server with its signal handlers, admin listeners and notifications to systemd.
 
     Args:
-        loaded: the current settings.
         read_settings: reads the settings again, for a reload; may raise ConfigError.
         reopen_log: called first on SIGHUP.
-        listeners: the bound ports of the server.
-        store: the description of its store.
-        reactor: its clock; handles signals.
+        store: the description of the server's store.
 
     Attributes:
         server: the server; set before the service starts.
@@ -145,7 +142,7 @@ class Operations(Service):
             await self.server.stopService()
         finally:
             if self.admin is not None:
-                self.admin.site.start_draining()
+                self.admin.site.draining = True
                 await close(self.admin.listeners)
                 self.admin.site.close_idle()
                 await self.admin.site.drain(within_s=ADMIN_STOP_MAX_S)

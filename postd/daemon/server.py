@@ -50,10 +50,6 @@ class StartCallbacks(Struct, frozen=True):
 class ServerParts:
     """The parts of a server, none of them started.
 
-    Args:
-        loaded: the settings.
-        reactor: its clock, and what it runs in.
-
     Attributes:
         settings: the current settings; a reload replaces them.
         authentication: likewise.
@@ -95,11 +91,10 @@ class ServerParts:
         )
 
     def prepare_reload(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:
-        """Make the parts that other settings need; return a function that puts them in place. The store is kept.
+        """Make the parts that other settings need, and read the certificates of the listeners again.
 
-        Args:
-            loaded: the other settings.
-            listeners: the bound ports, whose certificates are read again.
+        Returns:
+            a function that puts them in place. The store is kept.
 
         Raises:
             ConfigError: the settings cannot be used; nothing has changed.
@@ -136,19 +131,11 @@ class ServerParts:
 
 
 _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings that decide who may read the event stream. With issuers, so do the credentials that the issuers are
-asked with."""
+"""The settings that decide which clients may read the event stream; with issuers, so do the credentials for these."""
 
 
 class Server(Service):
-    """A server in this process, on listeners that are already bound.
-
-    Args:
-        parts: serve the connections of the listeners.
-        listeners: the bound ports.
-        callbacks: called while it starts.
-        reactor: its clock.
-    """
+    """A server in this process, on listeners that are already bound."""
 
     _log = Logger()
 
@@ -160,7 +147,6 @@ class Server(Service):
         self._listeners = listeners
         self._callbacks = callbacks
         self._reactor = reactor
-        self._starting: Deferred[None] | None = None
         self._accept_timeout: IDelayedCall | None = None
         self._trimming = LoopingCall(resources.trim_memory)
         self._trimming.clock = reactor
@@ -174,8 +160,8 @@ class Server(Service):
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
         listening.pause_accepting(self._listeners)
         self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
-        self._starting = Deferred.fromCoroutine(self._parts.store.start())
-        self._starting.addCallbacks(self._store_ready, self._store_failed)
+        starting = Deferred.fromCoroutine(self._parts.store.start())
+        starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
         site = self._parts.site
@@ -206,7 +192,7 @@ class Server(Service):
         if self._trimming.running:
             self._trimming.stop()
         self._accept()
-        site.start_draining()
+        site.draining = True
         self._parts.events.close()
         listening.accept_backlog_and_close(self._listeners)
         await deferLater(self._reactor, 0)  # a reactor turn, in which pending requests are read

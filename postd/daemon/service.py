@@ -100,12 +100,6 @@ def make_worker(
 ) -> Server:
     """Build the server of a worker process, with what its parent has checked and bound.
 
-    Args:
-        loaded: the parent's settings.
-        sockets: those to accept on.
-        callbacks: for `Server`, as the reactor.
-        reactor: likewise.
-
     Raises:
         ConfigError: a file that the settings name cannot be used any more.
     """

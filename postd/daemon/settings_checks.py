@@ -48,12 +48,7 @@ def exposure_problem(settings: Settings) -> str | None:
 
 
 def spoofing_problem(settings: Settings, endpoint: str) -> str | None:
-    """Return why a UNIX socket must not be world-writable, None if it may.
-
-    Args:
-        settings: those in force.
-        endpoint: the endpoint string of the socket.
-    """
+    """Return why the UNIX socket of an endpoint string must not be world-writable, None if it may."""
     if endpoint.startswith("haproxy:"):
         header = "a PROXY header"
     elif "unix" in settings.trusted_proxies:
@@ -67,12 +62,7 @@ def spoofing_problem(settings: Settings, endpoint: str) -> str | None:
 
 
 def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
-    """Return a sentence for each problem.
-
-    Args:
-        settings: those in force.
-        accounts: those of the user file, by name; None if there is no such file.
-    """
+    """Return a sentence for each problem; `accounts` are those of the user file, None if there is no such file."""
     return [*settings_problems(settings), *account_problems(settings, accounts)]
 
 

@@ -88,11 +88,7 @@ def main() -> int:
 
 
 class ParentConnection:
-    """Sends messages to the parent.
-
-    Args:
-        fd: the file descriptor to write to.
-    """
+    """Sends messages to the parent, by a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

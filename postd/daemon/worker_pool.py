@@ -43,11 +43,8 @@ class WorkerPool(Service):
 
     Args:
         loaded: the settings; replacements get the same ones, even if the settings file has changed since.
-        listeners: the bound ports.
-        count: the number of workers.
         callbacks: called once each, when that is true of all workers.
         prepare_reload: checks other settings; may raise ConfigError.
-        reactor: starts processes; its clock.
     """
 
     _log = Logger()

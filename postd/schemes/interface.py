@@ -99,12 +99,7 @@ class Scheme(ABC):
         """
 
     def secrets(self, settings: Settings, name: str) -> str | None:
-        """Return what it is that would be sent in clear text without TLS, None if the settings do not use the scheme.
-
-        Args:
-            settings: those in force.
-            name: that of the scheme.
-        """
+        """Return what would be sent in clear text without TLS, None if the settings do not use the scheme, `name`."""
         if self.uses_accounts:
             return "passwords" if settings.users else None
         return "credentials" if settings.uses_scheme(name) else None

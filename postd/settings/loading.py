@@ -1,7 +1,4 @@
-"""Load settings from the TOML file and the command line, and check them.
-
-An invalid setting raises `ConfigError`, one line that names the file, the key and what is allowed.
-"""
+"""Load settings from the TOML file and the command line, and check them."""
 
 import difflib
 import os
@@ -129,13 +126,8 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     made = dict(values)
     if values.get("users"):
         made["users"] = str(folder / values["users"])
-    if values.get("log", {}).get("file"):
-        made["log"] = {**values["log"], "file": str(folder / values["log"]["file"])}
-    if "page" in values:
-        made["page"] = [
-            {**page, "files": str(folder / page["files"])} if page.get("files") else page for page in values["page"]
-        ]
-    made |= {name: _with_absolute_files(values[name], folder) for name in SCHEMES if name in values}
+    endings = {"log": "file", "page": "files", **dict.fromkeys(SCHEMES, "_file")}
+    made |= {name: _with_absolute_files(values[name], end, folder) for name, end in endings.items() if name in values}
     if isinstance(values.get("store"), str):
         made["store"] = absolute_store(values["store"], folder)
     if "listen" in values:
@@ -146,14 +138,14 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return made
 
 
-def _with_absolute_files(table: Any, folder: Path) -> Any:
-    """Return what a scheme has in the file, its table or a list of tables; a path is what a key in `_file` has."""
+def _with_absolute_files(table: Any, ending: str, folder: Path) -> Any:
+    """Return a table or a list of tables; a path is what a key with the ending has."""
     if isinstance(table, list):
-        return [_with_absolute_files(one, folder) for one in table]
+        return [_with_absolute_files(one, ending, folder) for one in table]
     if not isinstance(table, dict):
         return table  # refused when it is decoded
     return {
-        key: str(folder / value) if key.endswith("_file") and value and isinstance(value, str) else value
+        key: str(folder / value) if key.endswith(ending) and value and isinstance(value, str) else value
         for key, value in table.items()
     }
 

@@ -134,12 +134,7 @@ class Board:
         draft: Draft = _NOTHING,
         done: str = "",
     ) -> Response:
-        listed = await self._list(after, before)
-        user = _identity(request).name
-        return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
-
-    async def _list(self, after: int | None, before: int | None) -> PostPage:
-        """Read the first posts after an id, the last ones before an id, or the latest ones."""
+        """Return the page with the first posts after an id, the last ones before an id, or the latest ones."""
         # Read before the posts: a concurrent change is then shown twice rather than missed.
         revision = (await self._store.version()).revision
         posts: Sequence[tuple[int, str]] = ()
@@ -153,7 +148,9 @@ class Board:
             posts = await list_before(self._store, end if before is None else before, limit=PAGE_POSTS)
         first = (await self._store.list_posts(limit=1)).posts
         older = bool(posts and first and first[0][0] < posts[0][0])
-        return PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
+        listed = PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
+        user = _identity(request).name
+        return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
 
     async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(

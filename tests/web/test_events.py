@@ -392,7 +392,7 @@ class FailureTests:
         listeners = [Subscriber(api) for _ in range(3)]
         api.add("one")
         listeners[0].wait()
-        api.site.start_draining()
+        api.site.draining = True
         api.events.close()
         api.clock.advance(0)
         for listener in listeners:

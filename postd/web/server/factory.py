@@ -60,6 +60,7 @@ class HttpFactory(Site):
 
     Attributes:
         local_addresses: host and port of the listeners that only this machine can reach.
+        draining: whether each response is the last one of its connection.
         connections_max: the limit on connections, lower than that of the settings if descriptors are short.
     """
 
@@ -213,10 +214,6 @@ class HttpFactory(Site):
         if self._all_closed is not None:
             closed, self._all_closed = self._all_closed, None
             closed.callback(None)
-
-    def start_draining(self) -> None:
-        """Make each response from now on the last one of its connection."""
-        self.draining = True
 
     async def drain(self, *, within_s: float) -> None:
         """Return when all requests are answered and all connections closed; abort what is left after `within_s`."""

@@ -36,7 +36,7 @@ ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Response | Stre
 
 
 class Application(Klein):
-    """A Klein application whose views return answers, which is none of what Klein itself could render."""
+    """A Klein application whose views return `Response` or `StreamedResponse`, which Klein itself cannot render."""
 
     def route(self, url: str, *arguments: Any, **keywords: Any) -> Callable[[ViewT], ViewT]:  # type: ignore[override]
         decorate: Any = super().route(url, *arguments, **keywords)

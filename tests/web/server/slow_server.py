@@ -113,5 +113,5 @@ class SlowServer:
         def note(_: None) -> None:
             self.ended = True
 
-        self.site.start_draining()
+        self.site.draining = True
         Deferred.fromCoroutine(self.site.drain(within_s=within_s)).addCallback(note)
