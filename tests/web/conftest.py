@@ -1,4 +1,4 @@
-"""What tests of several pages and schemes need."""
+"""Fixtures of the web tests."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.web.clients import make_api
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., InMemoryApi]]:
-    """Make a server with some settings, and with users as `make_api` takes them; it is closed at the end."""
+    """A function that makes a server from settings and the arguments of `make_api`; it is closed after the test."""
     made = []
 
     def make(settings: str, **more: str) -> InMemoryApi:

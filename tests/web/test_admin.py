@@ -22,7 +22,7 @@ def ask(path: str, states: dict[str, str] | None = None, method: str = "GET") ->
     return ask_raw(site, clock, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 
-def test_healthz_is_200_while_the_store_is_away() -> None:
+def test_healthz_is_200_while_the_store_is_unavailable() -> None:
     answer = ask("/healthz", {"store": "away"})
     assert (answer.status, answer.body) == (200, b"ok\n")
 

@@ -1,4 +1,4 @@
-"""Bearer in HTTP: challenges to the byte, tokens that are none, and what is answered while no keys are there."""
+"""Bearer over HTTP: exact challenges, malformed tokens, and responses while the keys are unavailable."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from tests.web.clients import (
     check_secret,
     recorded_log,
 )
-from tests.web.test_guard import check_entered, check_without_challenge
+from tests.web.test_guard import check_authenticated, check_without_challenge
 from tests.web.test_posts import check_problem
 from tests.web.wire import Worker, ask, begin
 
@@ -76,8 +76,8 @@ def check_challenged(answer: Response, *lines: str) -> None:
     assert answer.header("Cache-Control") == "no-store"
 
 
-def settle(answer: Response) -> None:
-    """Take away what is another in each answer: the time, the request's name, and a nonce."""
+def remove_variable_fields(answer: Response) -> None:
+    """Remove the values that differ between responses: the date, the request id and nonces."""
     forget_own(answer)
     lines = answer.headers.get("www-authenticate", [])
     answer.headers["www-authenticate"] = [re.sub('nonce="[^"]*"', "", line) for line in lines]
@@ -90,7 +90,7 @@ def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
 
 class ChallengeTests:
     @pytest.mark.parametrize("method", METHODS)
-    def test_without_a_token_no_error_is_told(self, api: InMemoryApi, method: str) -> None:
+    def test_challenge_without_a_token_has_no_error(self, api: InMemoryApi, method: str) -> None:
         """B1: RFC 6750 §3.1, RFC 9728 §5.1."""
         for path in ("/bearer", "/bearer/below", "/bearer?access_token=x"):
             answer = ask(api, method, path)
@@ -98,7 +98,7 @@ class ChallengeTests:
             assert answer.header("Content-Type") == "text/plain; charset=utf-8"
             assert answer.body == (b"" if method == "HEAD" else b"Unauthorized\n")
 
-    def test_challenge_on_the_api(self, api: InMemoryApi) -> None:
+    def test_missing_token_on_the_api_is_401_with_problem_details(self, api: InMemoryApi) -> None:
         for path in ("/post", "/post/1", "/post/events"):
             answer = ask(api, "GET", path)
             check_problem(answer, 401)
@@ -116,7 +116,7 @@ class ChallengeTests:
                 for method in ("GET", "HEAD")
             )
             for answer in (got, head):
-                settle(answer)
+                remove_variable_fields(answer)
             assert head.header("Content-Length") == str(len(got.body))
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
@@ -127,10 +127,10 @@ class ChallengeTests:
         ("headers", "error"),
         [({}, ""), (basic("nobody"), ""), (bearer("x"), INVALID), ({"Authorization": "Foo x"}, "")],
     )
-    def test_it_stands_between_digest_and_basic(
+    def test_challenge_is_between_digest_and_basic(
         self, api: InMemoryApi, method: str, path: str, headers: dict[str, Any], error: str
     ) -> None:
-        """G3: whatever the order of the rule; and only the scheme that was tried tells of an error."""
+        """G3: whatever the order of the rule; only the challenge of the attempted scheme has an error."""
         answer = ask(api, method, path, b"{}", headers)
         digest, ours, last = answer.headers["www-authenticate"]
         assert [(one.realm, one.stale) for one in challenges_in(answer)] == [("postd", False)]
@@ -138,33 +138,33 @@ class ChallengeTests:
         assert ours == challenge(error)
         assert last == 'Basic realm="postd"'
 
-    def test_the_realm_is_as_set(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_challenge_has_the_realm_of_the_settings(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(f"realm = \"The posts of 'x', all\"\n{RULES}{ISSUERS}")
         check_challenged(ask(api, "GET", "/bearer"), challenge(realm="The posts of 'x', all"))
         check_challenged(
             ask(api, "GET", "/bearer", headers=bearer("x")), challenge(INVALID, realm="The posts of 'x', all")
         )
 
-    def test_where_no_token_counts_nothing_is_said_of_them(self, api: InMemoryApi) -> None:
-        """Contract 4: with credentials of a scheme that the rule does not list, as without."""
+    def test_rule_without_bearer_has_no_bearer_challenge(self, api: InMemoryApi) -> None:
+        """Even for a request with a token."""
         for headers in ({}, bearer("x"), bearer(MINT.token()), basic("nobody")):
             check_challenged(ask(api, "GET", "/basic", headers=headers), 'Basic realm="postd"')
 
-    def test_a_password_is_no_token(self, api: InMemoryApi) -> None:
+    def test_credentials_of_another_scheme_are_401_without_an_error(self, api: InMemoryApi) -> None:
         for headers in (basic(), {"Authorization": "Digest x"}, {"Authorization": ""}, {"Authorization": "x"}):
             check_challenged(ask(api, "GET", "/bearer", headers=headers), challenge())
 
-    def test_passwords_go_on_where_both_count(self, api: InMemoryApi) -> None:
-        check_entered(ask(api, "GET", "/all", headers=basic()))
+    def test_basic_is_accepted_by_a_rule_with_bearer(self, api: InMemoryApi) -> None:
+        check_authenticated(ask(api, "GET", "/all", headers=basic()))
 
-    def test_without_issuers_there_is_nothing_to_lead_to(self, make: Callable[[str], InMemoryApi]) -> None:
+    def test_challenge_without_issuers_has_no_resource_metadata(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(RULES)
         check_challenged(ask(api, "GET", "/bearer"), 'Bearer realm="postd"')
         for token in ("x", MINT.token()):
             answer = ask(api, "GET", "/bearer", headers=bearer(token))
             check_challenged(answer, f'Bearer realm="postd", {INVALID.removesuffix(", ")}')
 
-    def test_it_leads_to_where_the_client_came_to(self, api: InMemoryApi) -> None:
+    def test_resource_metadata_has_the_origin_of_the_request(self, api: InMemoryApi) -> None:
         for host, origin in (
             ("posts.example:8080", "http://posts.example:8080"),
             ("Posts.Example", "http://posts.example"),
@@ -200,7 +200,7 @@ class TokenTests:
             *(b"Bearer \xff", "Bearer t\u00f6ken".encode(), b"Bearer a\xa0b", "Bearer a\tb", "bearer <a>", "BEARER *"),
         ],
     )
-    def test_malformed_token_is_refused(self, api: InMemoryApi, value: str | bytes) -> None:
+    def test_malformed_token_is_401(self, api: InMemoryApi, value: str | bytes) -> None:
         """B3, B4: never 400, never 500."""
         for path in ("/bearer", "/post"):
             check_challenged(ask(api, "GET", path, headers={"Authorization": value}), challenge(INVALID))
@@ -221,21 +221,23 @@ class TokenTests:
         ],
         ids=lambda token: token[:8],
     )
-    def test_token_is_refused_without_keys_where_none_is_needed(self, api: InMemoryApi, token: str) -> None:
-        """Opaque tokens, too: nobody is asked about them here."""
+    def test_token_that_no_key_could_verify_is_401_without_keys(self, api: InMemoryApi, token: str) -> None:
+        """Opaque tokens as well: no introspection is configured."""
         with recorded_log(api) as events:
             answer = ask(api, "GET", "/bearer", headers=bearer(token))
             check_challenged(answer, challenge(INVALID))
             if len(token) > 3:
                 assert token not in answer.body.decode()
-        told = [event for event in events if "login refused" in event["log_format"]]
-        assert [(event["scheme"], event["user"], event["address"]) for event in told] == [("bearer", None, "127.0.0.1")]
-        assert told[0]["why"]
+        refusals = [event for event in events if "login refused" in event["log_format"]]
+        assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
+            ("bearer", None, "127.0.0.1")
+        ]
+        assert refusals[0]["why"]
         if len(token) > 8:
             check_secret(events, *[part for part in token.split(".") if len(part) > 8])
 
     @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
-    def test_the_scheme_is_in_any_case_and_white_space_may_follow(self, api: InMemoryApi, scheme: str) -> None:
+    def test_scheme_is_case_insensitive_and_followed_by_white_space(self, api: InMemoryApi, scheme: str) -> None:
         """G5, G6."""
         for space in (" ", "  ", "\t", " \t "):
             answer = ask(api, "GET", "/bearer", headers={"Authorization": f"{scheme}{space}x"})
@@ -244,19 +246,19 @@ class TokenTests:
     @pytest.mark.parametrize(
         "values", [("Bearer x", "Bearer x"), ("Bearer x", "Basic eA=="), ("Basic eA==", "Bearer x")]
     )
-    def test_two_fields_are_a_bad_request(self, api: InMemoryApi, values: tuple[str, str]) -> None:
-        """B5, decision 10."""
+    def test_repeated_field_is_400(self, api: InMemoryApi, values: tuple[str, str]) -> None:
+        """B5."""
         for path in ("/bearer", "/all", "/post"):
             check_without_challenge(ask(api, "GET", path, headers={"Authorization": values}), 400)
 
-    def test_one_that_is_too_long_is_not_looked_at(self, api: InMemoryApi) -> None:
+    def test_field_over_the_limit_is_431(self, api: InMemoryApi) -> None:
         """B25."""
         room = AUTHORIZATION_MAX_BYTES - len("Bearer ")
         for path in ("/bearer", "/post"):
             check_challenged(ask(api, "GET", path, headers=bearer("a" * room)), challenge(INVALID))
             check_without_challenge(ask(api, "GET", path, headers=bearer("a" * (room + 1))), 431)
 
-    def test_a_token_elsewhere_is_none(self, api: InMemoryApi) -> None:
+    def test_token_outside_the_authorization_field_is_ignored(self, api: InMemoryApi) -> None:
         """B6, B7: RFC 9700 §4.3.2."""
         token = MINT.token()
         with recorded_log(api) as events:
@@ -278,48 +280,48 @@ class TokenTests:
         check_secret(events, token)
 
     @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40))
-    def test_any_value_is_challenged(self, api: InMemoryApi, text: str) -> None:
+    def test_any_value_is_401(self, api: InMemoryApi, text: str) -> None:
         answer = ask(api, "GET", "/bearer", headers={"Authorization": b"Bearer " + text.encode("latin-1")})
         check_challenged(answer, challenge(INVALID))
 
 
-class NoKeysTests:
-    """B26: a token that could be good is not refused because we cannot tell."""
+class UnavailableKeysTests:
+    """B26: a token that may be valid is not refused while it cannot be verified."""
 
-    def answer_to(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Response:
-        """Return what answers a good token, after as long as keys are waited for."""
+    def response_to_valid_token(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Response:
+        """Return the response to a valid token, after the longest wait for keys."""
         asked = begin(api, method, path, headers={**bearer(MINT.token(**more)), "X-Test": "x"})
         api.clock.advance(WAIT_MAX_S)
         api.clock.advance(WAIT_MAX_S)
         return asked.response()
 
     @pytest.mark.parametrize("method", METHODS[:-2])
-    def test_it_is_asked_to_come_again(self, api: InMemoryApi, method: str) -> None:
+    def test_valid_token_is_503_with_retry_after(self, api: InMemoryApi, method: str) -> None:
         for path in ("/bearer", "/all", "/bearer/below"):
-            answer = self.answer_to(api, method, path)
+            answer = self.response_to_valid_token(api, method, path)
             check_without_challenge(answer, 503)
             assert int(answer.header("Retry-After") or 0) >= 1
             assert answer.header("Content-Type") == "text/plain; charset=utf-8"
             assert answer.header("Cache-Control") == "no-store"
 
-    def test_so_it_is_on_the_api(self, api: InMemoryApi) -> None:
+    def test_valid_token_on_the_api_is_503_with_problem_details(self, api: InMemoryApi) -> None:
         for method, path in (("GET", "/post"), ("GET", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")):
-            answer = self.answer_to(api, method, path)
+            answer = self.response_to_valid_token(api, method, path)
             check_without_challenge(answer, 503)
             assert int(answer.header("Retry-After") or 0) >= 1
             problem = check_problem(answer, 503)
             assert ISSUER not in str(problem)
 
-    def test_so_is_one_that_only_a_right_signature_would_tell_from_a_good_one(self, api: InMemoryApi) -> None:
-        """What is in it is believed of nobody yet: not even that it has expired."""
+    def test_token_with_invalid_claims_is_503_until_its_signature_can_be_verified(self, api: InMemoryApi) -> None:
+        """Claims are not trusted before: not even that it has expired."""
         for claims in ({"exp": 1}, {"aud": "x"}, {"sub": ABSENT}):
-            check_without_challenge(self.answer_to(api, "GET", "/bearer", **claims), 503)
+            check_without_challenge(self.response_to_valid_token(api, "GET", "/bearer", **claims), 503)
 
-    def test_passwords_go_on(self, api: InMemoryApi) -> None:
-        check_without_challenge(self.answer_to(api, "GET", "/all"), 503)
-        check_entered(ask(api, "GET", "/all", headers=basic()))
+    def test_basic_is_accepted(self, api: InMemoryApi) -> None:
+        check_without_challenge(self.response_to_valid_token(api, "GET", "/all"), 503)
+        check_authenticated(ask(api, "GET", "/all", headers=basic()))
 
-    def test_one_who_goes_away_meanwhile_is_no_error(self, api: InMemoryApi) -> None:
+    def test_disconnect_while_waiting_for_keys_logs_no_error(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             asked = begin(api, "GET", "/bearer", headers=bearer(MINT.token()))
             asked.disconnect()
@@ -329,8 +331,8 @@ class NoKeysTests:
         check_secret(events, MINT.token().rpartition(".")[2])
 
 
-class Held(KeySource):
-    """Keys that are there."""
+class FixedKeySource(KeySource):
+    """A key source whose keys are always available."""
 
     current: KeySet
 
@@ -341,8 +343,8 @@ class Held(KeySource):
         return self.current.find(jwt)
 
 
-class Inside(Resource):
-    """What a token is for."""
+class ProtectedResource(Resource):
+    """The protected resource: its body is the account of the request."""
 
     isLeaf = True
 
@@ -351,28 +353,28 @@ class Inside(Resource):
 
 
 def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
-    """Make a server with the mint's keys; its scopes are as given."""
+    """Make a server with the keys of `MINT` and the given scopes."""
     clock = Clock()
     clock.rightNow = MINT.now()
     policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
     issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write)
-    issuer.keys = Held(decode_key_set(json.dumps(MINT.key_set()).encode()))
+    issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = PeerResolver()
     factory = BearerCredentialFactory("postd", clients, with_metadata=True)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
-    guard = Guard(portal, [factory], Inside(), clients=clients, users=users)
+    guard = Guard(portal, [factory], ProtectedResource(), clients=clients, users=users)
     return Worker(make_site(guard, clock=clock), clock)
 
 
-class HeldKeysTests:
+class AvailableKeysTests:
     @pytest.mark.parametrize("method", METHODS)
-    def test_a_good_token_lets_in(self, method: str) -> None:
+    def test_valid_token_is_accepted(self, method: str) -> None:
         """B2."""
         answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
 
-    def test_one_that_has_expired_is_told_so(self) -> None:
+    def test_expired_token_has_an_error_description(self) -> None:
         """B3."""
         server = make_server()
         expired = 'error="invalid_token", error_description="The access token expired", '
@@ -380,7 +382,7 @@ class HeldKeysTests:
         server.clock.advance(MINT.LIFETIME_S + 31)
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token())), challenge(expired))
 
-    def test_but_only_if_it_was_good(self) -> None:
+    def test_expired_token_that_is_otherwise_invalid_has_the_general_error(self) -> None:
         server = make_server()
         signed, _, signature = MINT.token(exp=1).rpartition(".")
         for token in (
@@ -395,15 +397,15 @@ class HeldKeysTests:
             check_challenged(ask(server, "GET", "/", headers=bearer(token)), challenge(INVALID))
 
     @pytest.mark.parametrize("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}], ids=str)
-    def test_all_else_looks_the_same(self, claims: dict[str, Any]) -> None:
+    def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any]) -> None:
         check_challenged(ask(make_server(), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
 
-    def test_a_scope_that_is_missing_is_told(self) -> None:
+    def test_missing_scope_is_403_with_the_required_scope(self) -> None:
         """B12: RFC 6750 §3.1."""
         server = make_server(read="posts:read", write="posts:read posts:write")
         for method, scope in (("GET", "posts:read"), ("HEAD", "posts:read"), ("POST", "posts:read posts:write")):
-            for told in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
-                answer = ask(server, method, "/", headers=bearer(MINT.token(scope=told)))
+            for granted in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
+                answer = ask(server, method, "/", headers=bearer(MINT.token(scope=granted)))
                 assert answer.status == 403
                 assert answer.headers["www-authenticate"] == [
                     challenge(f'error="insufficient_scope", scope="{scope}", ')
@@ -413,13 +415,13 @@ class HeldKeysTests:
                 assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
 
     @pytest.mark.parametrize("method", METHODS[:-2])
-    def test_reading_and_writing_need_what_is_set_for_them(self, method: str) -> None:
+    def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str) -> None:
         server = make_server(read="r", write="w x")
         reading = method in {"GET", "HEAD"}
         for scope, enters in (("r", reading), ("w x", not reading), ("x r w", True), ("w", False), ("", False)):
             assert (ask(server, method, "/", headers=bearer(MINT.token(scope=scope))).status == 200) == enters
 
-    def test_owner_outside_the_users_is_403_and_in_the_log(self) -> None:
+    def test_owner_outside_the_users_is_403_and_logged(self) -> None:
         server = make_server(users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
         assert ask(server, "GET", "/", headers=bearer(MINT.token())).status == 200
         for name in ("bob", "carol", "x#alice", "elsewhere.example#carol", "Alice"):

@@ -1,4 +1,4 @@
-"""The board: what one who is signed in sees and does there, without a script, and who is kept out."""
+"""The board without its script: pages, forms and access."""
 
 import hashlib
 import re
@@ -50,8 +50,8 @@ def api(make_api: MakeApi) -> InMemoryApi:
     return make_api()
 
 
-class Visitor:
-    """Somebody with a browser that has no script: follows forms and links as they stand in the pages."""
+class Browser:
+    """A signed-in browser without scripts: submits the forms and follows the links of pages."""
 
     def __init__(self, api: InMemoryApi, name: str = "alice") -> None:
         self.api = api
@@ -72,11 +72,11 @@ class Visitor:
         return ask(self.api, "POST", path, body, self.cookie | {"Content-Type": FORM} | headers)
 
     def submit(self, page: "Page", action: str, text: str | None = None) -> Response:
-        """Send the form of a page, with another text in it."""
+        """Submit a form of a page, optionally with another text."""
         fields = dict(page.forms[action])
         if text is not None:
             fields["post"] = text
-        return self.send(action, {name: _as_sent(value) for name, value in fields.items()})
+        return self.send(action, {name: _with_crlf(value) for name, value in fields.items()})
 
     def follow(self, answer: Response) -> "Page":
         assert (answer.status, answer.header("Content-Type")) == (303, "text/plain; charset=utf-8")
@@ -92,13 +92,13 @@ class Visitor:
         return self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}/delete")
 
 
-def _as_sent(value: str) -> str:
+def _with_crlf(value: str) -> str:
     """Encode line ends as a browser does in every form (URL Standard, HTML Living Standard §4.10.21.4)."""
     return re.sub("\r\n|\r|\n", "\r\n", value)
 
 
 class Page(HTMLParser):
-    """What is in a page: forms with their fields, posts, links, and texts by the ids of their elements."""
+    """The content of a page: forms with their fields, posts, links, and texts by the ids of their elements."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.tags if tag == wanted]
 
     def link(self, wanted: str) -> str | None:
-        """Return where a link leads that can be seen."""
+        """Return the target of a link, or None if it is hidden."""
         if wanted in self.hidden:
             return None
         return next(attributes["href"] for attributes in self.all("a") if attributes.get("id") == wanted)
@@ -169,10 +169,10 @@ def import_posts(api: InMemoryApi, ids: Iterable[int]) -> None:
     result_of(running)
 
 
-def open_by_two(api: InMemoryApi) -> tuple[Visitor, Visitor, Page]:
-    """Add a post that two people may edit; return them, and the page of the first one."""
+def open_in_two_browsers(api: InMemoryApi) -> tuple[Browser, Browser, Page]:
+    """Add a post; return the browsers of two users, and the edit page in the first one."""
     api.add("hello")
-    alice, bob = Visitor(api), Visitor(api, "<b>ob")
+    alice, bob = Browser(api), Browser(api, "<b>ob")
     return alice, bob, alice.page("/board/1")
 
 
@@ -182,25 +182,25 @@ def revision_of(api: InMemoryApi) -> int:
 
 
 class RuleTests:
-    """Who sees the board."""
+    """Access to the board."""
 
     PATHS = ("/board", "/board/1", "/board/1/delete", "/board/x")
 
-    def test_it_is_off_unless_a_session_lets_one_read(self, make_api: MakeApi) -> None:
+    def test_board_is_404_unless_the_read_rule_has_session(self, make_api: MakeApi) -> None:
         for rules in ("", '[api]\nread = ["basic"]\nwrite = ["session"]\n', '[api]\nwrite = ["session"]\n'):
-            visitor = Visitor(make_api(rules))
+            browser = Browser(make_api(rules))
             for path in self.PATHS:
-                check_text(visitor.get(path), 404, "Not Found\n")
-                check_text(visitor.send(path, {"post": "x"}), 404, "Not Found\n")
-            assert visitor.get("/home").header("Link") is None
+                check_text(browser.get(path), 404, "Not Found\n")
+                check_text(browser.send(path, {"post": "x"}), 404, "Not Found\n")
+            assert browser.get("/home").header("Link") is None
 
-    def test_home_says_where_it_is_and_else_what_it_always_says(self, api: InMemoryApi) -> None:
-        answer = Visitor(api).get("/home")
+    def test_home_links_to_the_board(self, api: InMemoryApi) -> None:
+        answer = Browser(api).get("/home")
         check_text(answer, 200, "Success: alice\n")
         assert answer.header("Link") == '</board>; rel="related"'
-        check_text(Visitor(api).get("/home/x"), 404, "Not Found\n")
+        check_text(Browser(api).get("/home/x"), 404, "Not Found\n")
 
-    def test_without_a_session_one_is_led_to_the_form(self, api: InMemoryApi) -> None:
+    def test_request_without_a_session_redirects_to_the_form(self, api: InMemoryApi) -> None:
         for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
             for path in self.PATHS:
                 for cookie in ({}, {"Cookie": "session=" + "A" * 43}):
@@ -209,29 +209,29 @@ class RuleTests:
                     check_page(answer)
         assert posts_of(api) == []
 
-    def test_other_credentials_are_none_here(self, make_api: MakeApi) -> None:
+    def test_basic_credentials_are_not_accepted(self, make_api: MakeApi) -> None:
         api = make_api('[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n')
         basic = {"Authorization": "Basic " + b64encode(b"alice:x").decode()}
         assert ask(api, "GET", "/post", None, basic).status == 200
         assert ask(api, "GET", "/board", None, basic).status == 302
 
-    def test_a_session_is_needed_even_where_everybody_may_read(self, make_api: MakeApi) -> None:
+    def test_session_is_required_even_with_an_open_rule(self, make_api: MakeApi) -> None:
         api = make_api('[api]\nread = ["open", "session"]\nwrite = ["open", "session"]\n')
         assert ask(api, "GET", "/board").status == 302
-        assert Visitor(api).get().status == 200
+        assert Browser(api).get().status == 200
 
-    def test_without_the_right_to_write_there_are_no_forms_and_nothing_is_written(self, make_api: MakeApi) -> None:
+    def test_board_without_write_access_has_no_forms_and_refuses_writes(self, make_api: MakeApi) -> None:
         api = make_api(READ_ONLY)
         api.add("hello")
-        visitor = Visitor(api)
-        page = visitor.page()
+        browser = Browser(api)
+        page = browser.page()
         assert page.posts == [(1, "hello")]
         assert set(page.forms) == {"/logout"}
         assert "/board/" not in page.html.partition("<script>")[0]
-        check_text(visitor.get("/board/1"), 403, "Forbidden\n")
+        check_text(browser.get("/board/1"), 403, "Forbidden\n")
         fields = {"post": "x", "was": "", "key": "k"}
         for path in ("/board", "/board/1", "/board/1/delete"):
-            check_text(visitor.send(path, fields), 403, "Forbidden\n")
+            check_text(browser.send(path, fields), 403, "Forbidden\n")
         assert posts_of(api) == [(1, "hello")]
 
     @pytest.mark.parametrize(
@@ -245,15 +245,15 @@ class RuleTests:
     )
     def test_cross_site_write_is_refused(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         api.add("hello")
-        visitor = Visitor(api)
-        was = visitor.page("/board/1").forms["/board/1"]["was"]
+        browser = Browser(api)
+        was = browser.page("/board/1").forms["/board/1"]["was"]
         for path in ("/board", "/board/1", "/board/1/delete"):
-            check_text(visitor.send(path, {"post": "x", "was": was}, **headers), 403, "Forbidden\n")
+            check_text(browser.send(path, {"post": "x", "was": was}, **headers), 403, "Forbidden\n")
         assert posts_of(api) == [(1, "hello")]
-        assert visitor.get(**headers).status == 200  # a link may lead here
+        assert browser.get(**headers).status == 200  # cross-site links are allowed
 
-    def test_the_page_is_made_for_who_is_signed_in(self, api: InMemoryApi) -> None:
-        page = Visitor(api, "<b>ob").page()
+    def test_page_names_the_user_and_has_a_logout_form(self, api: InMemoryApi) -> None:
+        page = Browser(api, "<b>ob").page()
         assert '<strong dir="auto">&lt;b&gt;ob</strong>' in page.html
         assert "/logout" in page.forms
 
@@ -261,9 +261,9 @@ class RuleTests:
 class MethodTests:
     def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
         api.add("hello")
-        visitor = Visitor(api)
+        browser = Browser(api)
         for path in ("/board", "/board?after=0", "/board/1", "/board/2", "/board/x", "/board?after=x"):
-            got, head = visitor.get(path), visitor.get(path, "HEAD")
+            got, head = browser.get(path), browser.get(path, "HEAD")
             forget_own(got, head)
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
@@ -275,10 +275,10 @@ class MethodTests:
             ("/board/1/delete", "OPTIONS, POST"),
         ],
     )
-    def test_other_methods_are_told_which_there_are(self, api: InMemoryApi, path: str, allow: str) -> None:
-        visitor = Visitor(api)
+    def test_other_method_is_405_with_allow(self, api: InMemoryApi, path: str, allow: str) -> None:
+        browser = Browser(api)
         for method in {"GET", "PUT", "DELETE", "PATCH", "get"} - set(allow.split(", ")):
-            answer = visitor.get(path, method)
+            answer = browser.get(path, method)
             check_text(answer, 405, "Method Not Allowed\n")
             assert answer.header("Allow") == allow
         answer = ask(api, "OPTIONS", path)
@@ -287,17 +287,17 @@ class MethodTests:
     @pytest.mark.parametrize(
         "path", ["/board/", "/board/0", "/board/01", "/board/x", "/board/1/", "/board/1/x", f"/board/{POST_ID_MAX + 1}"]
     )
-    def test_next_to_them_there_is_nothing(self, api: InMemoryApi, path: str) -> None:
+    def test_other_path_is_404(self, api: InMemoryApi, path: str) -> None:
         api.add("hello")
         for method in ("GET", "POST"):
-            check_text(Visitor(api).get(path, method), 404, "Not Found\n")
+            check_text(Browser(api).get(path, method), 404, "Not Found\n")
 
 
 class PageTests:
-    def test_a_page_needs_nothing_from_elsewhere_and_its_policy_says_so(self, api: InMemoryApi) -> None:
+    def test_page_is_self_contained_and_has_a_policy(self, api: InMemoryApi) -> None:
         api.add("hello")
         for path in ("/board", "/board/1"):
-            answer = Visitor(api).get(path)
+            answer = Browser(api).get(path)
             check_page(answer)
             page = Page(answer)
             assert not {tag for tag, _ in page.tags} & {"img", "link", "iframe", "object", "base"}
@@ -310,89 +310,89 @@ class PageTests:
                 assert f"{tag}-src 'sha256-{content_hash}'" in policy
             assert {"connect-src 'self'", "form-action 'self'", "base-uri 'none'"} <= policy
 
-    def test_an_empty_board_says_so(self, api: InMemoryApi) -> None:
-        page = Visitor(api).page()
+    def test_empty_board_has_a_note_instead_of_posts(self, api: InMemoryApi) -> None:
+        page = Browser(api).page()
         assert page.posts == []
         assert {"posts", "newer", "older"} <= page.hidden
         assert "none" not in page.hidden
         api.add("hello")
-        page = Visitor(api).page()
+        page = Browser(api).page()
         assert "none" in page.hidden
         assert "posts" not in page.hidden
 
     @pytest.mark.parametrize("text", ODD_TEXTS)
-    def test_any_text_is_shown_as_it_is(self, api: InMemoryApi, text: str) -> None:
+    def test_text_is_shown_unchanged(self, api: InMemoryApi, text: str) -> None:
         api.add(text)
-        visitor = Visitor(api)
-        assert visitor.page().posts == [(1, text)]
-        assert visitor.page("/board/1").forms["/board/1"]["post"] == text
+        browser = Browser(api)
+        assert browser.page().posts == [(1, text)]
+        assert browser.page("/board/1").forms["/board/1"]["post"] == text
 
     def test_every_field_is_labelled_and_described(self, api: InMemoryApi) -> None:
         api.add("hello")
         for path in ("/board", "/board/1", "/board?done=added"):
-            page = Visitor(api).page(path)
+            page = Browser(api).page(path)
             (field,) = page.all("textarea")
             assert field["id"] in {label["for"] for label in page.all("label")}
             ids = {attributes.get("id") for _, attributes in page.tags}
             assert set((field["aria-describedby"] or "").split()) <= ids
 
-    def test_it_tells_the_revision_that_events_are_to_follow(self, api: InMemoryApi) -> None:
+    def test_page_has_its_revision_for_the_event_stream(self, api: InMemoryApi) -> None:
         api.add("one")
         api.add("two")
         for path in ("/board", "/board/1"):
-            (told,) = [tag["data-revision"] for tag in Visitor(api).page(path).all("p") if "data-revision" in tag]
-            assert told == str(revision_of(api)) == "2"
+            (revision,) = [tag["data-revision"] for tag in Browser(api).page(path).all("p") if "data-revision" in tag]
+            assert revision == str(revision_of(api)) == "2"
 
     @pytest.mark.parametrize("done", ["added", "saved", "deleted", "gone"])
-    def test_it_says_what_was_done(self, api: InMemoryApi, done: str) -> None:
-        assert Visitor(api).page(f"/board?done={done}").texts["done"].startswith("The post was ")
+    def test_known_done_parameter_shows_a_message(self, api: InMemoryApi, done: str) -> None:
+        assert Browser(api).page(f"/board?done={done}").texts["done"].startswith("The post was ")
 
     @pytest.mark.parametrize("done", ["", "x", "<b>", "ADDED", "The+post+was+added."])
-    def test_it_says_nothing_else(self, api: InMemoryApi, done: str) -> None:
-        page = Visitor(api).page(f"/board?done={done}")
+    def test_unknown_done_parameter_is_ignored(self, api: InMemoryApi, done: str) -> None:
+        page = Browser(api).page(f"/board?done={done}")
         assert "done" not in page.texts
-        assert Visitor(api).page().html.partition('name="key"')[0] == page.html.partition('name="key"')[0]
+        assert Browser(api).page().html.partition('name="key"')[0] == page.html.partition('name="key"')[0]
 
 
 class PagingTests:
-    def test_the_newest_come_first_and_links_lead_to_the_others_and_back(self, api: InMemoryApi) -> None:
+    def test_newest_posts_are_first_and_links_lead_to_older_ones_and_back(self, api: InMemoryApi) -> None:
         for n in range(1, 251):
             api.add(f"post {n}")
-        visitor = Visitor(api)
-        newest = visitor.page()
+        browser = Browser(api)
+        newest = browser.page()
         assert [post_id for post_id, _ in newest.posts] == list(range(250, 150, -1))
         assert newest.link("newer") is None
-        middle = visitor.page(newest.link("older") or "")
+        middle = browser.page(newest.link("older") or "")
         assert [post_id for post_id, _ in middle.posts] == list(range(150, 50, -1))
-        oldest = visitor.page(middle.link("older") or "")
+        oldest = browser.page(middle.link("older") or "")
         assert [post_id for post_id, _ in oldest.posts] == list(range(50, 0, -1))
         assert oldest.link("older") is None
-        back = visitor.page(oldest.link("newer") or "")
+        back = browser.page(oldest.link("newer") or "")
         assert back.posts == middle.posts
-        assert visitor.page(back.link("newer") or "").posts == newest.posts
+        assert browser.page(back.link("newer") or "").posts == newest.posts
 
-    def test_a_page_that_all_newer_posts_fit_on_is_the_newest(self, api: InMemoryApi) -> None:
+    def test_page_with_fewer_newer_posts_than_fit_is_the_newest_page(self, api: InMemoryApi) -> None:
         for n in range(1, 121):
             api.add(f"post {n}")
         for path in ("/board?after=100", "/board?after=120", "/board?before=121", f"/board?before={POST_ID_MAX}"):
-            page = Visitor(api).page(path)
+            page = Browser(api).page(path)
             assert page.posts[0][0] == 120
             assert len(page.posts) == 100
             assert page.link("newer") is None
 
-    def test_gaps_in_the_ids_make_no_gaps_in_the_pages(self, api: InMemoryApi) -> None:
+    def test_pages_have_every_post_despite_gaps_in_the_ids(self, api: InMemoryApi) -> None:
         ids = [*range(1, 41), *range(1000, 1030), *range(100_001, 100_061), 9_000_000_000_000]
         import_posts(api, ids)
         met: list[int] = []
         path: str | None = "/board"
         while path:
-            page = Visitor(api).page(path)
+            page = Browser(api).page(path)
             met += [post_id for post_id, _ in page.posts]
             path = page.link("older")
         assert met == ids[::-1]
 
     @given(ids=st.sets(st.integers(1, 400) | st.integers(1, POST_ID_MAX), max_size=30), limit=st.integers(1, 12))
-    def test_reading_backwards_finds_the_last_ones(self, ids: set[int], limit: int) -> None:
+    def test_list_before_an_id_has_the_last_posts_below_it(self, ids: set[int], limit: int) -> None:
         api = InMemoryApi()
         try:
             import_posts(api, ids)
@@ -410,19 +410,19 @@ class PagingTests:
             *("after=%D9%A3", f"before={POST_ID_MAX + 2}", "after=1" + "0" * 40),
         ],
     )
-    def test_a_bad_place_is_400(self, api: InMemoryApi, query: str) -> None:
-        check_text(Visitor(api).get(f"/board?{query}"), 400, "Bad Request\n")
+    def test_invalid_paging_parameter_is_400(self, api: InMemoryApi, query: str) -> None:
+        check_text(Browser(api).get(f"/board?{query}"), 400, "Bad Request\n")
 
-    def test_after_a_write_one_is_where_the_post_is(self, api: InMemoryApi) -> None:
+    def test_write_redirects_to_the_page_of_the_post(self, api: InMemoryApi) -> None:
         for n in range(1, 151):
             api.add(f"post {n}")
-        visitor = Visitor(api)
-        answer = visitor.save(20, "changed")
+        browser = Browser(api)
+        answer = browser.save(20, "changed")
         assert (answer.header("Location") or "").endswith("#post-20")
-        assert (20, "changed") in visitor.follow(answer).posts
-        answer = visitor.save(149, "changed")
+        assert (20, "changed") in browser.follow(answer).posts
+        answer = browser.save(149, "changed")
         assert answer.header("Location") == "/board?done=saved#post-149"
-        page = visitor.follow(visitor.delete(21))
+        page = browser.follow(browser.delete(21))
         assert page.posts[0][0] == 20
         assert page.texts["done"] == "The post was deleted."
 
@@ -430,8 +430,8 @@ class PagingTests:
 class AddTests:
     @pytest.mark.parametrize("text", ODD_TEXTS)
     def test_any_text_can_be_added(self, api: InMemoryApi, text: str) -> None:
-        visitor = Visitor(api)
-        page = visitor.follow(visitor.add(text))
+        browser = Browser(api)
+        page = browser.follow(browser.add(text))
         assert page.posts == posts_of(api) == [(1, text)]
         assert page.texts["done"] == "The post was added."
         assert page.forms["/board"]["post"] == ""
@@ -439,7 +439,7 @@ class AddTests:
     @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b", "🚀" * 141, "<b>" * 50])
     def test_invalid_text_is_kept_with_an_error_beside_the_field(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
-        answer = Visitor(api).add(text)
+        answer = Browser(api).add(text)
         assert answer.status == 422
         check_page(answer)
         page = Page(answer)
@@ -450,84 +450,82 @@ class AddTests:
         assert page.forms["/board"]["post"] == text.replace("\0", "\ufffd")
         assert page.posts == posts_of(api) == [(1, "hello")]
 
-    def test_140_characters_are_counted_as_one_typed_them(self, api: InMemoryApi) -> None:
+    def test_line_end_of_the_form_counts_as_one_character(self, api: InMemoryApi) -> None:
         text = "\n".join(["🚀"] * 70) + "\n"
-        Visitor(api).add(text)
+        Browser(api).add(text)
         assert posts_of(api) == [(1, text)]
 
-    def test_a_form_that_is_sent_twice_adds_one_post(self, api: InMemoryApi) -> None:
-        visitor = Visitor(api)
-        page = visitor.page()
+    def test_form_sent_twice_adds_one_post(self, api: InMemoryApi) -> None:
+        browser = Browser(api)
+        page = browser.page()
         for _ in range(2):
-            assert visitor.submit(page, "/board", "hello").status == 303
+            assert browser.submit(page, "/board", "hello").status == 303
         assert posts_of(api) == [(1, "hello")]
 
-    def test_the_same_text_in_a_new_form_and_another_in_the_old_one_are_posts_of_their_own(
-        self, api: InMemoryApi
-    ) -> None:
-        visitor = Visitor(api)
-        page = visitor.page()
-        for again, text in ((page, "hello"), (visitor.page(), "hello"), (page, "other")):
-            assert visitor.submit(again, "/board", text).status == 303
+    def test_same_text_in_a_new_form_and_new_text_in_the_old_form_add_posts(self, api: InMemoryApi) -> None:
+        browser = Browser(api)
+        page = browser.page()
+        for again, text in ((page, "hello"), (browser.page(), "hello"), (page, "other")):
+            assert browser.submit(again, "/board", text).status == 303
         assert [text for _, text in posts_of(api)] == ["hello", "hello", "other"]
 
-    def test_a_program_need_not_have_a_form_first(self, api: InMemoryApi) -> None:
+    def test_request_without_a_form_key_adds_a_post(self, api: InMemoryApi) -> None:
         for _ in range(2):
-            assert Visitor(api).send("/board", {"post": "hello"}).status == 303
+            assert Browser(api).send("/board", {"post": "hello"}).status == 303
         assert len(posts_of(api)) == 2
 
     @pytest.mark.parametrize("body", [b"", b"text=x", b"post=x&post=y", b"post=%ff", b"post=\xff", b"post=%ED%A0%80"])
-    def test_unknown_form_is_400(self, api: InMemoryApi, body: bytes) -> None:
-        check_text(Visitor(api).send("/board", body), 400, "Bad Request\n")
+    def test_malformed_form_is_400(self, api: InMemoryApi, body: bytes) -> None:
+        check_text(Browser(api).send("/board", body), 400, "Bad Request\n")
 
     def test_other_content_type_or_large_form_is_refused(self, api: InMemoryApi) -> None:
-        visitor = Visitor(api)
+        browser = Browser(api)
         for kind in ("text/plain", "application/json", "multipart/form-data; boundary=x"):
-            check_text(visitor.send("/board", b"post=x", **{"Content-Type": kind}), 415, "Unsupported Media Type\n")
-        check_text(visitor.send("/board", b"post=".ljust(8193, b"x")), 413, "Content Too Large\n")
-        assert visitor.send("/board", b"post=".ljust(8192, b"x")).status == 422
+            check_text(browser.send("/board", b"post=x", **{"Content-Type": kind}), 415, "Unsupported Media Type\n")
+        check_text(browser.send("/board", b"post=".ljust(8193, b"x")), 413, "Content Too Large\n")
+        assert browser.send("/board", b"post=".ljust(8192, b"x")).status == 422
         assert posts_of(api) == []
 
     def test_longest_text_of_the_field_fits_the_form(self, api: InMemoryApi) -> None:
-        visitor = Visitor(api)
-        page = visitor.page()
+        browser = Browser(api)
+        page = browser.page()
         (field,) = page.all("textarea")
         for char in ("€", "\n", "🚀"):
             units = len(char.encode("utf-16-le")) // 2
             text = char * (int(field["maxlength"] or "") // units)
-            assert visitor.submit(page, "/board", text).status == 422
+            assert browser.submit(page, "/board", text).status == 422
 
 
 class EditTests:
     @pytest.mark.parametrize("text", ODD_TEXTS)
-    def test_a_post_gets_any_other_text(self, api: InMemoryApi, text: str) -> None:
+    def test_post_may_be_replaced_by_any_text(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
-        visitor = Visitor(api)
-        answer = visitor.save(1, text)
+        browser = Browser(api)
+        answer = browser.save(1, text)
         assert answer.header("Location") == "/board?done=saved#post-1"
-        assert visitor.follow(answer).posts == posts_of(api) == [(1, text)]
+        assert browser.follow(answer).posts == posts_of(api) == [(1, text)]
 
-    def test_saving_what_was_not_changed_changes_nothing_not_even_line_ends(self, api: InMemoryApi) -> None:
+    def test_saving_an_unchanged_text_keeps_its_line_ends_and_the_revision(self, api: InMemoryApi) -> None:
         api.add("one\r\ntwo\rthree\nfour")
         before = revision_of(api)
-        assert Visitor(api).save(1, "one\ntwo\nthree\nfour").status == 303
+        assert Browser(api).save(1, "one\ntwo\nthree\nfour").status == 303
         assert (posts_of(api), revision_of(api)) == ([(1, "one\r\ntwo\rthree\nfour")], before)
 
     @pytest.mark.parametrize("text", ["", "x" * 141, "a\0b"])
     def test_invalid_text_is_kept_with_an_error_beside_the_field(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
-        visitor = Visitor(api)
-        answer = visitor.save(1, text)
+        browser = Browser(api)
+        answer = browser.save(1, text)
         assert answer.status == 422
         page = Page(answer)
         assert page.texts["error"].startswith("The text of a post ")
         assert page.forms["/board/1"]["post"] == text.replace("\0", "\ufffd")
         assert posts_of(api) == [(1, "hello")]
-        assert visitor.submit(page, "/board/1", "mended").status == 303
+        assert browser.submit(page, "/board/1", "mended").status == 303
         assert posts_of(api) == [(1, "mended")]
 
-    def test_two_who_edit_the_same_post_do_not_overwrite_each_other(self, api: InMemoryApi) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_concurrent_edit_is_a_conflict_until_confirmed(self, api: InMemoryApi) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         bob.save(1, "<bob's>")
         answer = alice.submit(opened, "/board/1", "alice's")
         assert answer.status == 409
@@ -539,16 +537,16 @@ class EditTests:
         assert alice.submit(page, "/board/1").status == 303
         assert posts_of(api) == [(1, "alice's")]
 
-    def test_a_conflict_has_to_be_seen_as_often_as_there_is_one(self, api: InMemoryApi) -> None:
-        alice, bob, page = open_by_two(api)
+    def test_each_further_change_is_a_further_conflict(self, api: InMemoryApi) -> None:
+        alice, bob, page = open_in_two_browsers(api)
         for n in range(3):
             bob.save(1, f"bob's {n}")
             answer = alice.submit(page, "/board/1", "alice's")
             assert answer.status == 409
             page = Page(answer)
 
-    def test_an_error_in_between_does_not_hide_a_conflict(self, api: InMemoryApi) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_invalid_text_does_not_hide_a_conflict(self, api: InMemoryApi) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         bob.save(1, "bob's")
         page = Page(alice.submit(opened, "/board/1", ""))
         assert alice.submit(page, "/board/1", "alice's").status == 409
@@ -558,14 +556,16 @@ class EditTests:
         [(["both"], "both"), (["bob's", "hello"], "alice's")],
         ids=["to the same text", "and changed back"],
     )
-    def test_post_changed_meanwhile_is_no_conflict(self, api: InMemoryApi, texts: list[str], text: str) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_change_to_the_same_or_the_original_text_is_no_conflict(
+        self, api: InMemoryApi, texts: list[str], text: str
+    ) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         for other in texts:
             bob.save(1, other)
         assert alice.submit(opened, "/board/1", text).status == 303
 
-    def test_the_text_of_a_post_that_is_gone_is_kept_and_can_be_added(self, api: InMemoryApi) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_text_for_a_deleted_post_can_be_added_as_a_new_post(self, api: InMemoryApi) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         bob.delete(1)
         answer = alice.submit(opened, "/board/1", "<mine>")
         assert answer.status == 404
@@ -574,8 +574,8 @@ class EditTests:
         assert page.forms["/board"]["post"] == "<mine>"
         assert alice.follow(alice.submit(page, "/board")).posts == posts_of(api) == [(2, "<mine>")]
 
-    def test_a_post_that_is_not_there_is_told_kindly(self, api: InMemoryApi) -> None:
-        answer = Visitor(api).get("/board/7")
+    def test_missing_post_is_404_with_a_page(self, api: InMemoryApi) -> None:
+        answer = Browser(api).get("/board/7")
         assert answer.status == 404
         check_page(answer)
         page = Page(answer)
@@ -584,22 +584,22 @@ class EditTests:
         assert page.forms == {}
 
     @pytest.mark.parametrize("body", [b"", b"post=x", b"was=x", b"post=x&was=y&was=z", b"post=x&post=y&was=z"])
-    def test_a_form_that_lacks_what_it_saw_is_400(self, api: InMemoryApi, body: bytes) -> None:
+    def test_form_without_the_original_text_is_400(self, api: InMemoryApi, body: bytes) -> None:
         api.add("hello")
-        check_text(Visitor(api).send("/board/1", body), 400, "Bad Request\n")
+        check_text(Browser(api).send("/board/1", body), 400, "Bad Request\n")
         assert posts_of(api) == [(1, "hello")]
 
 
 class DeleteTests:
-    def test_a_post_is_deleted(self, api: InMemoryApi) -> None:
+    def test_form_deletes_the_post(self, api: InMemoryApi) -> None:
         api.add("hello")
-        visitor = Visitor(api)
-        answer = visitor.delete(1)
+        browser = Browser(api)
+        answer = browser.delete(1)
         assert answer.header("Location") == "/board?done=deleted#done"
-        assert visitor.follow(answer).posts == posts_of(api) == []
+        assert browser.follow(answer).posts == posts_of(api) == []
 
-    def test_one_that_was_changed_is_shown_first(self, api: InMemoryApi) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_deleting_a_changed_post_is_a_conflict_until_confirmed(self, api: InMemoryApi) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         bob.save(1, "<bob's>")
         answer = alice.submit(opened, "/board/1/delete")
         assert answer.status == 409
@@ -609,71 +609,75 @@ class DeleteTests:
         assert alice.submit(page, "/board/1/delete").status == 303
         assert posts_of(api) == []
 
-    def test_one_that_is_gone_is_told_to_be(self, api: InMemoryApi) -> None:
-        alice, bob, opened = open_by_two(api)
+    def test_deleting_a_deleted_post_shows_a_message(self, api: InMemoryApi) -> None:
+        alice, bob, opened = open_in_two_browsers(api)
         bob.delete(1)
         page = alice.follow(alice.submit(opened, "/board/1/delete"))
         assert page.texts["done"] == "The post was deleted already."
 
-    def test_a_form_that_lacks_what_it_saw_is_400(self, api: InMemoryApi) -> None:
+    def test_form_without_the_original_text_is_400(self, api: InMemoryApi) -> None:
         api.add("hello")
-        check_text(Visitor(api).send("/board/1/delete"), 400, "Bad Request\n")
+        check_text(Browser(api).send("/board/1/delete"), 400, "Bad Request\n")
         assert posts_of(api) == [(1, "hello")]
 
 
 class RaceTests:
-    """What happens between the look at a post and the write."""
+    """Changes between the comparison of a post and its write."""
 
-    def test_a_change_in_between_is_a_conflict(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        api.add("hello")
-        visitor = Visitor(api)
-        opened = visitor.page("/board/1")
-        replace = api.store.replace_post
-
-        async def replace_late(post_id: int, text: str, *, expected: str | None = None) -> None:
-            await replace(post_id, "somebody's")
-            await replace(post_id, text, expected=expected)
-
-        monkeypatch.setattr(api.store, "replace_post", replace_late)
-        answer = visitor.submit(opened, "/board/1", "mine")
-        assert answer.status == 409
-        assert posts_of(api) == [(1, "somebody's")]
-
-    def test_so_is_one_before_a_delete(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        api.add("hello")
-        visitor = Visitor(api)
-        opened = visitor.page("/board/1")
-        delete = api.store.delete_post
-
-        async def delete_late(post_id: int, *, expected: str | None = None) -> None:
-            await api.store.replace_post(post_id, "somebody's")
-            await delete(post_id, expected=expected)
-
-        monkeypatch.setattr(api.store, "delete_post", delete_late)
-        assert visitor.submit(opened, "/board/1/delete").status == 409
-        assert posts_of(api) == [(1, "somebody's")]
-
-    def test_a_post_that_goes_in_between_is_told_to_be_gone(
+    def test_change_just_before_the_replacement_is_a_conflict(
         self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         api.add("hello")
-        visitor = Visitor(api)
-        opened = visitor.page("/board/1")
+        browser = Browser(api)
+        opened = browser.page("/board/1")
+        replace = api.store.replace_post
+
+        async def replace_late(post_id: int, text: str, *, expected: str | None = None) -> None:
+            await replace(post_id, "another text")
+            await replace(post_id, text, expected=expected)
+
+        monkeypatch.setattr(api.store, "replace_post", replace_late)
+        answer = browser.submit(opened, "/board/1", "mine")
+        assert answer.status == 409
+        assert posts_of(api) == [(1, "another text")]
+
+    def test_change_just_before_the_deletion_is_a_conflict(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        api.add("hello")
+        browser = Browser(api)
+        opened = browser.page("/board/1")
+        delete = api.store.delete_post
+
+        async def delete_late(post_id: int, *, expected: str | None = None) -> None:
+            await api.store.replace_post(post_id, "another text")
+            await delete(post_id, expected=expected)
+
+        monkeypatch.setattr(api.store, "delete_post", delete_late)
+        assert browser.submit(opened, "/board/1/delete").status == 409
+        assert posts_of(api) == [(1, "another text")]
+
+    def test_deletion_just_before_the_replacement_is_404_with_the_text(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        api.add("hello")
+        browser = Browser(api)
+        opened = browser.page("/board/1")
 
         async def replace_late(post_id: int, _text: str, *, expected: str | None = None) -> None:
             await api.store.delete_post(post_id)
             raise NoSuchPostError(post_id)
 
         monkeypatch.setattr(api.store, "replace_post", replace_late)
-        answer = visitor.submit(opened, "/board/1", "mine")
+        answer = browser.submit(opened, "/board/1", "mine")
         assert answer.status == 404
         assert Page(answer).forms["/board"]["post"] == "mine"
 
 
-def test_a_store_that_is_away_is_503_in_plain_text(api: InMemoryApi) -> None:
-    visitor = Visitor(api)
-    page = visitor.page()
+def test_unavailable_store_is_503_in_plain_text(api: InMemoryApi) -> None:
+    browser = Browser(api)
+    page = browser.page()
     result_of(api.store.stop())
-    for answer in (visitor.get(), visitor.submit(page, "/board", "x")):
+    for answer in (browser.get(), browser.submit(page, "/board", "x")):
         check_text(answer, 503, "Service Unavailable\n")
         assert answer.header("Retry-After")

@@ -1,4 +1,4 @@
-"""Lists that are sent with gzip: the two forms of one text, and how they are told apart."""
+"""Lists with gzip: the two representations of a text, and their ETags."""
 
 import gzip
 import random
@@ -28,7 +28,7 @@ STEP_S = 0.01
 
 
 def unzip(answer: Response) -> bytes:
-    """Check that an answer is one gzip stream and no more; return what is in it."""
+    """Check that the body is exactly one gzip stream; return its text."""
     assert answer.header("Content-Encoding") == "gzip"
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     text = inflating.decompress(answer.body)
@@ -43,20 +43,21 @@ def fill(api: InMemoryApi, count: int = 40) -> None:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Where each compressed form was made, in order."""
-    made: list[threading.Thread] = []
+def threads_used(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads of all compressions, in order."""
+    threads_used: list[threading.Thread] = []
 
     def note(text: bytes) -> bytes:
-        made.append(threading.current_thread())
+        threads_used.append(threading.current_thread())
         return gzip.compress(text)
 
     monkeypatch.setattr(compress, "compress", note)
-    return made
+    return threads_used
 
 
 @pytest.fixture
 def full(api: InMemoryApi) -> InMemoryApi:
+    """A server with a list that is long enough to be compressed."""
     fill(api)
     return api
 
@@ -122,12 +123,12 @@ class ListTests:
         assert zipped.header("Cache-Control") == "private, no-store"
         assert unzip(zipped).startswith(b"[\n")
 
-    def test_list_is_compressed_once_per_version(self, full: InMemoryApi, made: list[threading.Thread]) -> None:
+    def test_list_is_compressed_once_per_version(self, full: InMemoryApi, threads_used: list[threading.Thread]) -> None:
         for _ in range(3):
             ask(full, "GET", "/post")
-        assert made == []
+        assert threads_used == []
         bodies = {ask(full, "GET", "/post", None, GZIP).body for _ in range(3)}
-        assert (len(bodies), len(made)) == (1, 1)
+        assert (len(bodies), len(threads_used)) == (1, 1)
 
 
 class NotModifiedTests:
@@ -135,7 +136,7 @@ class NotModifiedTests:
     def test_acceptable_etag_is_304(self, full: InMemoryApi, path: str) -> None:
         plain = ask(full, "GET", path).header("ETag") or ""
         zipped = ask(full, "GET", path, None, GZIP).header("ETag") or ""
-        for named, headers, told in (
+        for named, headers, etag in (
             (plain, {}, plain),
             (zipped, GZIP, zipped),
             (plain, GZIP, plain),
@@ -146,7 +147,7 @@ class NotModifiedTests:
             ("*", GZIP, plain),
         ):
             answer = ask(full, "GET", path, None, {**headers, "If-None-Match": named})
-            assert (answer.status, answer.header("ETag"), answer.body) == (304, told, b"")
+            assert (answer.status, answer.header("ETag"), answer.body) == (304, etag, b"")
             assert answer.header("Vary") == "Accept-Encoding"
             assert answer.header("Cache-Control") == "no-cache"
             assert answer.header("Content-Encoding") is None
@@ -166,7 +167,7 @@ class NotModifiedTests:
 
     @pytest.mark.parametrize("path", ["/post", "/post?limit=30"])
     def test_gzip_etag_without_gzip_is_200(self, full: InMemoryApi, path: str) -> None:
-        """A cache in between would take the 304 for leave to pass on what it has."""
+        """A cache would answer this 304 with its gzip representation."""
         zipped = ask(full, "GET", path, None, GZIP).header("ETag")
         answer = ask(full, "GET", path, None, {"If-None-Match": zipped})
         assert (answer.status, answer.header("Content-Encoding")) == (200, None)
@@ -217,18 +218,18 @@ class NegotiatedTextTests:
         assert answer.header("Content-Encoding") == coding
 
     @ensureDeferred
-    async def test_long_text_is_compressed_once_in_a_thread(self, made: list[threading.Thread]) -> None:
+    async def test_long_text_is_compressed_once_in_a_thread(self, threads_used: list[threading.Thread]) -> None:
         body = b"some words, and more " * (INLINE_MAX_BYTES // 10)
         worker = serve(self.text(body))
         asked = [begin(worker, "GET", "/", None, GZIP) for _ in range(3)]
-        assert not any(one.has_begun for one in asked)  # the reactor has not been held up
+        assert not any(one.has_begun for one in asked)  # the reactor is not blocked
         asked.pop().disconnect()
         assert ask(worker, "GET", "/").body == body
         for one in asked:
             await until_answered(one)
             assert unzip(one.response()) == body
         assert unzip(ask(worker, "GET", "/", None, GZIP)) == body
-        (thread,) = made
+        (thread,) = threads_used
         assert thread is not threading.current_thread()
 
 

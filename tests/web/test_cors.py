@@ -1,4 +1,4 @@
-"""What pages of other origins may do with the API (Fetch standard, CORS protocol)."""
+"""CORS: access of pages of other origins to the API (Fetch standard)."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.web.wire import ask, begin
 
 APP = "https://app.example"
 LISTED = f"[api]\ncors_origins = ['{APP}', 'http://localhost:3000']\n"
-ALL = "[api]\ncors_origins = ['*']\n"
+WILDCARD = "[api]\ncors_origins = ['*']\n"
 BASIC = "read = ['basic']\nwrite = ['basic']\n"
 JSON = {"Content-Type": "application/json"}
 BODY = b'{"post":"x"}'
@@ -47,7 +47,7 @@ def words(answer: Response, name: str) -> set[str]:
 
 
 def check_readable(answer: Response, origin: str = APP) -> None:
-    """Check that a browser shows an answer to a page of this origin."""
+    """Check that a browser lets a page of this origin read the response."""
     cors = cors_in(answer)
     assert cors.pop("allow-origin") == [origin]
     (exposed,) = cors.pop("expose-headers")
@@ -59,7 +59,7 @@ def check_readable(answer: Response, origin: str = APP) -> None:
 
 
 def check_allowed(answer: Response, method: str, origin: str = APP) -> None:
-    """Check that a browser goes on with a request after this preflight."""
+    """Check that a browser sends the request after this preflight response."""
     assert (answer.status, answer.body) == (204, b"")
     assert answer.header("Access-Control-Allow-Origin") == origin
     assert method.lower() in words(answer, "Access-Control-Allow-Methods")
@@ -210,7 +210,7 @@ class ProtectedTests:
     def api(self, make: Make) -> InMemoryApi:
         return make(LISTED + BASIC)
 
-    def test_a_preflight_needs_no_credentials(self, api: InMemoryApi) -> None:
+    def test_preflight_needs_no_credentials(self, api: InMemoryApi) -> None:
         for path in PATHS:
             check_allowed(ask(api, "OPTIONS", path, None, preflight("DELETE")), "DELETE")
 
@@ -240,10 +240,10 @@ class ProtectedTests:
         check_allowed(ask(api, "OPTIONS", "/post", None, preflight("POST")), "POST")
 
 
-class AllTests:
+class WildcardTests:
     @pytest.fixture
     def api(self, make: Make) -> InMemoryApi:
-        return make(ALL)
+        return make(WILDCARD)
 
     @pytest.mark.parametrize(
         "headers", [{}, from_page(), from_page("null"), from_page("https://x.example"), from_page([APP, APP])]
@@ -259,7 +259,7 @@ class AllTests:
             check_allowed(ask(api, "OPTIONS", "/post", None, preflight("PUT", origin)), "PUT", "*")
 
 
-class NoneTests:
+class DisabledTests:
     def test_no_cors_fields_without_origins(self, api: InMemoryApi) -> None:
         for path in PATHS:
             for method, headers in (("HEAD", from_page()), ("OPTIONS", preflight("POST"))):

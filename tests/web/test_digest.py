@@ -46,7 +46,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Server:
-    """A server, and a client that has chosen one of the algorithms that it offers."""
+    """A server, and a client that uses one of the offered algorithms."""
 
     def __init__(self, folder: Path, offered: list[str], algorithm: str, more: str = "") -> None:
         self.offered = offered
@@ -72,12 +72,12 @@ class Server:
         assert {challenge.stale for challenge in found} == {stale}
         assert {challenge.realm for challenge in found} == {"postd"}
         assert "authentication-info" not in answer.headers
-        # What it offers is good: a client goes on from there.
+        # A client can retry with the new nonce.
         again = Proof(nonce=found[0].nonce, algorithm=self.algorithm)
-        check_entered(self.get(again.headers()), again)
+        check_authenticated(self.get(again.headers()), again)
 
 
-def check_entered(answer: Response, proof: Proof) -> None:
+def check_authenticated(answer: Response, proof: Proof) -> None:
     assert (answer.status, answer.body) == (200, f"Success: {proof.username}\n".encode())
     assert answer.header("Authentication-Info") == proof.info
     assert "www-authenticate" not in answer.headers
@@ -90,7 +90,7 @@ OFFERS = {
         *((["SHA-256", "MD5"], "MD5"), (["SHA-256"], "SHA-256")),
     )
 }
-"""The algorithms that a server offers, and the one that the client has chosen."""
+"""The algorithms that a server offers, and the one that the client uses."""
 
 
 @pytest.fixture(params=OFFERS.values(), ids=list(OFFERS))
@@ -116,7 +116,7 @@ def md5(tmp_path: Path) -> Iterator[Server]:
 
 
 class ChallengeTests:
-    def test_it_has_the_parameters_of_the_spec_in_one_line_an_algorithm(self, server: Server) -> None:
+    def test_challenge_has_one_field_line_per_algorithm(self, server: Server) -> None:
         answer = server.get()
         lines = answer.headers["www-authenticate"]
         nonces = [challenge.nonce for challenge in challenges_in(answer)]
@@ -125,42 +125,42 @@ class ChallengeTests:
             for algorithm, nonce in zip(server.offered, nonces, strict=True)
         ]
 
-    def test_each_has_another_nonce(self, md5: Server) -> None:
+    def test_each_challenge_has_a_new_nonce(self, md5: Server) -> None:
         assert len({md5.nonce() for _ in range(20)}) == 20
 
-    def test_it_is_md5_without_settings(self, tmp_path: Path) -> None:
+    def test_default_algorithm_is_md5(self, tmp_path: Path) -> None:
         api = make_api(tmp_path)
         assert [challenge.algorithm for challenge in challenges_in(ask(api, "GET", "/digest"))] == ["MD5"]
         api.close()
 
-    def test_an_algorithm_named_twice_is_offered_once(self, tmp_path: Path) -> None:
+    def test_repeated_algorithm_is_offered_once(self, tmp_path: Path) -> None:
         api = make_api(tmp_path, '[digest]\nalgorithms = ["MD5", "SHA-256", "MD5"]')
         assert [challenge.algorithm for challenge in challenges_in(ask(api, "GET", "/digest"))] == ["MD5", "SHA-256"]
         api.close()
 
     @pytest.mark.parametrize("realm", ["The posts of 'x', all: a=b", "http-auth@example.org"])
-    def test_any_realm_that_can_be_set_can_be_used(self, tmp_path: Path, realm: str) -> None:
+    def test_realm_with_special_characters_is_accepted(self, tmp_path: Path, realm: str) -> None:
         api = make_api(tmp_path, f"realm = {json.dumps(realm)}", account("alice", realm=realm))
         challenge = challenges_in(ask(api, "GET", "/digest"))[0]
         assert challenge.realm == realm
         proof = Proof(nonce=challenge.nonce, realm=realm)
-        check_entered(ask(api, "GET", "/digest", headers=proof.headers()), proof)
+        check_authenticated(ask(api, "GET", "/digest", headers=proof.headers()), proof)
         api.close()
 
     @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "bücher", "a\nb"])
-    def test_a_realm_that_clients_get_wrong_ends_the_start(self, tmp_path: Path, realm: str) -> None:
+    def test_realm_that_clients_misread_is_a_settings_error(self, tmp_path: Path, realm: str) -> None:
         """D30."""
         with pytest.raises(ValidationError, match="is not a realm"):
             make_api(tmp_path, f"realm = {json.dumps(realm)}")
 
 
 class SuccessTests:
-    def test_a_right_response_enters(self, server: Server) -> None:
+    def test_correct_response_is_accepted(self, server: Server) -> None:
         """D1."""
         proof = server.proof()
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
-    def test_the_server_proves_itself_on_whatever_it_answers(self, server: Server) -> None:
+    def test_authentication_info_is_sent_with_every_status(self, server: Server) -> None:
         """D2."""
         for method, path, status in (
             ("HEAD", "/digest", 200),
@@ -183,22 +183,22 @@ class SuccessTests:
             if method == "HEAD":
                 assert answer.body == b""
 
-    def test_it_says_what_was_wrong_with_the_body_and_proves_itself(self, md5: Server) -> None:
+    def test_authentication_info_is_sent_with_a_body_error(self, md5: Server) -> None:
         for body, status in ((b"{", 400), (b"{}", 422)):
             proof = md5.proof(method="POST", uri="/post")
             answer = ask(md5.api, "POST", "/post", body, {**JSON, **proof.headers()})
             assert (answer.status, answer.header("Authentication-Info")) == (status, proof.info)
 
-    def test_an_absent_algorithm_is_md5(self, server: Server) -> None:
+    def test_missing_algorithm_is_md5(self, server: Server) -> None:
         """D3."""
         proof = server.proof(algorithm="MD5")
         answer = server.get(proof.headers(algorithm=None))
         if "MD5" in server.offered:
-            check_entered(answer, proof)
+            check_authenticated(answer, proof)
         else:
             server.check_refused(answer)
 
-    def test_clients_write_it_differently(self, server: Server) -> None:
+    def test_spelling_variants_of_the_field_are_accepted(self, server: Server) -> None:
         """D5, D22, D29; and white space after the scheme (G5, G6)."""
         for change in (
             lambda field: field.replace(b"qop=auth", b'qop="auth"').replace(b"nc=00000001", b'nc="00000001"'),
@@ -219,12 +219,12 @@ class SuccessTests:
             lambda field: field + b', opaque="x", charset=UTF-8, userhash=false, more="or, less"',
         ):
             proof = server.proof()
-            check_entered(server.get({"Authorization": change(proof.headers()["Authorization"])}), proof)
+            check_authenticated(server.get({"Authorization": change(proof.headers()["Authorization"])}), proof)
 
-    def test_hexadecimal_digits_may_be_large(self, server: Server) -> None:
+    def test_hexadecimal_digits_may_be_upper_case(self, server: Server) -> None:
         proof = server.proof(nc="0000000A")
         response = f'"{proof.hash("GET").upper()}"'
-        check_entered(server.get(proof.headers(response=response)), proof)
+        check_authenticated(server.get(proof.headers(response=response)), proof)
 
     @pytest.mark.parametrize(
         "cnonce", ["x", "", "a, b=c; d", "c\tc", "kö", 'a"b\\c', "\udcff", "=" * 1000, "%0d%0aX: y"]
@@ -236,7 +236,7 @@ class SuccessTests:
         quoted = cnonce.replace("\\", r"\\").replace('"', r"\"").encode(errors="surrogateescape").decode("latin-1")
         assert (answer.header("Authentication-Info") or "").endswith(f', cnonce="{quoted}", nc=00000001')
 
-    def test_a_body_comes_after_the_challenge(self, server: Server) -> None:
+    def test_body_sent_after_the_challenge_is_processed(self, server: Server) -> None:
         """D31; curl sends the first request without its body."""
         first = ask(server.api, "POST", "/post", b"", JSON)
         assert first.status == 401
@@ -248,52 +248,52 @@ class SuccessTests:
 
 class UsernameTests:
     @pytest.mark.parametrize("username", ['al"i\\ce', "jürgen"])
-    def test_quoted_pairs_and_utf_8(self, server: Server, username: str) -> None:
+    def test_name_with_quoted_pairs_or_utf_8_is_accepted(self, server: Server, username: str) -> None:
         """D21, D26."""
         proof = server.proof(username=username)
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
-    def test_name_without_escapes_is_another_name(self, md5: Server) -> None:
+    def test_name_sent_without_escapes_is_another_name(self, md5: Server) -> None:
         """As requests, httpx and wget send it."""
         md5.check_refused(md5.get(md5.proof(username='al"i\\ce').headers(username='"al\\i\\ce"')))
 
-    def test_it_may_be_percent_encoded(self, server: Server) -> None:
+    def test_username_star_parameter_in_utf_8_is_decoded(self, server: Server) -> None:
         """D25."""
         proof = server.proof(username="jürgen")
         extended = {"username": None, "username*": "UTF-8''j%C3%BCrgen"}
-        check_entered(server.get(proof.headers(**extended)), proof)
+        check_authenticated(server.get(proof.headers(**extended)), proof)
         server.check_refused(server.get(server.proof(username="jürgen").headers(**{"username*": "UTF-8''j%C3%BCrgen"})))
         latin = {"username": None, "username*": "ISO-8859-1''j%FCrgen"}
         server.check_refused(server.get(server.proof(username="jürgen").headers(**latin)))
 
     @pytest.mark.parametrize("encoded", ["j%C3%BCrgen", "j%c3%bcrgen"])
-    def test_name_that_curl_has_percent_encoded_is_decoded(self, server: Server, encoded: str) -> None:
+    def test_name_percent_encoded_by_curl_is_decoded(self, server: Server, encoded: str) -> None:
         proof = server.proof(username="jürgen")
-        check_entered(server.get(proof.headers(username=f'"{encoded}"')), proof)
+        check_authenticated(server.get(proof.headers(username=f'"{encoded}"')), proof)
 
     def test_encoded_name_may_be_as_long_as_a_plain_one(self, server: Server) -> None:
         proof = server.proof(username="ü" * 127)
-        check_entered(server.get(proof.headers(username=f'"{"%C3%BC" * 127}"')), proof)
+        check_authenticated(server.get(proof.headers(username=f'"{"%C3%BC" * 127}"')), proof)
 
     @pytest.mark.parametrize("times", [128, 1000])
-    def test_encoded_name_over_the_bound_is_refused(self, md5: Server, times: int) -> None:
+    def test_encoded_name_over_the_limit_is_refused(self, md5: Server, times: int) -> None:
         with recorded_log(md5.api) as events:
             md5.check_refused(md5.get(md5.proof(username="x").headers(username=f'"{"%C3%BC" * times}"')))
         assert any("longer than any name" in eventAsText(event) for event in events)
 
-    def test_name_with_a_percent_sign_of_its_own_stays(self, server: Server) -> None:
+    def test_existing_name_with_a_percent_sign_is_not_decoded(self, server: Server) -> None:
         proof = server.proof(username="100%C3%BC")
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
     @pytest.mark.parametrize("encoded", ["%6aürgen", "j%FCrgen", "j%25C3%25BCrgen"])
     def test_other_escapes_are_not_decoded(self, server: Server, encoded: str) -> None:
         server.check_refused(server.get(server.proof(username="jürgen").headers(username=f'"{encoded}"')))
 
-    def test_latin_1_is_another_name(self, md5: Server) -> None:
+    def test_name_in_latin_1_is_another_name(self, md5: Server) -> None:
         md5.check_refused(md5.get(md5.proof(username="jürgen").headers(username='"j\udcfcrgen"')))
 
-    def test_unknown_user_gets_the_same_answer(self, server: Server) -> None:
-        """D28: whoever they are, the same bytes but for the nonce, the date, and nothing of stale."""
+    def test_unknown_user_gets_the_same_response_as_a_wrong_password(self, server: Server) -> None:
+        """D28: the same bytes except for the nonce, the date and the request id; without `stale`."""
         seen = set()
         for username, password in (
             *(("alice", "wrong"), ("nobody", PASSWORD), ("htpasswd", PASSWORD), ("elsewhere", PASSWORD)),
@@ -313,24 +313,24 @@ class UsernameTests:
 
     def test_user_without_a_hash_for_the_algorithm_is_refused(self, tmp_path: Path) -> None:
         server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
-        for username, algorithm, entered in (
+        for username, algorithm, accepted in (
             *(("md5", "MD5", True), ("md5", "SHA-256", False), ("sha", "SHA-256", True), ("sha", "MD5", False)),
             *(("htpasswd", "MD5", False), ("htpasswd", "SHA-256", False)),
             *(("elsewhere", "MD5", False), ("elsewhere", "SHA-256", False)),
         ):
             proof = server.proof(username=username, algorithm=algorithm)
             answer = server.get(proof.headers())
-            if entered:
-                check_entered(answer, proof)
+            if accepted:
+                check_authenticated(answer, proof)
             else:
                 server.check_refused(answer)
         server.api.close()
 
-    def test_a_hash_for_another_realm_is_of_no_use_in_either(self, server: Server) -> None:
+    def test_user_with_a_hash_for_another_realm_is_refused(self, server: Server) -> None:
         for realm in ("postd", "other"):
             server.check_refused(server.get(server.proof(username="elsewhere", realm=realm).headers()))
 
-    def test_a_new_password_is_taken_up(self, md5: Server) -> None:
+    def test_changed_password_is_loaded_from_the_user_file(self, md5: Server) -> None:
         users = md5.api.users
         assert users is not None
         line = account("alice").replace(h("MD5", f"alice:postd:{PASSWORD}"), h("MD5", "alice:postd:new"))
@@ -338,7 +338,7 @@ class UsernameTests:
         md5.api.clock.advance(2)
         assert md5.get(md5.proof().headers()).status == 401
         proof = md5.proof(password="new")
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
 
 
 class RefusalTests:
@@ -353,32 +353,34 @@ class RefusalTests:
             {"realm": ""},
         ],
     )
-    def test_response_for_something_else_is_refused(self, server: Server, parts: dict[str, str]) -> None:
+    def test_response_for_another_password_method_or_realm_is_refused(
+        self, server: Server, parts: dict[str, str]
+    ) -> None:
         """D8, D9, and a wrong password."""
         server.check_refused(server.get(server.proof(**parts).headers()))
 
     @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "response", "nc", "cnonce", "qop"])
-    def test_every_parameter_must_be_there(self, server: Server, name: str) -> None:
+    def test_missing_parameter_is_refused(self, server: Server, name: str) -> None:
         """D10."""
         server.check_refused(server.get(server.proof().headers(**{name: None})))
 
     @pytest.mark.parametrize("name", ["realm", "nonce", "response", "nc", "cnonce", "username"])
-    def test_uri_is_compared_as_it_was_hashed(self, server: Server, name: str) -> None:
+    def test_parameter_other_than_hashed_is_refused(self, server: Server, name: str) -> None:
         for value in ('"x"', '""', "00000002", '"' + "0" * 64 + '"', '"' + "0" * 32 + '"'):
             server.check_refused(server.get(server.proof().headers(**{name: value})))
 
-    def test_an_algorithm_that_is_not_offered(self, server: Server) -> None:
+    def test_algorithm_that_is_not_offered_is_refused(self, server: Server) -> None:
         """D4."""
         for algorithm in ("SHA", "foo", "MD5-sess", "SHA-256-sess", "SHA-512-256", '""'):
             server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
         for algorithm in HASHES.keys() - set(server.offered):
             server.check_refused(server.get(server.proof(algorithm=algorithm).headers()))
 
-    def test_the_other_algorithm_than_the_one_that_was_hashed(self, server: Server) -> None:
+    def test_algorithm_other_than_hashed_is_refused(self, server: Server) -> None:
         for algorithm in HASHES.keys() - {server.algorithm}:
             server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
 
-    def test_the_way_of_rfc_2069(self, server: Server) -> None:
+    def test_rfc_2069_response_is_refused(self, server: Server) -> None:
         """D11."""
         proof = server.proof()
         ha1, ha2 = (h(server.algorithm, text) for text in (f"alice:postd:{PASSWORD}", "GET:/digest"))
@@ -388,18 +390,18 @@ class RefusalTests:
         server.check_refused(server.get(proof.headers(response=response)))
 
     @pytest.mark.parametrize("qop", ["auth-int", "junk", '""', '"auth,auth-int"'])
-    def test_another_quality_of_protection(self, server: Server, qop: str) -> None:
+    def test_qop_other_than_auth_is_refused(self, server: Server, qop: str) -> None:
         """D12."""
         server.check_refused(server.get(server.proof(qop=qop.strip('"')).headers(qop=qop)))
         server.check_refused(server.get(server.proof().headers(qop=qop)))
 
     @pytest.mark.parametrize("count", ["1", "0000001", "000000001", "zzzzzzzz", "00000000", "0000000g", "-0000001"])
-    def test_a_count_that_is_none(self, server: Server, count: str) -> None:
+    def test_invalid_nonce_count_is_refused(self, server: Server, count: str) -> None:
         """D13."""
         server.check_refused(server.get(server.proof(nc=count).headers()))
 
     @pytest.mark.parametrize("name", ["username", "nonce", "uri", "nc", "response", "algorithm", "qop", "x"])
-    def test_a_parameter_that_is_there_twice(self, server: Server, name: str) -> None:
+    def test_repeated_parameter_is_refused(self, server: Server, name: str) -> None:
         """D23."""
         proof = server.proof()
         value = proof.parameters(x='""')[name]
@@ -414,7 +416,7 @@ class RefusalTests:
             *(b"," * 7500, b'"' * 7500, b"a" * 7500, b"\\" * 7500, b"a=b," * 1800),
         ],
     )
-    def test_garbage(self, md5: Server, value: bytes) -> None:
+    def test_malformed_field_is_refused(self, md5: Server, value: bytes) -> None:
         """D24."""
         for field in (
             b"Digest " + value,
@@ -423,7 +425,7 @@ class RefusalTests:
         ):
             md5.check_refused(md5.get({"Authorization": field}))
 
-    def test_userhash(self, server: Server) -> None:
+    def test_userhash_is_refused(self, server: Server) -> None:
         """D27."""
         hashed = f'"{h(server.algorithm, "alice:postd")}"'
         server.check_refused(server.get(server.proof().headers(username=hashed, userhash="true")))
@@ -440,7 +442,7 @@ class RefusalTests:
 
         @given(value.map(lambda value: value.translate(None, bytes([*range(9), *range(10, 32), 127]))))
         def check(value: bytes) -> None:
-            md5.api.clock.advance(400)  # what is well-formed and wrong counts for the throttle
+            md5.api.clock.advance(400)  # a well-formed wrong response counts as a failure
             assert md5.get({"Authorization": b"Digest " + value}).status == 401
 
         check()
@@ -451,7 +453,7 @@ class UriTests:
 
     @pytest.fixture
     def server(self, shared_server: Server) -> Server:
-        """One for all rows: none of them fails a login, or uses up a nonce of another."""
+        """One server for all cases: no case counts as a failed login, or uses a nonce of another case."""
         return shared_server
 
     @pytest.mark.parametrize(
@@ -482,7 +484,7 @@ class UriTests:
             ("/digest", "http://localhost/digest#x"),
         ],
     )
-    def test_a_proof_for_another_target_is_a_bad_request(self, server: Server, target: str, uri: str) -> None:
+    def test_uri_of_another_target_is_400(self, server: Server, target: str, uri: str) -> None:
         proof = server.proof(uri=uri)
         with recorded_log(server.api) as events:
             answer = server.get(proof.headers(), target)
@@ -494,11 +496,11 @@ class UriTests:
         assert "possible attack" in warning["log_format"]
         assert (warning["user"], warning["address"]) == ("an unknown user of 5 bytes", "127.0.0.1")
         check_secret(events, proof.hash("GET"), proof.cnonce)
-        # Nothing was used up, and nothing counted.
+        # The nonce count is unused, and no failure was counted.
         right = structs.replace(proof, uri="/digest")
-        check_entered(server.get(right.headers()), right)
+        check_authenticated(server.get(right.headers()), right)
 
-    def test_on_the_api_it_is_a_problem(self, md5: Server) -> None:
+    def test_uri_of_another_target_on_the_api_is_400_with_problem_details(self, md5: Server) -> None:
         proof = md5.proof(method="DELETE", uri="/post/2")
         md5.api.add("one")
         answer = ask(md5.api, "DELETE", "/post/1", headers=proof.headers())
@@ -506,14 +508,14 @@ class UriTests:
         assert ask(md5.api, "GET", "/post/1").status == 200
 
     @pytest.mark.parametrize("uri", ["http://localhost/digest", "HTTP://LOCALHOST/digest", "https://localhost/digest"])
-    def test_it_may_be_in_absolute_form(self, server: Server, uri: str) -> None:
+    def test_uri_in_absolute_form_is_accepted(self, server: Server, uri: str) -> None:
         proof = server.proof(uri=uri)
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
     @pytest.mark.parametrize("uri", ["/digest?a=1&b=%20", "/digest?uri=/basic", "/digest?http://localhost/digest"])
-    def test_a_query_is_a_part_of_it(self, server: Server, uri: str) -> None:
+    def test_uri_with_the_query_of_the_target_is_accepted(self, server: Server, uri: str) -> None:
         proof = server.proof(uri=uri)
-        check_entered(server.get(proof.headers(), uri), proof)
+        check_authenticated(server.get(proof.headers(), uri), proof)
 
     @pytest.mark.parametrize(
         ("target", "host", "uri", "status"),
@@ -527,7 +529,7 @@ class UriTests:
             (b"/digest?", b"x", "/digest", 400),
         ],
     )
-    def test_the_request_may_be_in_absolute_form(
+    def test_uri_is_compared_with_a_target_in_absolute_form(
         self, md5: Server, target: bytes, host: bytes, uri: str, status: int
     ) -> None:
         proof = md5.proof(uri=uri)
@@ -540,52 +542,52 @@ class UriTests:
     @pytest.mark.parametrize(
         ("uri", "status"), [("/digest", 200), ("http://localhost/digest", 400), ("http:///digest", 400)]
     )
-    def test_a_request_of_http_1_0_need_not_have_a_host(self, md5: Server, uri: str, status: int) -> None:
+    def test_http_1_0_request_without_host_needs_a_uri_in_origin_form(self, md5: Server, uri: str, status: int) -> None:
         field = md5.proof(uri=uri).headers()["Authorization"]
         request = b"GET /digest HTTP/1.0\r\nAuthorization: %b\r\n\r\n" % field
         assert ask_raw(md5.api.site, md5.api.clock, request).status == status
 
 
 class NonceTests:
-    def test_a_count_is_good_once(self, server: Server) -> None:
-        """D14: whoever sends it again is told that only the nonce is not good, if the rest is."""
+    def test_repeated_nonce_count_is_stale(self, server: Server) -> None:
+        """D14: `stale` only if the rest of the response is correct."""
         proof = server.proof()
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
         for _ in range(3):
             server.check_refused(server.get(proof.headers()), stale=True)
         server.check_refused(server.get(proof.headers(response='"' + "0" * 64 + '"')))
         wrong = structs.replace(proof, password="wrong")
         server.check_refused(server.get(wrong.headers()))
 
-    def test_it_is_used_up_for_every_target(self, md5: Server) -> None:
+    def test_nonce_count_used_for_one_target_is_stale_for_another(self, md5: Server) -> None:
         proof = md5.proof()
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
         other = structs.replace(proof, uri="/digest?other", cnonce="other")
         md5.check_refused(md5.get(other.headers(), other.uri), stale=True)
 
-    def test_counts_may_come_in_any_order_and_with_gaps(self, server: Server) -> None:
+    def test_nonce_counts_may_be_out_of_order_and_have_gaps(self, server: Server) -> None:
         """D15."""
         nonce = server.nonce()
         counts = ("00000005", "00000003", "00000001", "0000ffff", "FFFFFFFF", "00000004", "0000000b", "80000000")
         for count in counts:
             proof = server.proof(nonce=nonce, nc=count)
-            check_entered(server.get(proof.headers()), proof)
+            check_authenticated(server.get(proof.headers()), proof)
         for count in (*counts, "ffffffff", "0000000B", "0000FFFF"):
             server.check_refused(server.get(server.proof(nonce=nonce, nc=count).headers()), stale=True)
         proof = server.proof(nonce=nonce, nc="00000002")
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
-    def test_each_nonce_has_its_own_counts(self, server: Server) -> None:
+    def test_each_nonce_has_its_own_nonce_counts(self, server: Server) -> None:
         for _ in range(3):
             proof = server.proof()
-            check_entered(server.get(proof.headers()), proof)
+            check_authenticated(server.get(proof.headers()), proof)
 
-    def test_it_dies_at_its_age(self, server: Server) -> None:
-        """D16, D17: not before, and then the client need not ask its user again if it knew the password."""
+    def test_expired_nonce_is_stale(self, server: Server) -> None:
+        """D16, D17: at the end of its lifetime, and `stale` only with the correct password."""
         nonce = server.nonce()
         server.api.clock.advance(299)
         proof = server.proof(nonce=nonce)
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
         server.api.clock.advance(1)
         late = server.proof(nonce=nonce, nc="00000002")
         server.check_refused(server.get(late.headers()), stale=True)
@@ -593,14 +595,14 @@ class NonceTests:
         server.check_refused(server.get(structs.replace(late, password="wrong").headers()))
         server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
 
-    def test_a_used_count_stays_used_until_the_nonce_dies(self, md5: Server) -> None:
+    def test_used_nonce_count_is_refused_until_the_nonce_expires(self, md5: Server) -> None:
         proof = md5.proof()
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
         for _ in range(12):
-            md5.api.clock.advance(30)  # the store is tidied up meanwhile
+            md5.api.clock.advance(30)  # the store purges expired nonce counts meanwhile
             assert md5.get(proof.headers()).status == 401
 
-    def test_its_age_can_be_set(self, tmp_path: Path) -> None:
+    def test_nonce_lifetime_follows_the_settings(self, tmp_path: Path) -> None:
         api = make_api(tmp_path, '[digest]\nnonce_lifetime = "2s"')
         for seconds, status in ((1.9, 200), (2, 401)):
             nonce = challenges_in(ask(api, "GET", "/digest"))[0].nonce
@@ -611,30 +613,30 @@ class NonceTests:
     @pytest.mark.parametrize(
         "forge", [lambda _: "forged", lambda _: "", lambda n: n[:-1], lambda n: "B" + n[1:], lambda n: n * 2]
     )
-    def test_one_that_is_not_ours(self, server: Server, forge: Callable[[str], str]) -> None:
+    def test_forged_nonce_is_stale(self, server: Server, forge: Callable[[str], str]) -> None:
         """D18, D17."""
         nonce = forge(server.nonce())
         server.check_refused(server.get(server.proof(nonce=nonce).headers()), stale=True)
         server.check_refused(server.get(server.proof(nonce=nonce, password="wrong").headers()))
         server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
 
-    def test_one_of_another_server_is_not_ours(self, server: Server, tmp_path: Path) -> None:
+    def test_nonce_of_another_server_is_stale(self, server: Server, tmp_path: Path) -> None:
         folder = tmp_path / "other"
         folder.mkdir()
         other = Server(folder, ["MD5"], "MD5")
         server.check_refused(server.get(server.proof(nonce=other.nonce()).headers()), stale=True)
         other.api.close()
 
-    def test_one_spelt_otherwise_has_no_counts_of_its_own(self, md5: Server) -> None:
-        entered = 0
+    def test_nonce_in_another_spelling_has_no_further_nonce_counts(self, md5: Server) -> None:
+        accepted = 0
         for _ in range(5):
             nonce = md5.nonce()
             for other in (nonce, nonce.replace("-", "+").replace("_", "/"), f"{nonce}=", nonce):
-                entered += md5.get(md5.proof(nonce=other).headers()).status == 200
-        assert entered == 5
+                accepted += md5.get(md5.proof(nonce=other).headers()).status == 200
+        assert accepted == 5
 
-    def test_another_worker_and_another_address_are_the_same_to_it(self, md5: Server) -> None:
-        """D19; and a count that one worker has seen is used up at all others."""
+    def test_nonce_and_its_counts_are_shared_by_workers_and_addresses(self, md5: Server) -> None:
+        """D19: a nonce count that one worker has accepted is refused by all others."""
         api = md5.api
         loaded = api.logins.settings
         same = LoadedSettings(loaded, {}, {})
@@ -651,15 +653,15 @@ class NonceTests:
                 assert [challenge.stale for challenge in challenges_in(refused)] == [True]
         worker.stop()
 
-    def test_one_from_the_line_of_the_other_algorithm(self, tmp_path: Path) -> None:
+    def test_nonce_is_valid_for_every_offered_algorithm(self, tmp_path: Path) -> None:
         """D20."""
         server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
         for line, algorithm in ((0, "MD5"), (1, "SHA-256")):
             proof = server.proof(nonce=challenges_in(server.get())[line].nonce, algorithm=algorithm)
-            check_entered(server.get(proof.headers()), proof)
+            check_authenticated(server.get(proof.headers()), proof)
         server.api.close()
 
-    def test_only_a_right_response_uses_a_count_up(self, md5: Server) -> None:
+    def test_wrong_response_does_not_use_the_nonce_count(self, md5: Server) -> None:
         proof = md5.proof()
         for wrong in (
             {"password": "wrong"},
@@ -668,9 +670,9 @@ class NonceTests:
             {"cnonce": "\udcff", "qop": "x"},
         ):
             assert md5.get(structs.replace(proof, **wrong).headers()).status == 401
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
 
-    def test_a_client_that_goes_away_leaves_its_count_used_and_no_trace_else(self, md5: Server) -> None:
+    def test_disconnect_uses_the_nonce_count_and_logs_no_warning(self, md5: Server) -> None:
         proof = md5.proof()
         request = b"GET /digest HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\n\r\n" % proof.headers()["Authorization"]
         transport = MemoryTransport()
@@ -685,7 +687,7 @@ class NonceTests:
 
 
 class ThrottleTests:
-    def test_too_many_wrong_responses_are_answered_with_a_wait(self, server: Server) -> None:
+    def test_too_many_wrong_responses_are_429(self, server: Server) -> None:
         for _ in range(10):
             assert server.get(server.proof(password="wrong").headers()).status == 401
         proof = server.proof()
@@ -698,38 +700,38 @@ class ThrottleTests:
         assert server.get(server.proof().headers()).status == 429
         server.api.clock.advance(1)
         proof = server.proof()
-        check_entered(server.get(proof.headers()), proof)
+        check_authenticated(server.get(proof.headers()), proof)
 
     def test_malformed_response_does_not_count_as_a_failure(self, md5: Server) -> None:
         proof = md5.proof()
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
         for _ in range(15):
             assert md5.get(proof.headers()).status == 401  # stale
             assert md5.get({"Authorization": "Digest x"}).status == 401
             assert md5.get(md5.proof(realm="other").headers()).status == 401
             assert md5.get(md5.proof(uri="/other").headers()).status == 400
         proof = md5.proof()
-        check_entered(md5.get(proof.headers()), proof)
+        check_authenticated(md5.get(proof.headers()), proof)
 
-    def test_users_that_there_are_not_are_counted_too(self, md5: Server) -> None:
+    def test_failures_of_unknown_users_are_counted(self, md5: Server) -> None:
         for username in ("nobody", "htpasswd"):
             answers = [md5.get(md5.proof(username=username).headers()).status for _ in range(11)]
             assert answers == [401] * 10 + [429]
 
-    def test_a_login_forgets_the_failures_before_it(self, md5: Server) -> None:
+    def test_success_resets_earlier_failures(self, md5: Server) -> None:
         for _ in range(3):
             for _ in range(9):
                 assert md5.get(md5.proof(password="wrong").headers()).status == 401
             proof = md5.proof()
-            check_entered(md5.get(proof.headers()), proof)
+            check_authenticated(md5.get(proof.headers()), proof)
 
 
 class LogTests:
-    def test_the_reason_and_no_secret_is_in_it(self, server: Server) -> None:
+    def test_refusal_is_logged_with_its_reason_and_no_secret(self, server: Server) -> None:
         secrets = [PASSWORD]
         with recorded_log(server.api) as events:
             good = server.proof()
-            check_entered(server.get(good.headers()), good)
+            check_authenticated(server.get(good.headers()), good)
             wrong = server.proof(password="wr0ng-password")
             for proof, headers in (
                 (good, good.headers()),

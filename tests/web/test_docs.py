@@ -1,4 +1,4 @@
-"""The page about the API: that it tells what the document has, stands by itself, and cannot be broken out of."""
+"""The documentation page: it has every operation, is self-contained, and escapes markup."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from tests.web.wire import ask
 
 VOID = {"meta"}
 TITLES = {name: scheme.description.title for name, scheme in load_schemes().items()}
-NASTY = """</title></style></code></p><script>alert(1)</script><!-- $title ${style} & " ' \\"""
+MARKUP = """</title></style></code></p><script>alert(1)</script><!-- $title ${style} & " ' \\"""
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page, for tests: its tags are balanced, or it is refused."""
+    """The content of a page; its tags must be balanced."""
 
     def __init__(self, source: bytes) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def all_of_it(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+def complete_api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
     return make(ALL + ISSUERS)
 
 
@@ -66,8 +66,8 @@ def words(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def test_docs_page_is_self_contained(all_of_it: InMemoryApi) -> None:
-    answer = ask(all_of_it, "GET", "/docs")
+def test_docs_page_is_self_contained(complete_api: InMemoryApi) -> None:
+    answer = ask(complete_api, "GET", "/docs")
     assert answer.header("Content-Type") == "text/html; charset=utf-8"
     assert answer.header("Content-Security-Policy") == DOCS_POLICY.decode()
     assert "script-src" not in DOCS_POLICY.decode()
@@ -78,22 +78,22 @@ def test_docs_page_is_self_contained(all_of_it: InMemoryApi) -> None:
     assert all(link.startswith("#") or link == "/openapi.json" for link in page.links)
 
 
-def test_docs_sections_are_labeled_and_links_resolve(all_of_it: InMemoryApi) -> None:
-    page = Page(ask(all_of_it, "GET", "/docs").body)
+def test_docs_sections_are_labeled_and_links_resolve(complete_api: InMemoryApi) -> None:
+    page = Page(ask(complete_api, "GET", "/docs").body)
     assert len(set(page.ids)) == len(page.ids)
     assert {link.removeprefix("#") for link in page.links} - {"/openapi.json"} <= set(page.ids)
     assert set(page.labels) <= set(page.ids)
     assert page.tags.count("section") + page.tags.count("article") == len(page.labels)
-    # No level is left out on the way down.
+    # No heading level is skipped.
     levels = [int(heading[1]) for heading in page.headings]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(below - above <= 1 for above, below in pairwise(levels))
 
 
-def test_docs_page_has_every_operation(all_of_it: InMemoryApi) -> None:
-    text = words(Page(ask(all_of_it, "GET", "/docs").body).text)
-    document = read(all_of_it)
+def test_docs_page_has_every_operation(complete_api: InMemoryApi) -> None:
+    text = words(Page(ask(complete_api, "GET", "/docs").body).text)
+    document = read(complete_api)
     told = list(operations(document))
     assert len(told) > 15
     for method, path, operation in told:
@@ -126,21 +126,21 @@ def test_examples_use_the_required_scheme(make: Callable[[str], InMemoryApi]) ->
         assert f'{option} DELETE "$POSTD/post/1"' in text
 
 
-def test_markup_in_the_document_is_escaped(all_of_it: InMemoryApi) -> None:
-    def spoil(value: Any) -> Any:
-        """Put markup into every text that is no key of the document's own."""
+def test_markup_in_the_document_is_escaped(complete_api: InMemoryApi) -> None:
+    def add_markup(value: Any) -> Any:
+        """Append markup to every text except structural values of the document."""
         if isinstance(value, dict):
-            return {name: one if name in kept else spoil(one) for name, one in value.items()}
+            return {name: one if name in kept else add_markup(one) for name, one in value.items()}
         if isinstance(value, list):
-            return [spoil(one) for one in value]
-        return value + NASTY if isinstance(value, str) else value
+            return [add_markup(one) for one in value]
+        return value + MARKUP if isinstance(value, str) else value
 
     kept = {"$ref", "tags", "name", "in", "type", "operationId", "securitySchemes", "security", "required"}
-    page = make_docs_page(spoil(read(all_of_it)), TITLES, NASTY)
+    page = make_docs_page(add_markup(read(complete_api)), TITLES, MARKUP)
     assert b"<script" not in page
     assert b"<!--" not in page
-    assert escape(NASTY).encode() in page
-    plain = Page(ask(all_of_it, "GET", "/docs").body)
+    assert escape(MARKUP).encode() in page
+    plain = Page(ask(complete_api, "GET", "/docs").body)
     assert Page(page).tags == plain.tags
 
 

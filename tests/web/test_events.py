@@ -1,4 +1,4 @@
-"""`GET /post/events` (reference: Event stream), over in-memory connections whose client reads at any pace."""
+"""`GET /post/events` (reference: Event stream), over in-memory connections with slow and fast clients."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ FORM = {"Content-Type": FORM_TYPE}
 
 @pytest.fixture(autouse=True)
 def closed_subscribers() -> Iterator[None]:
-    """Let no connection outlive its test, and with it a coroutine that waits."""
+    """Close the connections of a test, so that no coroutine is left waiting."""
     Subscriber.opened.clear()
     yield
     for listener in Subscriber.opened:
@@ -39,7 +39,7 @@ class Event(Struct):
 
 
 class Subscriber:
-    """Reads a stream as the standard has it (HTML §9.2.6); it takes what is sent when a test looks."""
+    """Parses an event stream as HTML §9.2.6 says; it reads its connection when a test asks it to."""
 
     opened: ClassVar[list["Subscriber"]] = []
 
@@ -56,7 +56,7 @@ class Subscriber:
         self._body = b""
 
     def read(self) -> list[Event]:
-        """Return the events that have come since the last time."""
+        """Return the events that have arrived since the last call."""
         sent = self._take()
         while more := self._take():
             sent += more
@@ -69,7 +69,7 @@ class Subscriber:
     def _take(self) -> bytes:
         if self.transport.producer is not None:
             return self.transport.drain()
-        sent: bytes = self.transport.value()  # it is closed, or nothing is to come
+        sent: bytes = self.transport.value()  # it is closed, or has no further output
         self.transport.clear()
         return sent
 
@@ -84,7 +84,7 @@ class Subscriber:
         return Event(fields["event"], int(fields["id"]), json.loads(fields["data"])) if "data" in fields else None
 
     def wait(self, seconds: float = 2 * POLL_EVERY_S) -> list[Event]:
-        """Let time pass; return the events that have come since the last time."""
+        """Advance the clock; return the events that have arrived since the last call."""
         events = []
         for _ in range(round(seconds / POLL_EVERY_S)):
             self._api.clock.advance(POLL_EVERY_S)
@@ -197,7 +197,7 @@ class ResumeTests:
 
     def test_whole_change_log_is_streamed(self, api: InMemoryApi) -> None:
         many = 3 * BATCH_MAX + 7
-        writer: Any = api.store.database.writer  # many posts at once, past the queue
+        writer: Any = api.store.database.writer  # many posts at once, without the write queue
         writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(many)])
         listener = Subscriber(api, Last_Event_ID="3")
         assert [event.number for event in listener.wait()] == list(range(4, many + 1))
@@ -223,20 +223,20 @@ class ResumeTests:
         assert [event.number for event in listener.wait()] == [CHANGES_KEPT + 501]
 
     def test_gap_in_the_log_gets_a_reset(self, api: InMemoryApi) -> None:
-        """As after a failover of Redis, and a large import."""
+        """As after a failover of Redis, or a large import."""
         for n in range(5):
             api.add(f"post {n}")
         writer: Any = api.store.database.writer
         writer.execute("DELETE FROM change WHERE revision = 4")
-        told = Subscriber(api, Last_Event_ID="1").wait()
-        assert [(event.kind, event.number) for event in told] == [("added", 2), ("added", 3), ("reset", 5)]
+        events = Subscriber(api, Last_Event_ID="1").wait()
+        assert [(event.kind, event.number) for event in events] == [("added", 2), ("added", 3), ("reset", 5)]
 
     def test_replaced_store_gets_a_reset(self, api: InMemoryApi) -> None:
         for text in ("one", "two", "three"):
             api.add(text)
         listener = Subscriber(api)
         listener.wait()
-        writer: Any = api.store.database.writer  # what a restored backup looks like
+        writer: Any = api.store.database.writer  # as in a restored backup
         writer.execute("UPDATE version SET revision = 1, tag = randomblob(8)")
         writer.execute("DELETE FROM change WHERE revision > 1")
         assert listener.wait() == [Event("reset", 1, {})]
@@ -248,16 +248,16 @@ class SlowSubscriberTests:
     def test_slow_subscriber_is_not_buffered_and_misses_nothing(self, api: InMemoryApi) -> None:
         slow, quick = Subscriber(api), Subscriber(api)
         slow.read()
-        told = []
+        events = []
         for n in range(5 * BATCH_MAX):
             api.add(f"{n:0100}")
             if n % 50 == 0:
-                told += quick.wait()
-        told += quick.wait()
+                events += quick.wait()
+        events += quick.wait()
         held = len(slow.transport.value())
         assert held < 2 * 64 * 1024
-        assert slow.wait() == told
-        assert len(told) == 5 * BATCH_MAX
+        assert slow.wait() == events
+        assert len(events) == 5 * BATCH_MAX
 
     def test_subscriber_that_reads_nothing_times_out(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[limits]\nidle_time = "60s"\n')
@@ -321,12 +321,12 @@ class FailureTests:
         listener = Subscriber(api)
         listener.read()
 
-        async def away(*_: object, **__: object) -> Any:
+        async def unavailable(*_: object, **__: object) -> Any:
             raise StoreUnavailableError("gone fishing")
 
         with monkeypatch.context() as patched:
             for method in ("version", "list_changes"):
-                patched.setattr(api.store, method, away)
+                patched.setattr(api.store, method, unavailable)
             assert listener.wait(2 * HEARTBEAT_EVERY_S + 1) == []
             assert listener.beats == 2
             check_problem(ask(api, "GET", "/post/events"), 503)
@@ -338,17 +338,17 @@ class FailureTests:
     ) -> None:
         api.add("one")
 
-        async def away(*_: object, **__: object) -> Any:
+        async def unavailable(*_: object, **__: object) -> Any:
             raise StoreUnavailableError("gone fishing")
 
         with monkeypatch.context() as patched:
-            patched.setattr(api.store, "list_changes", away)
+            patched.setattr(api.store, "list_changes", unavailable)
             listener = Subscriber(api, Last_Event_ID="0")
             assert listener.read() == []
         assert listener.wait() == [added(1, 1, "one")]
 
     def test_polls_do_not_overlap(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Not where the last listener goes and another comes while the store is being asked."""
+        """Not even if the last subscriber disconnects and another connects during a poll."""
         asked: list[Deferred[Version]] = []
 
         async def slow() -> Version:
@@ -364,7 +364,7 @@ class FailureTests:
         for _ in range(5):
             listener = Subscriber(api)
             answer_all()
-            api.clock.advance(POLL_EVERY_S)  # a look begins
+            api.clock.advance(POLL_EVERY_S)  # a poll begins
             listener.transport.loseConnection()
         last = Subscriber(api)
         answer_all()
@@ -377,14 +377,14 @@ class FailureTests:
 
     def test_reload_ends_streams_of_earlier_generations(self, api: InMemoryApi) -> None:
         before = Subscriber(api)
-        api.events.begin_generation()  # nobody is let in by them yet
+        api.events.begin_generation()  # the new one has no streams yet
         api.add("one")
         assert before.wait() == [added(1, 1, "one")]
         api.events.end_earlier_generations()
         api.clock.advance(0)
         before.read()
         assert not before.transport.connected
-        late = Subscriber(api)  # who was on the way meanwhile; the resource is still the one of before
+        late = Subscriber(api)  # accepted during the reload, by the resource of the earlier generation
         late.read()
         assert not late.transport.connected
 

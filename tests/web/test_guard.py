@@ -1,4 +1,4 @@
-"""The guard before protected resources: the cases of reference: Schemes and Basic, and rules of several schemes."""
+"""The guard of protected resources: the cases of reference: Schemes and Basic, and rules with several schemes."""
 
 import gc
 import json
@@ -100,7 +100,7 @@ def api(make: Callable[..., InMemoryApi]) -> InMemoryApi:
 
 
 def log_in(api: InMemoryApi, username: str = "alice") -> dict[str, Any]:
-    """Log in by form; return the header that a browser sends from then on."""
+    """Sign in by form; return the `Cookie` field of later requests."""
     form = urlencode({"username": username, "password": PASSWORD}).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     cookie = ask(api, "POST", "/login", form, headers).header("Set-Cookie") or ""
@@ -118,7 +118,7 @@ def field(value: str | bytes) -> dict[str, Any]:
 
 
 def check_challenged(answer: Response, *lines: str) -> None:
-    """Check a page's 401 with Basic's line, or with whichever are given."""
+    """Check the 401 of a page with the given challenges; by default with that of Basic."""
     assert (answer.status, answer.body) == (401, b"Unauthorized\n")
     assert answer.headers["www-authenticate"] == list(lines or [BASIC])
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
@@ -126,7 +126,7 @@ def check_challenged(answer: Response, *lines: str) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def check_entered(answer: Response, username: str = "alice") -> None:
+def check_authenticated(answer: Response, username: str = "alice") -> None:
     assert (answer.status, answer.body) == (200, f"Success: {username}\n".encode())
     assert answer.header("Content-Type") == "text/plain; charset=utf-8"
     assert answer.header("Cache-Control") == "no-store"
@@ -143,7 +143,7 @@ class ChallengeTests:
     @pytest.mark.parametrize(
         "method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "FOO", "get"]
     )
-    def test_without_credentials_every_method_is_challenged(self, api: InMemoryApi, method: str) -> None:
+    def test_missing_credentials_are_401_for_every_method(self, api: InMemoryApi, method: str) -> None:
         """G1, G4, A1."""
         for path in ("/basic", "/basic/", "/basic/below", "/basic?query"):
             answer = ask(api, method, path, BODY if method == "POST" else None)
@@ -162,8 +162,8 @@ class ChallengeTests:
             forget_own(got, head)  # a second may have passed
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
-    def test_each_challenge_has_its_line_in_a_fixed_order(self, api: InMemoryApi) -> None:
-        """G3: Digest before Basic, SHA-256 before MD5 as set, whatever the order of the rule; one realm."""
+    def test_challenges_have_a_fixed_order(self, api: InMemoryApi) -> None:
+        """G3: Digest before Basic, its algorithms as in the settings, whatever the order of the rule; one realm."""
         lines = ask(api, "GET", "/all").headers["www-authenticate"]
         found = [Challenge.decode(line) for line in lines[:2]]
         assert [challenge.algorithm for challenge in found] == ["SHA-256", "MD5"]
@@ -171,7 +171,7 @@ class ChallengeTests:
         assert lines[2:] == [BASIC]
 
     @pytest.mark.parametrize("rule", ["['basic', 'digest']", "['digest', 'basic']", "['basic', 'digest', 'basic']"])
-    def test_the_order_is_that_on_the_api_too(self, make: Callable[..., InMemoryApi], rule: str) -> None:
+    def test_challenges_of_the_api_have_the_same_order(self, make: Callable[..., InMemoryApi], rule: str) -> None:
         api = make(f"realm = 'the posts'\n[api]\nread = {rule}\nwrite = {rule}")
         for method, path in (("GET", "/post"), ("GET", "/post/1"), ("POST", "/post"), ("DELETE", "/post/1")):
             answer = ask(api, method, path)
@@ -201,19 +201,19 @@ class ChallengeTests:
         """G8, G9."""
         check_challenged(ask(api, "GET", "/basic", headers=field(value)))
 
-    def test_credentials_of_a_scheme_that_the_rule_has_not(self, api: InMemoryApi) -> None:
+    def test_credentials_of_a_scheme_outside_the_rule_are_401(self, api: InMemoryApi) -> None:
         check_challenged(ask(api, "GET", "/basic", headers=proof(api, "/digest")))
         check_challenged(ask(api, "GET", "/basic", headers=log_in(api)))
         answer = ask(api, "GET", "/digest", headers=basic())
         assert answer.status == 401
         assert len(challenges_in(answer)) == len(answer.headers["www-authenticate"]) == 2
 
-    def test_for_a_proxy_is_not_for_us(self, api: InMemoryApi) -> None:
+    def test_proxy_authorization_is_ignored(self, api: InMemoryApi) -> None:
         """G14."""
         check_challenged(ask(api, "GET", "/basic", headers={"Proxy-Authorization": basic()["Authorization"]}))
-        check_entered(ask(api, "GET", "/basic", headers={**basic(), "Proxy-Authorization": "Basic x"}))
+        check_authenticated(ask(api, "GET", "/basic", headers={**basic(), "Proxy-Authorization": "Basic x"}))
 
-    def test_nothing_of_the_request_is_done(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_refused_write_changes_no_post(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nwrite = ["basic"]')
         api.add("untouched")
         wrong: list[dict[str, Any]] = [{}, basic(password="wrong"), field("Basic x"), field("Foo x")]
@@ -222,13 +222,13 @@ class ChallengeTests:
                 check_problem(ask(api, method, path, BODY, {**JSON, **headers}), 401)
         assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "untouched"}]
 
-    def test_any_field_is_challenged(self, api: InMemoryApi) -> None:
+    def test_any_field_value_is_401(self, api: InMemoryApi) -> None:
         names = st.sampled_from([b"Basic ", b"basic\t", b"Digest ", b"Bearer ", b""])
         value = st.tuples(names, st.binary(max_size=60)).map(b"".join)
 
         @given(value.map(lambda value: value.translate(None, bytes([*range(9), *range(10, 32), 127]))))
         def check(value: bytes) -> None:
-            api.clock.advance(400)  # a well-formed one counts for the throttle
+            api.clock.advance(400)  # well-formed credentials count as a failure
             for path in ("/basic", "/all"):
                 assert ask(api, "GET", path, headers=field(value)).status == 401
 
@@ -237,8 +237,8 @@ class ChallengeTests:
 
 class AuthorizationFieldTests:
     @pytest.mark.parametrize("path", ["/basic", "/all", "/session", "/post"])
-    def test_two_of_them_are_a_bad_request(self, make: Callable[..., InMemoryApi], path: str) -> None:
-        """G7: whichever a proxy has looked at, even if they are the same."""
+    def test_repeated_field_is_400(self, make: Callable[..., InMemoryApi], path: str) -> None:
+        """G7: even if the values are equal. A proxy may have checked either of them."""
         api = make('[api]\nread = ["basic"]\n' + ALL)
         good = basic()["Authorization"]
         for pair in ([good, good], [good, "Basic x"], ["Basic x", good], [good, ""], ["Bearer x", "Bearer y"]):
@@ -246,25 +246,25 @@ class AuthorizationFieldTests:
             for method in ("GET", "POST", "DELETE"):
                 request = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
                 if path == "/post" and method != "GET":
-                    continue  # that is open
+                    continue  # writing is open
                 answer = ask_raw(api.site, api.clock, request)
                 check_without_challenge(answer, 400)
                 kind = "application/problem+json" if path == "/post" else "text/plain; charset=utf-8"
                 assert answer.header("Content-Type") == kind
                 assert answer.header("Cache-Control") == "no-store"
 
-    def test_two_of_them_are_nothing_to_what_is_open(self, api: InMemoryApi) -> None:
+    def test_repeated_field_is_ignored_by_an_open_rule(self, api: InMemoryApi) -> None:
         assert ask(api, "GET", "/post", headers={"Authorization": ["Basic x", "Basic y"]}).status == 200
 
-    def test_one_on_two_lines_is_one(self, api: InMemoryApi) -> None:
-        """RFC 9112 §5.2: folded as of old."""
+    def test_folded_field_is_one_field_or_400(self, api: InMemoryApi) -> None:
+        """RFC 9112 §5.2: obsolete line folding."""
         scheme, _, token = basic()["Authorization"].partition(" ")
         request = f"GET /basic HTTP/1.1\r\nHost: x\r\nAuthorization: {scheme}\r\n {token}\r\n\r\n".encode()
         assert ask_raw(api.site, api.clock, request).status in {200, 400}
 
     @pytest.mark.parametrize("path", ["/basic", "/digest", "/all"])
-    def test_a_long_one_is_refused(self, api: InMemoryApi, path: str) -> None:
-        """G12, G13: from 8 KiB on, and with a reason phrase."""
+    def test_field_over_the_limit_is_431(self, api: InMemoryApi, path: str) -> None:
+        """G12, G13: over 8 KiB."""
         for scheme in ("Basic ", "Digest ", "Foo ", ""):
             longest = scheme + "x" * (AUTHORIZATION_MAX_BYTES - len(scheme))
             assert ask(api, "GET", path, headers=field(longest)).status == 401
@@ -272,35 +272,35 @@ class AuthorizationFieldTests:
             check_without_challenge(answer, 431)
             assert answer.body == b"Request Header Fields Too Large\n"
 
-    def test_its_phrase_is_that_of_its_status(self, api: InMemoryApi) -> None:
+    def test_431_has_its_reason_phrase(self, api: InMemoryApi) -> None:
         line = b"Authorization: Basic " + b"x" * 9000
         sent = begin_raw(api, b"GET /basic HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % line).transport.value()
         assert sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
     @pytest.mark.parametrize("length", [16_000, 17_000, 70_000])
-    def test_a_very_long_one_is_refused_too(self, api: InMemoryApi, length: int) -> None:
+    def test_field_over_the_limit_of_the_head_is_431(self, api: InMemoryApi, length: int) -> None:
         line = b"Authorization: Basic " + b"x" * length
         answer = ask_raw(api.site, api.clock, b"GET /basic HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % line)
         check_without_challenge(answer, 431)
 
 
 class BasicTests:
-    def test_the_example_of_the_contract(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_example_of_the_specification_is_accepted(self, make: Callable[..., InMemoryApi]) -> None:
         """A2."""
         secret = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
         api = make("", users=f"alice:{secret}\n")
-        check_entered(ask(api, "GET", "/basic", headers=field("Basic YWxpY2U6c2VjcmV0")))
+        check_authenticated(ask(api, "GET", "/basic", headers=field("Basic YWxpY2U6c2VjcmV0")))
 
-    def test_any_spelling_of_the_scheme(self, api: InMemoryApi) -> None:
+    def test_scheme_is_case_insensitive_and_followed_by_white_space(self, api: InMemoryApi) -> None:
         """G5, G6."""
         token = basic()["Authorization"].removeprefix("Basic ")
         for scheme in ("basic ", "BASIC ", "bAsIc ", "Basic   ", "Basic\t", "Basic \t ", "Basic\t "):
-            check_entered(ask(api, "GET", "/basic", headers=field(scheme + token)))
+            check_authenticated(ask(api, "GET", "/basic", headers=field(scheme + token)))
         for scheme in ("Basic", "Basic,", "Basic=", "Basic:", "Básic ", "Basic  x ", ", Basic ", "Basic Basic "):
             check_challenged(ask(api, "GET", "/basic", headers=field(scheme + token)))
 
-    def test_wrong_user_and_wrong_password_look_the_same(self, api: InMemoryApi) -> None:
-        """A3: the same bytes, whoever they are."""
+    def test_unknown_user_and_wrong_password_get_the_same_response(self, api: InMemoryApi) -> None:
+        """A3: the same bytes."""
         wrong = [basic(password="wrong"), basic("nobody"), basic("nobody", "x"), basic("Alice"), basic("alice ")]
         wrong += [basic(""), basic(password=""), basic("x" * 2000), basic(password="x" * 5000), field("Basic x")]
         answers = [ask(api, "GET", "/basic", headers=headers) for headers in wrong]
@@ -309,7 +309,7 @@ class BasicTests:
         forget_own(*answers)
         assert len({json.dumps(answer.headers) for answer in answers}) == 1
 
-    def test_passwords_as_people_have_them(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_password_may_have_colons_spaces_and_any_unicode(self, make: Callable[..., InMemoryApi]) -> None:
         """A4, A5; composed and decomposed characters are the same."""
         lines = ""
         people = [
@@ -325,7 +325,7 @@ class BasicTests:
         api = make("", users=lines)
         for name, password in [*people, ("ame\u0301", "e\u0301")]:
             answer = ask(api, "GET", "/basic", headers=basic(name, password))
-            check_entered(answer, name.replace("e\u0301", "\u00e9"))
+            check_authenticated(answer, name.replace("e\u0301", "\u00e9"))
         for name, password in (("bob", "p"), ("colon", ""), ("space", "a b"), ("colon", "::")):
             check_challenged(ask(api, "GET", "/basic", headers=basic(name, password)))
 
@@ -347,12 +347,12 @@ class BasicTests:
         """A6-A10, G9."""
         check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {token}")))
 
-    def test_right_credentials_written_badly_are_malformed(self, make: Callable[..., InMemoryApi]) -> None:
-        """A7, A8: other servers take each of these."""
+    def test_correct_credentials_in_invalid_base64_are_401(self, make: Callable[..., InMemoryApi]) -> None:
+        """A7, A8: other servers accept each of these."""
         api = make("", users=account("bob"))
         token = basic("bob")["Authorization"].removeprefix("Basic ")
         assert token.endswith("=")
-        check_entered(ask(api, "GET", "/basic", headers=field(f"Basic {token}")), "bob")
+        check_authenticated(ask(api, "GET", "/basic", headers=field(f"Basic {token}")), "bob")
         for written in (
             token.rstrip("="),
             f"{token}=",
@@ -362,7 +362,7 @@ class BasicTests:
         ):
             check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {written}")))
 
-    def test_an_empty_password_is_nobodys(self, make: Callable[..., InMemoryApi], tmp_path: Path) -> None:
+    def test_empty_password_never_authenticates(self, make: Callable[..., InMemoryApi], tmp_path: Path) -> None:
         """A11."""
         with pytest.raises(ConfigError, match=r"users: line 2: the hash is empty"):
             make("", users=f"alice:{BCRYPT}\nbob:\n")
@@ -370,14 +370,14 @@ class BasicTests:
             make("", users="bob:secret\n")
         check_challenged(ask(make(ALL), "GET", "/basic", headers=basic("bob", "")))
 
-    def test_a_comment_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_comment_in_the_user_file_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
         """A12."""
         api = make("", users=f"#x:{BCRYPT}\n# y:{BCRYPT}\nalice:{BCRYPT}\n")
         for name in ("#x", "x", "# y", "y", " y"):
             check_challenged(ask(api, "GET", "/basic", headers=basic(name)))
-        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))
 
-    def test_a_password_does_not_travel_in_plain_text(self, tmp_path: Path) -> None:
+    def test_public_listener_without_tls_is_a_configuration_error(self, tmp_path: Path) -> None:
         """A13."""
         loaded = load_settings(None, {"users": "users", "listen": ["tcp:0:interface=0.0.0.0"]}, tmp_path)
         with pytest.raises(ConfigError, match="open-writes"):
@@ -387,21 +387,21 @@ class BasicTests:
         with pytest.raises(ConfigError, match="plaintext-passwords"):
             make_service(loaded, reactor=cast(IReactor, reactor))
 
-    def test_a_changed_file_is_taken_up(self, make: Callable[..., InMemoryApi]) -> None:
-        """A password that was verified a moment ago counts for nothing then."""
+    def test_changed_user_file_is_loaded(self, make: Callable[..., InMemoryApi]) -> None:
+        """A cached password is no longer valid then."""
         api = make(ALL)
         assert api.users is not None
-        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))
         api.users.write_text(account("carol"))
         api.clock.advance(2)
         check_challenged(ask(api, "GET", "/basic", headers=basic()))
-        check_entered(ask(api, "GET", "/basic", headers=basic("carol")), "carol")
+        check_authenticated(ask(api, "GET", "/basic", headers=basic("carol")), "carol")
 
 
 class ThrottleTests:
     @pytest.fixture
-    def verified(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The passwords that a hash was computed for."""
+    def hashed_passwords(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The passwords for which a hash was computed."""
         passwords: list[str] = []
         run = InlineHashThreads.run
 
@@ -412,35 +412,35 @@ class ThrottleTests:
         monkeypatch.setattr(InlineHashThreads, "run", noting)
         return passwords
 
-    def test_the_eleventh_try_has_to_wait(self, api: InMemoryApi, verified: list[str]) -> None:
-        """A14: without a hash being computed, right or wrong, until the first failure is forgotten."""
+    def test_eleventh_attempt_is_429_without_hashing(self, api: InMemoryApi, hashed_passwords: list[str]) -> None:
+        """A14: whether or not the password is correct, until the first failure expires."""
         for n in range(10):
             check_challenged(ask(api, "GET", "/basic", headers=basic(password=f"wrong {n}")))
             api.clock.advance(1)
-        assert len(verified) == 10
+        assert len(hashed_passwords) == 10
         for password in (PASSWORD, "wrong"):
             answer = ask(api, "GET", "/basic", headers=basic(password=password))
             check_without_challenge(answer, 429)
             assert answer.body == b"Too Many Requests\n"
             assert answer.header("Retry-After") == "290"
-        assert len(verified) == 10
+        assert len(hashed_passwords) == 10
         api.clock.advance(289)
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
         api.clock.advance(1)
-        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))
 
-    def test_a_password_that_is_remembered_has_to_wait_too(self, api: InMemoryApi) -> None:
-        check_entered(ask(api, "GET", "/basic", headers=basic()))
+    def test_cached_password_is_429_beyond_the_limit(self, api: InMemoryApi) -> None:
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))
         for n in range(10):
             ask(api, "GET", "/basic", headers=basic(password=f"wrong {n}"))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
 
-    def test_a_password_is_verified_once(self, api: InMemoryApi, verified: list[str]) -> None:
+    def test_correct_password_is_hashed_once(self, api: InMemoryApi, hashed_passwords: list[str]) -> None:
         for _ in range(5):
-            check_entered(ask(api, "GET", "/basic", headers=basic()))
-        assert verified == [PASSWORD]
+            check_authenticated(ask(api, "GET", "/basic", headers=basic()))
+        assert hashed_passwords == [PASSWORD]
 
-    def test_basic_digest_and_the_form_count_together(self, api: InMemoryApi) -> None:
+    def test_basic_digest_and_form_share_one_limit(self, api: InMemoryApi) -> None:
         form = urlencode({"username": "alice", "password": "wrong"}).encode()
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         for _ in range(3):
@@ -452,40 +452,40 @@ class ThrottleTests:
         check_without_challenge(ask(api, "GET", "/digest", headers=proof(api, "/digest")), 429)
         check_without_challenge(ask(api, "POST", "/login", form, kind), 429)
 
-    def test_users_that_there_are_not_have_to_wait_too(self, api: InMemoryApi, verified: list[str]) -> None:
+    def test_unknown_user_beyond_the_limit_is_429(self, api: InMemoryApi, hashed_passwords: list[str]) -> None:
         statuses = [ask(api, "GET", "/basic", headers=basic("nobody")).status for _ in range(12)]
         assert statuses == [401] * 10 + [429] * 2
-        assert len(verified) == 10
+        assert len(hashed_passwords) == 10
 
-    def test_another_account_and_another_address_have_not(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_another_account_and_another_address_are_not_throttled(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('trusted_proxies = ["127.0.0.1"]')
         for _ in range(11):
             last = ask(api, "GET", "/basic", headers=basic(password="wrong"))
         assert last.status == 429
-        check_entered(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
-        check_entered(ask(api, "GET", "/basic", headers={**basic(), "X-Forwarded-For": "198.51.100.7"}))
+        check_authenticated(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
+        check_authenticated(ask(api, "GET", "/basic", headers={**basic(), "X-Forwarded-For": "198.51.100.7"}))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
 
     def test_forwarded_address_of_an_untrusted_peer_is_ignored(self, api: InMemoryApi) -> None:
         headers = [{**basic(password="wrong"), "X-Forwarded-For": f"198.51.100.{n}"} for n in range(11)]
         assert [ask(api, "GET", "/basic", headers=each).status for each in headers] == [401] * 10 + [429]
 
-    def test_an_address_has_only_so_many_for_all_accounts(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_address_has_a_limit_for_all_accounts(self, make: Callable[..., InMemoryApi]) -> None:
         api = make("[throttle]\naddress_failures = 4")
         for n in range(4):
             check_challenged(ask(api, "GET", "/basic", headers=basic(f"nobody {n}")))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
         check_without_challenge(ask(api, "GET", "/basic", headers=basic("bob")), 429)
 
-    def test_an_account_has_only_so_many_from_everywhere(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_account_has_a_limit_from_all_addresses(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('trusted_proxies = ["127.0.0.1"]\n[throttle]\naccount_failures = 4')
         for n in range(4):
             headers = {**basic(password="wrong"), "X-Forwarded-For": f"198.51.100.{n}"}
             check_challenged(ask(api, "GET", "/basic", headers=headers))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
-        check_entered(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
+        check_authenticated(ask(api, "GET", "/basic", headers=basic("bob")), "bob")
 
-    def test_a_network_of_ipv6_is_one_address(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_ipv6_network_counts_as_one_address(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('trusted_proxies = ["127.0.0.1"]\n[throttle]\naddress_failures = 4')
         for n in range(4):
             headers = {**basic(f"nobody {n}"), "X-Forwarded-For": f"2001:db8::{n}:{n}"}
@@ -494,7 +494,7 @@ class ThrottleTests:
             headers = {**basic(), "X-Forwarded-For": forwarded}
             assert ask(api, "GET", "/basic", headers=headers).status == status
 
-    def test_a_login_forgets_the_failures_before_it_but_not_those_of_the_address(
+    def test_success_resets_the_failures_of_the_account_but_not_of_the_address(
         self, make: Callable[..., InMemoryApi]
     ) -> None:
         api = make("[throttle]\nfailures = 3\naddress_failures = 6")
@@ -504,48 +504,48 @@ class ThrottleTests:
             last = ask(api, "GET", "/basic", headers=basic())
             if last.status == 429:
                 break
-            check_entered(last)
+            check_authenticated(last)
         check_without_challenge(last, 429)
 
     def test_malformed_credentials_do_not_count_as_a_failure(self, api: InMemoryApi) -> None:
         for _ in range(15):
             for value in ("Basic x", "Basic YWxpY2U=", "Basic", "Foo x"):
                 check_challenged(ask(api, "GET", "/basic", headers=field(value)))
-        check_entered(ask(api, "GET", "/basic", headers=basic()))
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))
 
 
 class RuleTests:
-    """Several schemes on one rule: any of them lets in."""
+    """Rules of pages, with one scheme or several."""
 
-    def test_any_scheme_of_the_rule_lets_in(self, api: InMemoryApi) -> None:
+    def test_any_scheme_of_the_rule_authenticates(self, api: InMemoryApi) -> None:
         digest = (proof(api, "/all"), proof(api, "/all", algorithm="SHA-256"))
         for headers in (basic(), *digest, log_in(api)):
-            check_entered(ask(api, "GET", "/all", headers=headers))
+            check_authenticated(ask(api, "GET", "/all", headers=headers))
         for headers in (basic(), proof(api, "/all", method="HEAD"), log_in(api)):
             assert ask(api, "HEAD", "/all", headers=headers).status == 200
 
-    def test_the_text_is_not_for_others(self, api: InMemoryApi) -> None:
+    def test_page_varies_by_authorization_and_cookie(self, api: InMemoryApi) -> None:
         """G15."""
         answer = ask(api, "GET", "/all", headers=basic())
         assert answer.header("Vary") == "Authorization, Cookie"
         assert answer.header("X-Content-Type-Options") == "nosniff"
 
-    def test_other_methods_are_405_once_inside(self, api: InMemoryApi) -> None:
+    def test_other_method_with_credentials_is_405(self, api: InMemoryApi) -> None:
         for method in ("POST", "PUT", "DELETE", "PATCH", "FOO", "OPTIONS"):
             answer = ask(api, method, "/basic", BODY, basic())
             check_without_challenge(answer, 405)
             assert answer.header("Allow") == "GET, HEAD"
             assert answer.body == b"Method Not Allowed\n"
 
-    def test_below_a_page_there_is_nothing_once_inside(self, api: InMemoryApi) -> None:
+    def test_path_below_a_page_with_credentials_is_404(self, api: InMemoryApi) -> None:
         for path in ("/basic/", "/basic/below", "/basic//", "/basic/%2e%2e/post"):
             check_challenged(ask(api, "GET", path))
             answer = ask(api, "GET", path, headers=basic())
             assert (answer.status, answer.body) == (404, b"Not Found\n")
 
-    def test_a_page_is_for_its_users(self, api: InMemoryApi) -> None:
-        """G10: others are known, so that another challenge would be of no use."""
-        check_entered(ask(api, "GET", "/all/bob", headers=basic("bob")), "bob")
+    def test_user_outside_the_users_of_a_page_is_403(self, api: InMemoryApi) -> None:
+        """G10: without a challenge, as they are authenticated."""
+        check_authenticated(ask(api, "GET", "/all/bob", headers=basic("bob")), "bob")
         for method in ("GET", "HEAD", "POST"):
             for path in ("/all/bob", "/all/bob/below"):
                 answer = ask(api, method, path, headers=basic("alice"))
@@ -555,23 +555,23 @@ class RuleTests:
         check_challenged(ask(api, "GET", "/all/bob", headers=basic("bob", "wrong")))
         check_challenged(ask(api, "GET", "/all/bob"))
 
-    def test_the_nearest_page_above_decides(self, api: InMemoryApi) -> None:
-        """The rule of `/all` does not let in at `/all/bob`."""
+    def test_rule_of_the_nearest_page_applies(self, api: InMemoryApi) -> None:
+        """The rule of `/all` does not apply to `/all/bob`."""
         check_challenged(ask(api, "GET", "/all/bob", headers=log_in(api, "bob")))
         assert len(ask(api, "GET", "/all/other").headers["www-authenticate"]) == 3
 
-    def test_users_by_digest(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_digest_user_outside_the_users_of_a_page_is_403(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[[page]]\npath = "/digest"\nschemes = ["digest"]\nusers = ["bob"]')
         assert ask(api, "GET", "/digest", headers=proof(api, "/digest")).status == 403
-        check_entered(ask(api, "GET", "/digest", headers=proof(api, "/digest", username="bob")), "bob")
+        check_authenticated(ask(api, "GET", "/digest", headers=proof(api, "/digest", username="bob")), "bob")
 
-    def test_a_name_is_one_however_it_is_composed(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_user_names_are_compared_in_normalized_form(self, make: Callable[..., InMemoryApi]) -> None:
         page = '[[page]]\npath = "/basic"\nschemes = ["basic"]\nusers = ["{}"]'
         for name in ("am\u00e9", "ame\u0301"):
             api = make(page.format(name), users=account("am\u00e9"))
-            check_entered(ask(api, "GET", "/basic", headers=basic("ame\u0301")), "am\u00e9")
+            check_authenticated(ask(api, "GET", "/basic", headers=basic("ame\u0301")), "am\u00e9")
 
-    def test_the_form_asks_where_nothing_else_does(self, api: InMemoryApi) -> None:
+    def test_page_with_session_only_redirects_to_the_form(self, api: InMemoryApi) -> None:
         for method in ("GET", "HEAD", "POST"):
             answer = ask(api, method, "/session")
             check_without_challenge(answer, 302)
@@ -581,15 +581,15 @@ class RuleTests:
         stale = ask(api, "GET", "/session", headers={"Cookie": "session=" + "A" * 43})
         assert (stale.status, stale.header("Location")) == (302, "/")
         assert (stale.header("Set-Cookie") or "").startswith("session=; Path=/; Expires=Thu, 01 Jan 1970")
-        check_entered(ask(api, "GET", "/session", headers=log_in(api)))
+        check_authenticated(ask(api, "GET", "/session", headers=log_in(api)))
         assert ask(api, "GET", "/session", headers=basic()).status == 302
 
-    def test_a_field_counts_before_a_cookie(self, api: InMemoryApi) -> None:
+    def test_authorization_field_takes_precedence_over_a_cookie(self, api: InMemoryApi) -> None:
         cookie = log_in(api, "bob")
-        check_entered(ask(api, "GET", "/all", headers=cookie), "bob")
-        check_entered(ask(api, "GET", "/all", headers={**cookie, **basic()}), "alice")
+        check_authenticated(ask(api, "GET", "/all", headers=cookie), "bob")
+        check_authenticated(ask(api, "GET", "/all", headers={**cookie, **basic()}), "alice")
         assert ask(api, "GET", "/all", headers={**cookie, **basic(password="wrong")}).status == 401
-        check_entered(ask(api, "GET", "/all", headers={**cookie, "Authorization": "Bearer x"}), "bob")
+        check_authenticated(ask(api, "GET", "/all", headers={**cookie, "Authorization": "Bearer x"}), "bob")
 
     def test_cross_site_write_with_a_session_is_refused(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\nwrite = ["session", "basic"]')
@@ -603,27 +603,27 @@ class RuleTests:
         for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://localhost"}, {}):
             assert ask(api, "POST", "/post", BODY, {**JSON, **headers, **cookie}).status == 201
 
-    def test_without_cookies_other_sites_can_do_no_harm(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_cross_site_write_is_allowed_where_no_session_is_accepted(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nwrite = ["basic"]')
         headers = {**JSON, **basic(), "Sec-Fetch-Site": "cross-site"}
         assert ask(api, "POST", "/post", BODY, headers).status == 201
 
 
 class ApiRuleTests:
-    def test_it_is_open_by_default(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_api_is_open_by_default(self, make: Callable[..., InMemoryApi]) -> None:
         api = make("")
         for headers in ({}, basic(password="wrong"), field("Digest x")):
             assert ask(api, "POST", "/post", BODY, {**JSON, **headers}).status == 201
             answer = ask(api, "GET", "/post", headers=headers)
             assert (answer.status, answer.header("Cache-Control")) == (200, "no-cache")
 
-    def test_open_beside_another_scheme_is_open(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_rule_with_open_and_another_scheme_is_open(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "open"]\nwrite = ["open", "digest"]')
         assert ask(api, "GET", "/post").status == 200
         assert ask(api, "GET", "/post").header("Cache-Control") == "no-cache"
         assert ask(api, "POST", "/post", BODY, JSON).status == 201
 
-    def test_reading_and_writing_have_rules_of_their_own(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_read_and_write_rules_are_independent(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["open"]\nwrite = ["basic"]')
         check_problem(ask(api, "POST", "/post", BODY, JSON), 401)
         answer = ask(api, "POST", "/post", BODY, {**JSON, **basic()})
@@ -660,8 +660,8 @@ class ApiRuleTests:
                 check_problem(ask(api, "GET", path, headers=etag), 401)
             assert ask(api, "GET", "/post/2", headers=headers).header("Cache-Control") == "no-store"
 
-    def test_existence_shows_only_after_authentication(self, make: Callable[..., InMemoryApi]) -> None:
-        """404, 405, 412, 415, 422: none of them before the login."""
+    def test_request_errors_are_sent_only_after_authentication(self, make: Callable[..., InMemoryApi]) -> None:
+        """Before it, 404, 405, 412, 415 and 422 are 401."""
         api = make('[api]\nread = ["basic"]\nwrite = ["basic"]')
         api.add("one")
         requests: list[tuple[str, str, int, dict[str, Any]]] = [
@@ -686,13 +686,13 @@ class ApiRuleTests:
             assert "allow" not in answer.headers
             assert ask(api, method, path, body, {**headers, **basic()}).status == status
 
-    def test_methods_that_there_are_not_are_writes(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_unknown_method_needs_the_write_rule(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["open"]\nwrite = ["basic"]')
         for method in ("PATCH", "FOO", "TRACE", "get", "head"):
             check_problem(ask(api, method, "/post"), 401)
         assert ask(api, "PATCH", "/post", headers=basic()).status == 405
 
-    def test_where_only_a_session_lets_in_the_form_is_named(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_api_with_session_only_has_a_challenge_with_the_form(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\nwrite = ["session"]')
         for method in ("GET", "POST"):
             for headers in ({}, basic(), {"Cookie": "session=" + "A" * 43}):
@@ -701,7 +701,7 @@ class ApiRuleTests:
                 assert answer.headers["www-authenticate"] == [FORM_CHALLENGE]
         assert ask(api, "GET", "/post", headers=log_in(api)).status == 200
 
-    def test_other_paths_are_not_the_api(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_rule_applies_to_all_spellings_of_api_paths_only(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic"]\nwrite = ["basic"]')
         for path in ("/%70ost", "/post?x", "/post/", "/post/%31"):
             check_problem(ask(api, "GET", path), 401)
@@ -714,7 +714,7 @@ class OptionsTests:
     PREFLIGHT = {"Origin": "http://elsewhere", "Access-Control-Request-Method": "POST"}  # noqa: RUF012 - a constant
 
     @pytest.mark.parametrize("rule", ["['basic']", "['digest', 'session']", "['open']"])
-    def test_on_the_api_they_are_never_asked_who_they_are(self, make: Callable[..., InMemoryApi], rule: str) -> None:
+    def test_options_on_the_api_needs_no_credentials(self, make: Callable[..., InMemoryApi], rule: str) -> None:
         """G18."""
         api = make(f"[api]\nread = {rule}\nwrite = {rule}")
         for headers in (
@@ -730,7 +730,7 @@ class OptionsTests:
                 assert not [name for name in answer.headers if name.startswith("access-control-")]
 
     @pytest.mark.parametrize("path", ["/basic", "/all", "/session", "/basic/below"])
-    def test_a_preflight_is_answered_and_nothing_allowed(self, api: InMemoryApi, path: str) -> None:
+    def test_preflight_on_a_page_is_204_without_cors_fields(self, api: InMemoryApi, path: str) -> None:
         answer = ask(api, "OPTIONS", path, headers=self.PREFLIGHT)
         check_without_challenge(answer, 204)
         assert answer.body == b""
@@ -783,15 +783,15 @@ class FolderTests:
             ),
         ],
     )
-    def test_no_way_leads_around_the_guard(self, files: InMemoryApi, target: str) -> None:
+    def test_no_spelling_of_a_path_bypasses_the_guard(self, files: InMemoryApi, target: str) -> None:
         for method in ("GET", "HEAD", "POST", "OPTIONS", "get"):
             answer = ask_raw(files.site, files.clock, f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert b"SECRET" not in answer.body
             assert answer.status in {401, 404} or target == "*" or (method == "OPTIONS" and target.startswith("/post"))
             assert "last-modified" not in answer.headers
 
-    def test_a_login_that_takes_a_while_shows_the_same_files(self, files: InMemoryApi) -> None:
-        """Digest has to wait for the store: path segments are taken up again after that."""
+    def test_authentication_that_waits_for_the_store_leads_to_the_same_file(self, files: InMemoryApi) -> None:
+        """Digest waits for the store; the remaining path segments are traversed after it."""
         for path in ("a.txt", "", "below/b.txt"):
             answer = ask(files, "GET", f"/files/{path}", headers=basic())
             assert (answer.status, answer.body) == (200, b"TOP SECRET")
@@ -806,12 +806,12 @@ class FolderTests:
             assert ask(files, "GET", f"/deep/files/{path}", headers=headers).status == status
 
 
-class StoreAwayTests:
-    """G11: a client that gets 401 throws good credentials away."""
+class StoreFailureTests:
+    """G11: no 401, at which a client would discard its credentials."""
 
-    def test_credentials_get_503_while_the_store_is_away(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_credentials_are_503_while_the_store_is_unavailable(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "digest", "session"]\nwrite = ["basic", "digest", "session"]\n' + ALL)
-        check_entered(ask(api, "GET", "/basic", headers=basic()))  # it is remembered now
+        check_authenticated(ask(api, "GET", "/basic", headers=basic()))  # the password is cached now
         cookie, digest = log_in(api), proof(api, "/all")
         read = proof(api, "/post")
         result_of(api.store.stop())
@@ -824,26 +824,28 @@ class StoreAwayTests:
             for method in ("GET", "HEAD", "POST"):
                 answer = ask(api, method, path, headers={**headers, "Sec-Fetch-Site": "same-origin"})
                 if b"Digest" in str(headers).encode() and method != "GET":
-                    continue  # a proof is for one method
+                    continue  # a Digest response is for one method
                 check_without_challenge(answer, 503)
                 assert int(answer.header("Retry-After") or 0) >= 1
                 assert "set-cookie" not in answer.headers
                 assert answer.header("Cache-Control") == "no-store"
 
-    def test_request_without_credentials_never_enters(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_missing_credentials_are_401_or_503_while_the_store_is_unavailable(
+        self, make: Callable[..., InMemoryApi]
+    ) -> None:
         api = make(ALL)
         result_of(api.store.stop())
         check_challenged(ask(api, "GET", "/basic"))
         check_without_challenge(ask(api, "GET", "/digest"), 503)  # no nonce can be made
         check_without_challenge(ask(api, "GET", "/all"), 503)
 
-    def test_malformed_credentials_are_401_while_the_store_is_away(self, api: InMemoryApi) -> None:
+    def test_malformed_credentials_are_401_while_the_store_is_unavailable(self, api: InMemoryApi) -> None:
         result_of(api.store.stop())
         check_challenged(ask(api, "GET", "/basic", headers=field("Basic x")))
 
 
 class LogTests:
-    """G16: who, how, why and from where; no secret."""
+    """G16: user, scheme, reason and address of a refusal; no secret."""
 
     PEERS = [  # noqa: RUF012 - a constant
         (IPv4Address("TCP", "198.51.100.7", 1), "198.51.100.7"),
@@ -852,7 +854,7 @@ class LogTests:
     ]
 
     @pytest.mark.parametrize(("peer", "address"), PEERS)
-    def test_a_refused_login_is_told_with_its_reason(self, api: InMemoryApi, peer: IAddress, address: str) -> None:
+    def test_refused_login_is_logged_with_its_reason(self, api: InMemoryApi, peer: IAddress, address: str) -> None:
         for headers, scheme, user, why in (
             (basic(password="wr0ng"), "basic", "'alice'", "wrong password"),
             (basic("nobody"), "basic", "an unknown user of 6 bytes", "no such user"),
@@ -864,12 +866,14 @@ class LogTests:
             request = f"GET /all HTTP/1.1\r\nHost: x\r\n{name}: {value}\r\n\r\n".encode()
             with recorded_log(api) as events:
                 assert ask_raw(api.site, api.clock, request, peer).status == 401
-            told = [event for event in events if "login refused" in event["log_format"]]
-            assert [(event["scheme"], event["user"], event["address"]) for event in told] == [(scheme, user, address)]
-            assert why in told[0]["why"]
+            refusals = [event for event in events if "login refused" in event["log_format"]]
+            assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
+                (scheme, user, address)
+            ]
+            assert why in refusals[0]["why"]
             check_secret(events, value, "wr0ng", PASSWORD)
 
-    def test_no_secret_is_in_any_event(self, make: Callable[..., InMemoryApi]) -> None:
+    def test_no_log_event_contains_a_secret(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "session"]\nwrite = ["digest", "session"]\n' + ALL)
         secrets: list[str | bytes] = [PASSWORD, "wr0ng-password"]
         with recorded_log(api) as events:
@@ -918,7 +922,7 @@ class LogTests:
         assert len(events) > 10
         assert not [event for event in events if event["log_level"] >= LogLevel.error and "store" not in str(event)]
 
-    def test_a_name_cannot_write_lines_of_its_own(self, api: InMemoryApi) -> None:
+    def test_user_name_cannot_inject_a_log_line(self, api: InMemoryApi) -> None:
         nonce = challenges_in(ask(api, "GET", "/digest"))[0].nonce
         parameters = Proof(nonce=nonce).parameters(
             **{"username": None, "username*": "UTF-8''x%0A%1B%5Blogin%20accepted"}
@@ -932,7 +936,7 @@ class LogTests:
         assert "\x1b" not in lines[0]
 
     def test_unknown_name_is_logged_as_its_length(self, api: InMemoryApi) -> None:
-        """Programs send tokens by Basic, and people type passwords into the field for the name."""
+        """It may be a token that a program sends with Basic, or a password typed into the wrong field."""
         token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln"
         with recorded_log(api) as events:
             assert ask(api, "GET", "/basic", headers=basic(token, "x")).status == 401
@@ -940,8 +944,8 @@ class LogTests:
         assert line == "login refused: basic an unknown user of 41 bytes from 127.0.0.1: no such user"
         check_secret(events, token)
 
-    def test_the_access_log_has_the_scheme(self, api: InMemoryApi) -> None:
-        """Of what was shown and counts there, good or not."""
+    def test_access_log_has_the_scheme_of_the_credentials(self, api: InMemoryApi) -> None:
+        """Of credentials that the rule accepts, valid or not."""
         cookie = log_in(api)
         for headers, path, scheme in (
             *((basic(), "/all", "basic"), (basic(password="wrong"), "/all", "basic"), (basic(), "/digest", "-")),
@@ -954,16 +958,16 @@ class LogTests:
             (line,) = [event["lines"] for event in events if event["log_namespace"] == "postd.access"]
             assert f" scheme={scheme} " in line
 
-    def test_a_good_login_is_no_refusal(self, api: InMemoryApi) -> None:
+    def test_accepted_login_is_not_logged_as_refused(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             for headers in (basic(), log_in(api), proof(api, "/all")):
-                check_entered(ask(api, "GET", "/all", headers=headers))
+                check_authenticated(ask(api, "GET", "/all", headers=headers))
         assert not [event for event in events if "refused" in event["log_format"]]
 
 
 @contextmanager
-def leaving_none(kind: type) -> Iterator[None]:
-    """Check that no object of a class that is made meanwhile is left to the garbage collector."""
+def no_cycles_left(kind: type) -> Iterator[None]:
+    """Check that no new object of a class is left for the garbage collector."""
     gc.collect()
     before = [found for found in gc.get_objects() if isinstance(found, kind)]  # of other tests
     gc.disable()
@@ -975,7 +979,7 @@ def leaving_none(kind: type) -> Iterator[None]:
         gc.enable()
 
 
-class GarbageTests:
+class ReferenceCycleTests:
     @pytest.mark.parametrize(
         "headers",
         [{}, field("Basic !"), field("Bearer x"), basic(password="wrong")],
@@ -983,14 +987,14 @@ class GarbageTests:
     )
     def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, headers: Any) -> None:
         ask(api, "GET", "/all", headers=headers)
-        with leaving_none(HttpRequest):
+        with no_cycles_left(HttpRequest):
             for _ in range(3):
                 assert ask(api, "GET", "/all", headers=headers).status == 401
 
 
 class TreeTests:
-    def test_below_it_any_resource_may_have_children(self, api: InMemoryApi) -> None:
-        """Whether the login is decided at once or has to wait for the store."""
+    def test_guarded_resource_may_have_children(self, api: InMemoryApi) -> None:
+        """With Basic, which authenticates at once here, and with Digest, which waits for the store."""
         tree = Resource()
         tree.putChild(b"child", Data(b"the child", "text/plain"))
         access, root = api.logins.access, Resource()
@@ -1003,8 +1007,8 @@ class TreeTests:
 
 
 @implementer(ICredentialsChecker)
-class Foreign:
-    """A checker as any of `twisted.cred` is: it comes to a name at once, or when it is told to."""
+class DeferredChecker:
+    """A checker of `twisted.cred`; for the password "later" its Deferred fires when a test says so."""
 
     credentialInterfaces = (IPasswordCredentials,)
 
@@ -1022,46 +1026,48 @@ class Foreign:
 
 class PortalTests:
     @pytest.fixture
-    def foreign(self) -> Foreign:
-        return Foreign()
+    def checker(self) -> DeferredChecker:
+        return DeferredChecker()
 
     @pytest.fixture
-    def worker(self, foreign: Foreign) -> Worker:
+    def worker(self, checker: DeferredChecker) -> Worker:
         factories: list[CredentialFactory] = [
             BasicCredentialFactory("postd", PeerResolver()),
             BearerCredentialFactory("postd"),
         ]
-        guard = Guard(CoroutinePortal(Realm(), [foreign]), factories, ViewResource(show_name))
+        guard = Guard(CoroutinePortal(Realm(), [checker]), factories, ViewResource(show_name))
         root, clock = Resource(), Clock()
         root.putChild(b"here", guard)
         return Worker(make_site(root, clock=clock), clock)
 
-    def test_any_checker_of_a_portal_is_asked(self, worker: Worker) -> None:
-        check_entered(ask(worker, "GET", "/here", headers=basic()))
+    def test_guard_asks_any_checker_of_its_portal(self, worker: Worker) -> None:
+        check_authenticated(ask(worker, "GET", "/here", headers=basic()))
         assert ask(worker, "GET", "/here", headers=basic(password="wrong")).status == 401
 
     @pytest.mark.parametrize(
         ("result", "status"),
         [(b"alice", 200), (Failure(Refused("no")), 401), (Failure(StoreUnavailableError("x")), 503)],
     )
-    def test_it_may_take_its_time(self, worker: Worker, foreign: Foreign, result: Any, status: int) -> None:
+    def test_checker_may_return_a_pending_deferred(
+        self, worker: Worker, checker: DeferredChecker, result: Any, status: int
+    ) -> None:
         asking = begin(worker, "GET", "/here", headers=basic(password="later"))
-        assert foreign.asked is not None
-        foreign.asked.callback(result)
+        assert checker.asked is not None
+        checker.asked.callback(result)
         assert asking.response().status == status
 
-    def test_scheme_is_logged_although_the_client_goes(self, worker: Worker) -> None:
+    def test_disconnected_request_is_logged_with_its_scheme(self, worker: Worker) -> None:
         with capturedLogs() as events:
             begin(worker, "GET", "/here", headers=basic(password="later")).disconnect()
             worker.clock.advance(1)
         assert [event for event in events if "499" in formatEvent(event) and "scheme=basic" in formatEvent(event)]
 
-    def test_challenge_that_fails_is_no_failure_of_credentials(self, foreign: Foreign) -> None:
+    def test_failed_challenge_is_logged_without_a_scheme(self, checker: DeferredChecker) -> None:
         class Failing(BasicCredentialFactory):
             async def challenges(self, _refusal: Refused | None, _request: Any) -> list[bytes]:
                 raise StoreUnavailableError("x")
 
-        guard = Guard(CoroutinePortal(Realm(), [foreign]), [Failing("postd", PeerResolver())], ViewResource(show_name))
+        guard = Guard(CoroutinePortal(Realm(), [checker]), [Failing("postd", PeerResolver())], ViewResource(show_name))
         clock = Clock()
         worker = Worker(make_site(guard, clock=clock), clock)
         with capturedLogs() as events:
@@ -1069,14 +1075,14 @@ class PortalTests:
             clock.advance(1)
         assert [event for event in events if "scheme=- " in formatEvent(event)]
 
-    def test_refusal_after_a_wait_leaves_no_cycle(self, worker: Worker, foreign: Foreign) -> None:
-        with leaving_none(PasswordCredentials):
+    def test_delayed_refusal_leaves_no_cycle(self, worker: Worker, checker: DeferredChecker) -> None:
+        with no_cycles_left(PasswordCredentials):
             asking = begin(worker, "GET", "/here", headers=basic(password="later"))
-            assert foreign.asked is not None
-            foreign.asked.errback(Refused("no"))
+            assert checker.asked is not None
+            checker.asked.errback(Refused("no"))
             assert asking.response().status == 401
 
-    def test_credentials_that_no_checker_knows_are_a_failure_of_ours(self, worker: Worker) -> None:
+    def test_credentials_without_a_checker_are_500_and_logged(self, worker: Worker) -> None:
         with capturedLogs() as events:
             assert ask(worker, "GET", "/here", headers=field("Bearer x")).status == 500
         assert [event for event in events if "log_failure" in event]
@@ -1094,7 +1100,7 @@ class InterfaceTests:
         for checker in checkers:
             assert verifyObject(ICredentialsChecker, checker)
 
-    def test_each_kind_of_credentials_has_one_interface_and_one_checker(self, api: InMemoryApi) -> None:
+    def test_each_credentials_class_provides_one_interface_with_a_checker(self, api: InMemoryApi) -> None:
         response = DigestResponse("alice", "postd", "N", "/", "0", "MD5", "C", "00000001")
         kinds: list[tuple[Any, Any]] = [
             (IPasswordCredentials, PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1")),
@@ -1108,9 +1114,9 @@ class InterfaceTests:
             assert list(providedBy(credentials)) == [interface]
             assert interface in api.logins.access.portal.listCredentialsInterfaces()
 
-    def test_a_password_does_not_show(self) -> None:
+    def test_repr_of_credentials_has_no_secret(self) -> None:
         assert PASSWORD not in repr(PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1"))
         assert "a.token.b" not in repr(BearerCredentials("a.token.b", writes=False, address="192.0.2.1"))
 
-    def test_guard_is_a_resource(self) -> None:
+    def test_guard_provides_iresource(self) -> None:
         assert verifyObject(IResource, Guard(CoroutinePortal(Realm()), [], Resource()))

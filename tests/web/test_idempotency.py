@@ -33,7 +33,7 @@ def test_repeated_request_gets_the_first_response(api: InMemoryApi) -> None:
     assert texts(api) == []
 
 
-def test_other_key_or_none_stores_again(api: InMemoryApi) -> None:
+def test_request_with_another_key_or_none_stores_another_post(api: InMemoryApi) -> None:
     for keys in (["k-1"], ["K-1"], ['"k-1"'], [], []):
         assert add(api, post_body("one"), *keys).status == 201
     assert texts(api) == ["one"] * 5
@@ -42,7 +42,7 @@ def test_other_key_or_none_stores_again(api: InMemoryApi) -> None:
 def test_same_key_with_another_body_is_422(api: InMemoryApi) -> None:
     add(api, post_body("one"), "k-1")
     check_problem(add(api, post_body("two"), "k-1"), 422)
-    check_problem(add(api, post_body("one") + b" ", "k-1"), 422)  # other bytes, whatever they mean
+    check_problem(add(api, post_body("one") + b" ", "k-1"), 422)  # other bytes, although the same JSON
     assert texts(api) == ["one"]
 
 
@@ -52,7 +52,7 @@ def test_failed_request_does_not_use_the_key(api: InMemoryApi) -> None:
     assert add(api, post_body("one"), "k-1").header("Location") == "/post/1"
 
 
-def test_a_key_is_remembered_for_a_day(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_expires_after_a_day(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [api.START_S]
     monkeypatch.setattr("time.time", lambda: now[0])
     fresh = InMemoryApi()
@@ -87,7 +87,7 @@ def test_keys_of_different_users_are_separate(make: Callable[..., InMemoryApi]) 
 
 def test_concurrent_request_with_the_same_key_is_409(api: InMemoryApi) -> None:
     headers = {**JSON, "Idempotency-Key": "k-1"}
-    asked = [begin(api, "POST", "/post", post_body("one"), headers) for _ in range(3)]  # none is stored yet
+    asked = [begin(api, "POST", "/post", post_body("one"), headers) for _ in range(3)]  # no post is stored yet
     first, *others = [one.response() for one in asked]
     assert first.status == 201
     for other in others:

@@ -1,4 +1,4 @@
-"""Sign-in and sign-out by form, and attacks on it (reference: Form login)."""
+"""Login and logout by form, and attacks on them (reference: Form login)."""
 
 import hashlib
 import json
@@ -57,8 +57,8 @@ def api(make_api: MakeApi) -> InMemoryApi:
 
 
 @pytest.fixture
-def patient_api(make_api: MakeApi) -> InMemoryApi:
-    """Make a server that lets one fail for ever."""
+def unthrottled_api(make_api: MakeApi) -> InMemoryApi:
+    """A server that admits any number of failed logins."""
     return make_api("[throttle]\nfailures = 100000\naddress_failures = 100000\naccount_failures = 100000")
 
 
@@ -87,17 +87,17 @@ def home(server: Server, *session_ids: str, **keywords: Any) -> Response:
 
 
 def is_signed_in(server: Server, *session_ids: str) -> bool:
-    """Ask `/home`, and check that it answers in one of its two ways."""
+    """Return whether `/home` accepts the session; check its response."""
     answer = home(server, *session_ids)
     if answer.status == 200:
         assert re.fullmatch("Success: .+\n", answer.body.decode())
         return True
-    check_sent_away(answer, expires=bool(session_ids))
+    check_redirected_to_form(answer, expires=bool(session_ids))
     return False
 
 
 def check_page(answer: Response) -> None:
-    """Check the headers that all pages for people have (reference: Safe by default)."""
+    """Check the headers of all HTML and text pages (reference: Safe by default)."""
     assert answer.header("Cache-Control") == "no-store"
     assert answer.header("X-Content-Type-Options") == "nosniff"
     assert answer.header("Referrer-Policy") == "same-origin"
@@ -114,7 +114,7 @@ def check_text(answer: Response, status: int, body: str) -> None:
     check_page(answer)
 
 
-def check_sent_away(answer: Response, *, expires: bool) -> None:
+def check_redirected_to_form(answer: Response, *, expires: bool) -> None:
     assert (answer.status, answer.header("Location")) == (302, "/")
     assert answer.header("Set-Cookie") == (EXPIRED if expires else None)
     check_page(answer)
@@ -137,8 +137,8 @@ def writes_of(api: InMemoryApi) -> int:
     return writer.total_changes
 
 
-class Lookups:
-    """Counts the questions to the store for sessions."""
+class SessionLookups:
+    """Counts the queries for sessions."""
 
     def __init__(self, api: InMemoryApi) -> None:
         self._reader = api.store.database.reader
@@ -158,7 +158,7 @@ class Lookups:
 
 
 class Page(HTMLParser):
-    """What is in a page: its tags with their attributes, and the text of its styles."""
+    """The content of a page: its tags with their attributes, and its style sheet."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__()
@@ -256,17 +256,17 @@ class HeadAndMethodTests:
             answer = ask(api, method, "/home", None, headers)
             assert answer.status == 405
             assert {"GET", "HEAD"} <= set((answer.header("Allow") or "").split(", "))
-            check_sent_away(ask(api, method, "/home"), expires=False)
+            check_redirected_to_form(ask(api, method, "/home"), expires=False)
 
     @pytest.mark.parametrize(
         "path", ["/login/", "/login/x", "//login", "/logout/", "/logout/x", "/Login", "/login%2F", "//", "/home%2F"]
     )
-    def test_path_beside_the_pages_is_404(self, api: InMemoryApi, path: str) -> None:
+    def test_path_similar_to_a_page_is_404(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST"):
             check_text(ask(api, method, path, None, with_cookie(sign_in(api))), 404, "Not Found\n")
 
     def test_path_below_home_is_404(self, api: InMemoryApi) -> None:
-        check_sent_away(ask(api, "GET", "/home/x"), expires=False)
+        check_redirected_to_form(ask(api, "GET", "/home/x"), expires=False)
         check_text(ask(api, "GET", "/home/x", None, with_cookie(sign_in(api))), 404, "Not Found\n")
 
 
@@ -306,7 +306,7 @@ class LoginTests:
         check_refused(send_form(api, fields))
         assert sessions_of(api) == []
 
-    def test_wrong_user_and_wrong_password_look_the_same(self, api: InMemoryApi) -> None:
+    def test_unknown_user_and_wrong_password_get_the_same_response(self, api: InMemoryApi) -> None:
         answers = []
         for fields in ({"username": "alice", "password": "x"}, {"username": "nobody", "password": "x"}, {}):
             answer = send_form(api, fields)
@@ -331,12 +331,12 @@ class LoginTests:
         ],
     )
     def test_missing_or_repeated_field_is_401(self, api: InMemoryApi, body: bytes) -> None:
-        for _ in range(12):  # and is not counted, for nothing was verified
+        for _ in range(12):  # not counted as failures: no password was verified
             check_refused(send_form(api, body))
         assert sessions_of(api) == []
         sign_in(api)
 
-    def test_fields_count_in_the_body_only(self, api: InMemoryApi) -> None:
+    def test_fields_in_the_query_are_ignored(self, api: InMemoryApi) -> None:
         check_refused(send_form(api, b"", path=f"/login?{urlencode(ALICE)}"))
         sign_in(api, path="/login?username=bob&password=x")
 
@@ -350,10 +350,10 @@ class LoginTests:
                 assert (answer.status, answer.header("Location")) == (302, "/home")
 
     @pytest.mark.parametrize("name", USERS)
-    def test_any_user_name_may_be_escaped_or_not(self, api: InMemoryApi, name: str) -> None:
+    def test_user_name_may_be_escaped_or_not(self, api: InMemoryApi, name: str) -> None:
         escapings: list[Callable[[str], str]] = [quote_plus, lambda text: quote(text, safe=""), str]
         if name == "plus":
-            escapings.pop()  # has to be escaped
+            escapings.pop()  # must be escaped
         for escape in escapings:
             body = f"username={escape(name)}&password={escape(USERS[name])}".encode()
             check_text(home(api, sign_in(api, body)), 200, f"Success: {name}\n")
@@ -406,10 +406,10 @@ class LoginTests:
         )
     )
     @example(body=b"username=%0&password=%")
-    def test_any_bytes_are_answered(self, patient_api: InMemoryApi, body: bytes) -> None:
-        assert send_form(patient_api, body).status in {400, 401}
+    def test_any_bytes_are_answered(self, unthrottled_api: InMemoryApi, body: bytes) -> None:
+        assert send_form(unthrottled_api, body).status in {400, 401}
 
-    def test_log_has_the_reason_and_no_secret(self, api: InMemoryApi) -> None:
+    def test_refusal_is_logged_with_its_reason_and_no_secret(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
             send_form(api, {"username": "alice", "password": "terces-gnorw"})
             send_form(api, {"username": "nobody", "password": "terces-gnorw"})
@@ -418,16 +418,16 @@ class LoginTests:
             ask(api, "POST", "/logout", None, with_cookie(session_id))
             home(api, session_id)
             api.clock.advance(1)  # the access log
-        told = "\n".join(formatEvent(event) or "" for event in events)
-        assert "wrong password" in told
-        assert "no such user" in told
-        assert "127.0.0.1" in told
+        log = "\n".join(formatEvent(event) or "" for event in events)
+        assert "wrong password" in log
+        assert "no such user" in log
+        assert "127.0.0.1" in log
         for secret in ("terces-gnorw", "correct horse", "correct+horse", session_id, "$2b$"):
-            assert secret not in told
+            assert secret not in log
 
 
 class FixationTests:
-    """What a browser brings along is never taken on."""
+    """Session fixation: an identifier that the browser sends is never adopted."""
 
     def test_planted_session_identifier_is_not_adopted(self, api: InMemoryApi) -> None:
         planted = "A" * 43
@@ -455,12 +455,12 @@ class FixationTests:
         assert is_signed_in(api, here)
         assert is_signed_in(api, there)
 
-    def test_a_failed_login_ends_nothing(self, api: InMemoryApi) -> None:
+    def test_failed_login_keeps_the_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         check_refused(send_form(api, {"username": "alice", "password": "x"}, headers=with_cookie(session_id)))
         assert is_signed_in(api, session_id)
 
-    def test_the_store_has_only_the_hash_of_an_identifier(self, api: InMemoryApi) -> None:
+    def test_store_has_only_the_hash_of_a_session_identifier(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         assert result_of(api.store.get_session(hashlib.sha256(session_id.encode()).digest())).username == "alice"
         writer = api.store.database.writer
@@ -474,12 +474,12 @@ class FixationTests:
         for password in USERS.values():
             assert password not in dump
 
-    def test_every_identifier_is_new(self, api: InMemoryApi) -> None:
+    def test_session_identifiers_are_unique(self, api: InMemoryApi) -> None:
         assert len({sign_in(api) for _ in range(50)}) == 50
 
 
 class CookieTests:
-    def test_one_session_among_several_cookies_counts(self, api: InMemoryApi) -> None:
+    def test_only_valid_session_among_several_cookies_is_accepted(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         for values in (("junk", session_id), (session_id, "junk"), ("A" * 43, session_id, ""), (session_id,) * 2):
             assert is_signed_in(api, *values)
@@ -487,7 +487,7 @@ class CookieTests:
             assert ask(api, "GET", "/home", None, {"Cookie": lines}).status == 200
 
     def test_two_valid_sessions_are_refused(self, api: InMemoryApi) -> None:
-        """One of them was planted, and nobody knows which."""
+        """One of them may have been planted by another site; which one is unknown."""
         alice, bob = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
         assert not is_signed_in(api, alice, bob)
         assert ask(api, "GET", "/", None, with_cookie(alice, bob)).status == 200
@@ -495,18 +495,18 @@ class CookieTests:
         assert is_signed_in(api, bob)
 
     def test_expired_session_beside_a_valid_one_is_ignored(self, api: InMemoryApi) -> None:
-        dead, live = sign_in(api), sign_in(api)
-        ask(api, "POST", "/logout", None, with_cookie(dead))
-        assert is_signed_in(api, dead, live)
+        ended, valid = sign_in(api), sign_in(api)
+        ask(api, "POST", "/logout", None, with_cookie(ended))
+        assert is_signed_in(api, ended, valid)
 
     @pytest.mark.parametrize("form", ["{}x", "x{}", '"{}"', "{} x", "%{}", "{}=", "'{}'", "{}\t{}", "{},{}"])
     def test_cookie_similar_to_a_session_is_ignored(self, api: InMemoryApi, form: str) -> None:
         session_id = sign_in(api)
-        with Lookups(api) as lookups:
+        with SessionLookups(api) as session_lookups:
             assert not is_signed_in(api, form.replace("{}", session_id))
-        assert lookups.count == 0
+        assert session_lookups.count == 0
 
-    def test_other_names_are_other_cookies(self, api: InMemoryApi) -> None:
+    def test_cookie_with_a_similar_name_is_ignored(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         for name in (
             "Session",
@@ -519,19 +519,19 @@ class CookieTests:
             '"session"',
         ):
             answer = ask(api, "GET", "/home", None, {"Cookie": f"{name}={session_id}"})
-            check_sent_away(answer, expires=False)
+            check_redirected_to_form(answer, expires=False)
 
     @pytest.mark.parametrize(
         "value",
         ["", "x", "a" * 42, "a" * 44, "a" * 257, "a" * 8000, "é" * 43, '"' * 43, "a" * 42 + "=", "a" * 42 + "\t"],
     )
     def test_malformed_identifiers_are_not_looked_up(self, api: InMemoryApi, value: str) -> None:
-        with Lookups(api) as lookups:
+        with SessionLookups(api) as session_lookups:
             assert not is_signed_in(api, value)
-        assert lookups.count == 0
-        with Lookups(api) as lookups:
+        assert session_lookups.count == 0
+        with SessionLookups(api) as session_lookups:
             assert not is_signed_in(api, "a" * 43)
-        assert lookups.count == 1  # what could be one is
+        assert session_lookups.count == 1  # a well-formed identifier is looked up
 
     def test_malformed_cookies_do_not_hide_a_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
@@ -543,18 +543,18 @@ class CookieTests:
         assert is_signed_in(api, *[f"{n:043}" for n in range(31)] * 2, sign_in(api))
 
     def test_unknown_identifiers_do_not_hide_the_second_of_two_sessions(self, api: InMemoryApi) -> None:
-        """A neighboring site could have a browser work under the site's own account."""
+        """A sibling domain could otherwise make a browser use the attacker's account."""
         mine, planted = sign_in(api), sign_in(api, {"username": "bob", "password": "p:w"})
         for count in (0, 30, 31, 60):
             assert not is_signed_in(api, planted, *[f"{n:043}" for n in range(count)], mine)
 
-    def test_a_cookie_field_of_the_greatest_length_costs_no_lookup(self, api: InMemoryApi) -> None:
+    def test_cookie_field_with_too_many_identifiers_causes_no_lookup(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
-        with Lookups(api) as lookups:
+        with SessionLookups(api) as session_lookups:
             assert not is_signed_in(api, *[f"{n:043}" for n in range(300)], session_id)
-        assert lookups.count == 0
+        assert session_lookups.count == 0
 
-    def test_sign_out_ends_a_session_among_many_identifiers(self, api: InMemoryApi) -> None:
+    def test_logout_ends_a_session_among_many_identifiers(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         ask(api, "POST", "/logout", None, with_cookie(*[f"{n:043}" for n in range(300)], session_id))
         assert not is_signed_in(api, session_id)
@@ -566,7 +566,7 @@ class CookieTests:
             assert ask(api, "GET", "/", None, {"Cookie": cookie}).status == 200
 
 
-FOREIGN: list[dict[str, Any]] = [
+CROSS_SITE: list[dict[str, Any]] = [
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
     {"Sec-Fetch-Site": "junk"},
@@ -587,14 +587,14 @@ FOREIGN: list[dict[str, Any]] = [
     {"Origin": "http://localhost http://evil.example"},
     {"Origin": "http://localhost", "Host": "localhost:8080"},
 ]
-OURS: list[dict[str, Any]] = [
+SAME_ORIGIN: list[dict[str, Any]] = [
     {},
     {"Sec-Fetch-Site": "same-origin"},
     {"Sec-Fetch-Site": "none"},
     {"Sec-Fetch-Site": "same-origin", "Origin": "null"},
     {"Origin": "http://localhost"},
     {"Origin": "HTTP://LOCALHOST", "Host": "LocalHost"},
-    {"Origin": "https://localhost"},  # a proxy did TLS
+    {"Origin": "https://localhost"},  # behind a proxy that terminates TLS
     {"Origin": "http://localhost:8080", "Host": "localhost:8080"},
     {"Origin": "http://[::1]:8080", "Host": "[::1]:8080"},
     {"Referer": "http://evil.example/"},
@@ -602,9 +602,9 @@ OURS: list[dict[str, Any]] = [
 
 
 class CrossSiteTests:
-    """A page of another site cannot sign anybody in or out."""
+    """Cross-site request forgery: pages of other sites can neither sign in nor sign out."""
 
-    @pytest.mark.parametrize("headers", FOREIGN)
+    @pytest.mark.parametrize("headers", CROSS_SITE)
     def test_cross_site_request_is_403_and_changes_nothing(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api)
         before = writes_of(api)
@@ -618,8 +618,8 @@ class CrossSiteTests:
         assert writes_of(api) == before
         assert is_signed_in(api, session_id)
 
-    @pytest.mark.parametrize("headers", OURS)
-    def test_same_origin_or_non_browser_request_is_done(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("headers", SAME_ORIGIN)
+    def test_same_origin_or_non_browser_request_is_processed(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api, headers=headers)
         answer = ask(api, "POST", "/logout", None, headers | with_cookie(session_id))
         assert answer.status == 302
@@ -633,7 +633,7 @@ class CrossSiteTests:
             assert send_form(api, headers={"Origin": origin}).status == 403
         assert send_form(api, headers={"Origin": "http://evil", "Host": "evil"}).status == 403
 
-    def test_a_link_from_another_site_can_be_followed(self, api: InMemoryApi) -> None:
+    def test_cross_site_link_is_allowed(self, api: InMemoryApi) -> None:
         headers = {"Sec-Fetch-Site": "cross-site"}
         for path in ("/", "/logout"):
             assert ask(api, "GET", path, None, headers).status == 200
@@ -644,7 +644,7 @@ class ExpiryTests:
     def test_unused_session_expires(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         api.clock.advance(30 * 60 - 0.1)
-        assert is_signed_in(api, session_id)  # which renews it
+        assert is_signed_in(api, session_id)  # this renews the session
         api.clock.advance(30 * 60)
         assert not is_signed_in(api, session_id)
         assert ask(api, "GET", "/", None, with_cookie(session_id)).status == 200
@@ -669,13 +669,13 @@ class ExpiryTests:
         api.clock.advance(10)
         assert not is_signed_in(api, other)
 
-    def test_an_idle_time_beyond_the_lifetime_does_not_lengthen_it(self, make_api: MakeApi) -> None:
+    def test_idle_time_over_the_lifetime_does_not_extend_it(self, make_api: MakeApi) -> None:
         api = make_api('[session]\nidle = "10h"\nlifetime = "1m"')
         session_id = sign_in(api)
         api.clock.advance(60)
         assert not is_signed_in(api, session_id)
 
-    def test_expired_session_leaves_the_store(self, api: InMemoryApi) -> None:
+    def test_expired_session_is_deleted_from_the_store(self, api: InMemoryApi) -> None:
         sign_in(api)
         api.clock.advance(30 * 60 + 10)
         api.clock.advance(0)
@@ -757,7 +757,7 @@ class SecureTests:
             ("auto", {"X-Forwarded-Proto": "http"}, {"peer": "10.1.2.3", "tls": True}, True),
         ],
     )
-    def test_a_cookie_is_marked_where_the_client_has_tls(
+    def test_cookie_is_secure_if_the_client_uses_tls(
         self, make_api: MakeApi, setting: str, headers: dict[str, Any], keywords: dict[str, Any], *, secure: bool
     ) -> None:
         api = make_api(f'{PROXY}[session]\nsecure = "{setting}"')
@@ -765,20 +765,20 @@ class SecureTests:
         rest = "; Path=/; HttpOnly; SameSite=Lax" + ("; Secure" if secure else "")
         assert re.fullmatch(f"session=[A-Za-z0-9_-]{{43}}{re.escape(rest)}", cookie)
 
-    def test_https_public_url_marks_the_cookie(self, make_api: MakeApi) -> None:
+    def test_cookie_is_secure_with_an_https_public_url(self, make_api: MakeApi) -> None:
         for url, secure in (("https://posts.example", True), ("http://posts.example", False)):
             api = make_api(f'public_url = "{url}"')
             assert ("; Secure" in (send_form(api).header("Set-Cookie") or "")) == secure
 
-    def test_a_session_is_good_on_both(self, api: InMemoryApi) -> None:
+    def test_session_is_valid_over_tls(self, api: InMemoryApi) -> None:
         assert home(api, sign_in(api, tls=True), tls=True).status == 200
 
     def test_untrusted_forwarder_is_logged_once(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
             for _ in range(3):
                 sign_in(api, headers={"X-Forwarded-Proto": "https", "X-Forwarded-For": "1.2.3.4"})
-        told = [formatEvent(event) or "" for event in events]
-        assert sum("trusted_proxies" in line for line in told) == 1
+        log = [formatEvent(event) or "" for event in events]
+        assert sum("trusted_proxies" in line for line in log) == 1
 
 
 class LogoutTests:
@@ -799,7 +799,7 @@ class LogoutTests:
         assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/", EXPIRED)
         assert is_signed_in(api, session_id)
 
-    def test_logout_ends_each_session_of_the_cookies(self, api: InMemoryApi) -> None:
+    def test_logout_ends_every_session_of_the_cookies(self, api: InMemoryApi) -> None:
         one, two, elsewhere = sign_in(api), sign_in(api), sign_in(api)
         ask(api, "POST", "/logout", None, with_cookie(one, "junk", two))
         assert not is_signed_in(api, one)
@@ -823,14 +823,14 @@ class LogoutTests:
         assert ask(api, "POST", "/logout", tls=True).header("Clear-Site-Data") == '"cache"'
         assert ask(api, "POST", "/logout").header("Clear-Site-Data") is None
 
-    def test_one_can_sign_in_again(self, api: InMemoryApi) -> None:
+    def test_login_after_logout_begins_a_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         ask(api, "POST", "/logout", None, with_cookie(session_id))
         assert is_signed_in(api, sign_in(api, headers=with_cookie(session_id)))
 
 
 class AccountChangeTests:
-    """Who has lost the password, or the account, has no session either."""
+    """Changes of the user file that end sessions."""
 
     def test_changed_password_ends_the_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
         alices, bob = [sign_in(api), sign_in(api)], sign_in(api, {"username": "bob", "password": "p:w"})
@@ -889,7 +889,7 @@ class AccountChangeTests:
 
 
 def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
-    """Return another server on the same store, that has read the user file anew."""
+    """Return another server on the same store, which has loaded the user file again."""
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
     logins = Authentication(
@@ -910,7 +910,7 @@ class ThrottleTests:
             assert answer.header("WWW-Authenticate") is None
             assert answer.header("Set-Cookie") is None
         sign_in(api, {"username": "bob", "password": "p:w"})
-        sign_in(api, peer="192.0.2.7")  # the owner, elsewhere
+        sign_in(api, peer="192.0.2.7")  # another address
         api.clock.advance(300)
         sign_in(api)
 
@@ -921,21 +921,21 @@ class ThrottleTests:
         assert is_signed_in(api, session_id)
 
 
-def store_away(api: InMemoryApi) -> None:
+def stop_store(api: InMemoryApi) -> None:
     result_of(api.store.stop())
 
 
-class StoreAwayTests:
+class StoreFailureTests:
     def check_503(self, answer: Response) -> None:
         check_text(answer, 503, "Service Unavailable\n")
         assert int(answer.header("Retry-After") or "") >= 1
         assert answer.header("Set-Cookie") is None
         assert answer.header("WWW-Authenticate") is None
 
-    def test_without_store_the_form_is_shown_and_the_rest_is_503(self, api: InMemoryApi) -> None:
+    def test_form_is_shown_and_all_else_is_503_while_the_store_is_unavailable(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         form = ask(api, "GET", "/").body
-        store_away(api)
+        stop_store(api)
         for headers in ({}, with_cookie(session_id), with_cookie("A" * 43)):
             answer = ask(api, "GET", "/", None, headers)
             assert (answer.status, answer.body) == (200, form)
@@ -943,7 +943,7 @@ class StoreAwayTests:
         self.check_503(send_form(api))
         self.check_503(send_form(api, ALICE | {"password": "x"}))
         self.check_503(ask(api, "POST", "/logout", None, with_cookie(session_id)))
-        check_sent_away(home(api), expires=False)
+        check_redirected_to_form(home(api), expires=False)
         check_refused(send_form(api, {}))
 
     def test_read_only_store_keeps_sessions_valid(self, api: InMemoryApi) -> None:
@@ -968,19 +968,19 @@ class SessionPageTests:
 
     def test_page_without_session_redirects_to_the_form(self, api: InMemoryApi) -> None:
         for method in ("GET", "HEAD", "POST", "FOO"):
-            check_sent_away(ask(api, method, "/club"), expires=False)
-        check_sent_away(ask(api, "GET", "/club", None, with_cookie("x")), expires=True)
-        check_sent_away(ask(api, "GET", "/club/below"), expires=False)
-        check_sent_away(ask(api, "GET", "/club", None, {"Authorization": "Basic Ym9iOnA6dw=="}), expires=False)
+            check_redirected_to_form(ask(api, method, "/club"), expires=False)
+        check_redirected_to_form(ask(api, "GET", "/club", None, with_cookie("x")), expires=True)
+        check_redirected_to_form(ask(api, "GET", "/club/below"), expires=False)
+        check_redirected_to_form(ask(api, "GET", "/club", None, {"Authorization": "Basic Ym9iOnA6dw=="}), expires=False)
 
-    def test_page_is_for_its_users(self, api: InMemoryApi) -> None:
+    def test_user_outside_the_users_of_a_page_is_403(self, api: InMemoryApi) -> None:
         check_text(ask(api, "GET", "/club", None, with_cookie(sign_in(api))), 200, "Success: alice\n")
         bob = sign_in(api, {"username": "bob", "password": "p:w"})
         answer = ask(api, "GET", "/club", None, with_cookie(bob))
         check_text(answer, 403, "Forbidden\n")
         assert answer.header("WWW-Authenticate") is None
 
-    def test_another_scheme_beside_it_is_announced(self, api: InMemoryApi) -> None:
+    def test_page_with_session_and_basic_has_a_basic_challenge(self, api: InMemoryApi) -> None:
         for headers in ({}, with_cookie("A" * 43)):
             answer = ask(api, "GET", "/both", None, headers)
             check_text(answer, 401, "Unauthorized\n")
@@ -1024,17 +1024,17 @@ class ApiWithSessionTests:
         assert answer.header("Cache-Control") == "private, no-store"
         assert ask(api, "DELETE", "/post/1", None, headers).status == 200
 
-    @pytest.mark.parametrize("foreign", FOREIGN)
-    def test_cross_site_api_write_is_403(self, api: InMemoryApi, foreign: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("cross_site", CROSS_SITE)
+    def test_cross_site_api_write_is_403(self, api: InMemoryApi, cross_site: dict[str, Any]) -> None:
         headers = with_cookie(sign_in(api))
         api.add("untouched")
         for method, path in (("POST", "/post"), ("PUT", "/post/1"), ("DELETE", "/post/1"), ("PATCH", "/post/1")):
-            self.check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | foreign), 403)
+            self.check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | cross_site), 403)
         assert json.loads(ask(api, "GET", "/post", None, headers).body) == [{"id": 1, "post": "untouched"}]
 
-    @pytest.mark.parametrize("ours", OURS)
-    def test_same_origin_api_write_is_done(self, api: InMemoryApi, ours: dict[str, Any]) -> None:
-        headers = with_cookie(sign_in(api)) | JSON | ours
+    @pytest.mark.parametrize("same_origin", SAME_ORIGIN)
+    def test_same_origin_api_write_is_processed(self, api: InMemoryApi, same_origin: dict[str, Any]) -> None:
+        headers = with_cookie(sign_in(api)) | JSON | same_origin
         assert ask(api, "POST", "/post", b'{"post":"x"}', headers).status == 201
 
     def test_cross_site_api_read_is_allowed(self, api: InMemoryApi) -> None:
@@ -1049,9 +1049,9 @@ class ApiWithSessionTests:
         assert answer.status == 204
         assert not any(name.startswith("access-control") for name in answer.headers)
 
-    def test_api_without_store_is_503(self, api: InMemoryApi) -> None:
+    def test_api_is_503_while_the_store_is_unavailable(self, api: InMemoryApi) -> None:
         headers = with_cookie(sign_in(api))
-        store_away(api)
+        stop_store(api)
         answer = ask(api, "GET", "/post", None, headers)
         self.check_problem(answer, 503)
         assert answer.header("Retry-After")

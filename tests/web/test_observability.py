@@ -1,6 +1,6 @@
-"""The dashboard and the alerts of etc/ ask for what /metrics tells, for all of it, and lead into the operator's guide.
+"""The dashboard and the alerts of etc/ query exported metrics, cover all of them, and link to the operator's guide.
 
-That Prometheus understands them is shown by tests/system/test_alerts.py.
+tests/system/test_alerts.py loads the alerts into Prometheus.
 """
 
 import json
@@ -22,43 +22,43 @@ DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())
 ALERTS = (ETC / "prometheus-alerts.yml").read_text()
 GUIDE = (ETC / "operating.md").read_text()
 
-OF_PROMETHEUS: Mapping[str, Collection[str]] = {"up": (), "ALERTS": ("alertname", "alertstate")}
-"""What Prometheus tells itself, and with which labels."""
+BUILT_IN_SERIES: Mapping[str, Collection[str]] = {"up": (), "ALERTS": ("alertname", "alertstate")}
+"""Series that Prometheus itself provides, with their labels."""
 
-OF_ALL = {"job", "instance"}
-"""Labels that Prometheus gives to all that it is told."""
+TARGET_LABELS = {"job", "instance"}
+"""Labels that Prometheus adds to every scraped series."""
 
 GRID_WIDTH = 24
 
 
-class Asked(NamedTuple):
-    """A question in PromQL, by whom, and the labels of its answer that are shown."""
+class Query(NamedTuple):
+    """A PromQL expression, the panel or alert that it belongs to, and the labels that are shown."""
 
-    who: str
+    source: str
     expression: str
     shown: frozenset[str]
 
     def __str__(self) -> str:
-        return self.who
+        return self.source
 
 
-def ask_dashboard() -> Iterator[Asked]:
+def dashboard_queries() -> Iterator[Query]:
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):
             shown = re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))
-            yield Asked(f"{panel['title']} {target['refId']}", target["expr"], frozenset(shown))
+            yield Query(f"{panel['title']} {target['refId']}", target["expr"], frozenset(shown))
     for note in DASHBOARD["annotations"]["list"]:
-        yield Asked(note["name"], note["expr"], frozenset(re.findall(r"{{(\w+)}}", note["titleFormat"])))
+        yield Query(note["name"], note["expr"], frozenset(re.findall(r"{{(\w+)}}", note["titleFormat"])))
 
 
-def ask_alerts() -> Iterator[Asked]:
+def alert_queries() -> Iterator[Query]:
     for name, alert in read_alerts().items():
         (expression,) = re.findall(r"^ {8}expr: (?:\|\n((?: {10}.*\n)+)|(.*)\n)", alert, re.MULTILINE)
-        yield Asked(name, "".join(expression), frozenset(re.findall(r"\$labels\.(\w+)", alert)))
+        yield Query(name, "".join(expression), frozenset(re.findall(r"\$labels\.(\w+)", alert)))
 
 
 def read_alerts() -> dict[str, str]:
-    """Return each alert's lines by its name; YAML is more than the tests of this folder have."""
+    """Return the lines of each alert by its name, without a YAML parser."""
     _, *alerts = re.split(r"^ {6}- alert: ", ALERTS, flags=re.MULTILINE)
     return {alert.partition("\n")[0]: alert for alert in alerts}
 
@@ -69,16 +69,16 @@ def headings_in(page: str) -> list[str]:
 
 
 def anchors_in(page: str) -> set[str]:
-    """Return what a link may have behind `#`, as GitHub makes it of headings."""
+    """Return the anchors of the headings, as GitHub makes them."""
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings_in(page)}
 
 
-QUESTIONS = [*ask_dashboard(), *ask_alerts()]
+QUERIES = [*dashboard_queries(), *alert_queries()]
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, set[str]]:
-    """The names of all series at /metrics, and their labels."""
+def series() -> dict[str, set[str]]:
+    """The names of all exported series, with their labels."""
     metrics = Metrics()
     for key, family in FAMILIES.items():
         labels = (key, *("x" for _ in family.labels))
@@ -91,35 +91,35 @@ def told() -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 
-def named_in(expression: str) -> set[str]:
-    """Return the names of series that are asked for."""
+def series_in(expression: str) -> set[str]:
+    """Return the names of the series in an expression."""
     without_labels = re.sub(r"{[^}]*}|\[[^]]*\]", "", expression)
-    return set(re.findall(rf"\b(?:postd_\w+|process_\w+|{'|'.join(OF_PROMETHEUS)})\b", without_labels))
+    return set(re.findall(rf"\b(?:postd_\w+|process_\w+|{'|'.join(BUILT_IN_SERIES)})\b", without_labels))
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=str)
-def test_it_asks_for_names_and_labels_that_there_are(question: Asked, told: dict[str, set[str]]) -> None:
-    known = {**told, **{name: set(labels) for name, labels in OF_PROMETHEUS.items()}}
-    names = named_in(question.expression)
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_query_uses_exported_series_and_labels(query: Query, series: dict[str, set[str]]) -> None:
+    known = {**series, **{name: set(labels) for name, labels in BUILT_IN_SERIES.items()}}
+    names = series_in(query.expression)
     assert names
     assert names <= set(known)
-    for name, matchers in re.findall(r"(\w+){([^}]*)}", question.expression):
-        assert set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", matchers)) <= known[name] | OF_ALL, name
-    labels = set.union(OF_ALL, *(known[name] for name in names))
-    kept = [set(re.findall(r"\w+", kept)) for kept in re.findall(r"\bby \(([^)]*)\)", question.expression)]
+    for name, matchers in re.findall(r"(\w+){([^}]*)}", query.expression):
+        assert set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", matchers)) <= known[name] | TARGET_LABELS, name
+    labels = set.union(TARGET_LABELS, *(known[name] for name in names))
+    kept = [set(re.findall(r"\w+", kept)) for kept in re.findall(r"\bby \(([^)]*)\)", query.expression)]
     assert set().union(*kept) <= labels
-    assert question.shown <= (set.intersection(*kept, kept[0] - {"le"}) | {"le"} if kept else labels)
+    assert query.shown <= (set.intersection(*kept, kept[0] - {"le"}) | {"le"} if kept else labels)
 
 
-def test_each_metric_is_on_the_dashboard(told: dict[str, set[str]]) -> None:
-    asked = set().union(*(named_in(question.expression) for question in ask_dashboard()))
+def test_dashboard_shows_every_metric(series: dict[str, set[str]]) -> None:
+    queried = set().union(*(series_in(query.expression) for query in dashboard_queries()))
     for family in FAMILIES.values():
-        assert asked & ({f"{family.name}_bucket"} if family.bounds else {family.name}), family.name
+        assert queried & ({f"{family.name}_bucket"} if family.bounds else {family.name}), family.name
 
 
-def test_it_asks_for_values_that_there_are() -> None:
+def test_queries_use_existing_label_values() -> None:
     rules = {VARIABLE.sub(r"<\1>", rule.rule) for rule in PostApi.app.url_map.iter_rules()}
-    everything = "\n".join(question.expression for question in QUESTIONS)
+    everything = "\n".join(query.expression for query in QUERIES)
     routes = {route for found in re.findall(r'route(?:=~|!~|!=|=)"([^"]*)"', everything) for route in found.split("|")}
     assert {"/post/events"} <= routes <= rules
     outcomes = set(re.findall(r'outcome!?="([^"]*)"', everything))
@@ -128,7 +128,7 @@ def test_it_asks_for_values_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", read_alerts())
-def test_an_alert_says_how_bad_it_is_and_leads_into_the_guide(name: str) -> None:
+def test_alert_has_severity_annotations_and_a_link_to_the_guide(name: str) -> None:
     alert = read_alerts()[name]
     assert re.search(r"^ {8}for: \d+[mh]$", alert, re.MULTILINE)
     assert re.search(r"^ {8}labels: {severity: (?:critical|warning)}$", alert, re.MULTILINE)
@@ -138,26 +138,26 @@ def test_an_alert_says_how_bad_it_is_and_leads_into_the_guide(name: str) -> None
     assert guide in anchors_in(GUIDE)
 
 
-def test_a_panel_names_a_heading_of_the_guide() -> None:
+def test_panel_descriptions_name_headings_of_the_guide() -> None:
     described = "\n".join(panel.get("description", "") for panel in DASHBOARD["panels"])
     named = set(re.findall(r"Guide: (.*)\.$", described, re.MULTILINE))
     assert named
     assert named <= set(headings_in(GUIDE))
 
 
-def test_the_links_of_the_guide_lead_somewhere() -> None:
+def test_links_of_the_guide_resolve() -> None:
     for place, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", GUIDE):
         target = (ETC / place) if place else ETC / "operating.md"
         assert target.exists(), place
         assert not anchor or anchor in anchors_in(target.read_text()), anchor
 
 
-def test_the_guide_tells_of_all_that_is_told() -> None:
+def test_guide_lists_every_metric() -> None:
     table = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", GUIDE.partition("\n## The metrics\n")[2], re.MULTILINE)
     assert set(re.findall(r"\w+", "".join(table))) == {family.name for family in FAMILIES.values()}
 
 
-def test_the_panels_of_the_dashboard_are_one_beside_the_other() -> None:
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
     panels: list[dict[str, Any]] = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -170,7 +170,7 @@ def test_the_panels_of_the_dashboard_are_one_beside_the_other() -> None:
     assert panels[0]["title"] == "Is it well?"
 
 
-def test_the_dashboard_works_with_any_source_of_data() -> None:
+def test_dashboard_works_with_any_data_source() -> None:
     text = json.dumps(DASHBOARD)
     assert set(re.findall(r'"uid": "([^"]*)"', text)) == {"${datasource}", DASHBOARD["uid"]}
     names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}

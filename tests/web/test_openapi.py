@@ -25,7 +25,7 @@ METHODS = {"GET", "POST", "PUT", "DELETE", "PATCH"}
 
 ALL = '[api]\nread = ["session", "basic"]\nwrite = ["digest", "bearer", "session"]\n'
 BODIES: dict[str, tuple[Any, int]] = {
-    "any script": ({"post": "Grüße, 世界 🚀\n"}, 201),
+    "Unicode text": ({"post": "Grüße, 世界 🚀\n"}, 201),
     "the longest": ({"post": "x" * 140}, 201),
     "the longest beyond the BMP": ({"post": "🚀" * 140}, 201),
     "further members": ({"post": "x", "id": 7, "more": None}, 201),
@@ -41,14 +41,14 @@ BODIES: dict[str, tuple[Any, int]] = {
 }
 RULES = {
     "open": ('[api]\nread = ["open"]\nwrite = ["open"]\n', [], []),
-    "open beside another": ('[api]\nread = ["basic", "open"]\nwrite = ["digest"]\n', [], ["digest"]),
+    "open and another scheme": ('[api]\nread = ["basic", "open"]\nwrite = ["digest"]\n', [], ["digest"]),
     "in the order of the challenges": (ALL, ["basic", "session"], ["digest", "bearer", "session"]),
     "session only": ('[api]\nread = ["session"]\nwrite = ["session"]\n', ["session"], ["session"]),
 }
 
 
-_OTHER = {"If-Match": '"000000000000000000000000"'}
-ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
+_OTHER_ETAG = {"If-Match": '"000000000000000000000000"'}
+REQUESTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("GET", "/post", "/post", {}),
     ("POST", "/post", "/post", {"body": post_body("one"), "headers": JSON}),
     ("POST", "/post", "/post", {"body": b"{", "headers": JSON}),
@@ -60,10 +60,10 @@ ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("GET", "/post?limit=0", "/post", {}),
     ("GET", "/post", "/post", {"headers": {"If-None-Match": "*"}}),
     ("GET", "/post/1", "/post/{id}", {}),
-    ("GET", "/post/1", "/post/{id}", {"headers": _OTHER}),
+    ("GET", "/post/1", "/post/{id}", {"headers": _OTHER_ETAG}),
     ("GET", "/post/9", "/post/{id}", {}),
     ("PUT", "/post/1", "/post/{id}", {"body": post_body("uno"), "headers": JSON}),
-    ("PUT", "/post/1", "/post/{id}", {"body": post_body("x"), "headers": {**JSON, **_OTHER}}),
+    ("PUT", "/post/1", "/post/{id}", {"body": post_body("x"), "headers": {**JSON, **_OTHER_ETAG}}),
     ("PUT", "/post/9", "/post/{id}", {"body": post_body("uno"), "headers": JSON}),
     ("DELETE", "/post/1", "/post/{id}", {}),
     ("DELETE", "/post/1", "/post/{id}", {}),
@@ -79,7 +79,7 @@ ASKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("POST", "/login", "/login", {"body": b"", "headers": {"Content-Type": FORM}}),
     ("POST", "/login", "/login", {"body": b""}),
 ]
-"""Requests with the paths that the document has them under, and what else of them there is."""
+"""Requests: method, target, path in the document, and the arguments of `ask`."""
 
 
 def read(api: InMemoryApi) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str
 
 
 def find_applications() -> dict[str, Klein]:
-    """Return the Klein applications of all classes in postd.web that clients have to do with, by their names."""
+    """Return the Klein applications of all classes in postd.web except the admin listener's, by class name."""
     found = {}
     for info in pkgutil.walk_packages(postd.web.__path__, "postd.web."):
         if info.name == "postd.web.admin":
@@ -106,7 +106,7 @@ def find_applications() -> dict[str, Klein]:
 
 
 def find_routes() -> set[tuple[str, str]]:
-    """Return method and path of each view in them; not by what the document is made with."""
+    """Return method and path of each view, independently of how the document is made."""
     routes = {("GET", "/home")}
     for application in find_applications().values():
         for rule in application.url_map.iter_rules():
@@ -116,7 +116,7 @@ def find_routes() -> set[tuple[str, str]]:
 
 
 def resolve(document: Mapping[str, Any], value: Any) -> Any:
-    """Return a part of the document with its references replaced; no schema of ours refers to itself."""
+    """Return a part of the document with its references resolved; no schema is recursive."""
     if isinstance(value, list):
         return [resolve(document, one) for one in value]
     if not isinstance(value, dict):
@@ -135,70 +135,70 @@ def check_value(value: Any, schema: Mapping[str, Any]) -> None:
 
 
 @pytest.fixture
-def all_of_it(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
-    """A server with all that settings can add."""
+def complete_api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+    """A server with every optional route and scheme."""
     return make(ALL + ISSUERS)
 
 
 class DocumentTests:
-    def test_document_is_openapi_3_1(self, all_of_it: InMemoryApi) -> None:
-        document = read(all_of_it)
+    def test_document_is_openapi_3_1(self, complete_api: InMemoryApi) -> None:
+        document = read(complete_api)
         assert document["openapi"] == "3.1.0"
         OpenAPIV31SpecValidator(document).validate()
 
     def test_document_without_settings_is_openapi_3_1(self, api: InMemoryApi) -> None:
         OpenAPIV31SpecValidator(read(api)).validate()
 
-    def test_document_has_exactly_the_routes(self, all_of_it: InMemoryApi) -> None:
-        """A new route needs words: in the module of postd/web/openapi that is named as that of its views."""
-        assert {(method, path) for method, path, _ in operations(read(all_of_it))} == find_routes()
+    def test_document_has_exactly_the_routes(self, complete_api: InMemoryApi) -> None:
+        """A new route needs a description, in the module of postd/web/openapi with the name of its views' module."""
+        assert {(method, path) for method, path, _ in operations(read(complete_api))} == find_routes()
 
     def test_every_description_has_a_route(self) -> None:
         assert {tuple(words.split(" ")) for _, _, of_tag in documents.SECTIONS for words in of_tag} == find_routes()
 
-    def test_described_operations_are_served(self, all_of_it: InMemoryApi) -> None:
-        told = {(method, path) for method, path, _ in operations(read(all_of_it))}
-        for path in {path for _, path in told}:
+    def test_described_operations_are_served(self, complete_api: InMemoryApi) -> None:
+        described = {(method, path) for method, path, _ in operations(read(complete_api))}
+        for path in {path for _, path in described}:
             allowed = {
                 method
                 for method in METHODS
-                if (answer := ask(all_of_it, method, path.replace("{id}", "1"))).status not in {404, 405}
+                if (answer := ask(complete_api, method, path.replace("{id}", "1"))).status not in {404, 405}
                 or (answer.status == 404 and b"no post" in answer.body)
             }
-            # Where credentials are needed the method is not looked at before.
-            assert {method for method, of in told if of == path} <= allowed
+            # A protected route checks credentials before the method.
+            assert {method for method, of in described if of == path} <= allowed
 
     def test_document_omits_disabled_routes(self, api: InMemoryApi) -> None:
         paths = read(api)["paths"]
         assert "/.well-known/oauth-protected-resource" not in paths
         assert "/board" not in paths
 
-    def test_operations_have_unique_ids_and_summaries(self, all_of_it: InMemoryApi) -> None:
-        told = [operation for _, _, operation in operations(read(all_of_it))]
-        for operation in told:
+    def test_operations_have_unique_ids_and_summaries(self, complete_api: InMemoryApi) -> None:
+        described = [operation for _, _, operation in operations(read(complete_api))]
+        for operation in described:
             assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"])
             assert operation["summary"]
             assert operation["description"].endswith(".")
             assert all(response.get("description", "x") for response in operation["responses"].values())
-        assert len({operation["operationId"] for operation in told}) == len(told)
-        assert len({operation["summary"] for operation in told}) == len(told)
+        assert len({operation["operationId"] for operation in described}) == len(described)
+        assert len({operation["summary"] for operation in described}) == len(described)
 
-    def test_server_url_is_relative(self, all_of_it: InMemoryApi) -> None:
-        assert read(all_of_it)["servers"] == [{"url": "/"}]
+    def test_server_url_is_relative(self, complete_api: InMemoryApi) -> None:
+        assert read(complete_api)["servers"] == [{"url": "/"}]
 
-    def test_document_has_no_docstrings(self, all_of_it: InMemoryApi) -> None:
-        """They are written for who reads the source."""
-        assert "spec:" not in json.dumps(read(all_of_it))
+    def test_document_has_no_docstrings(self, complete_api: InMemoryApi) -> None:
+        """Docstrings are for readers of the source."""
+        assert "spec:" not in json.dumps(read(complete_api))
 
-    def test_every_reference_resolves(self, all_of_it: InMemoryApi) -> None:
-        document = read(all_of_it)
+    def test_every_reference_resolves(self, complete_api: InMemoryApi) -> None:
+        document = read(complete_api)
         assert "$ref" in json.dumps(document)
         assert "$ref" not in json.dumps(resolve(document, document))
 
 
 class SchemaTests:
-    def test_examples_match_their_schemas(self, all_of_it: InMemoryApi) -> None:
-        document = resolve(read(all_of_it), read(all_of_it))
+    def test_examples_match_their_schemas(self, complete_api: InMemoryApi) -> None:
+        document = resolve(read(complete_api), read(complete_api))
         checked = 0
         for _, _, operation in operations(document):
             contents = [operation.get("requestBody", {})]
@@ -253,30 +253,30 @@ class SchemaTests:
 class ResponseTests:
     """Real responses match their description."""
 
-    def check(self, api: InMemoryApi, method: str, path: str, template: str, **asked: Any) -> Response:
-        answer = ask(api, method, path, asked.get("body"), asked.get("headers"))
+    def check(self, api: InMemoryApi, method: str, path: str, template: str, **arguments: Any) -> Response:
+        answer = ask(api, method, path, arguments.get("body"), arguments.get("headers"))
         document = read(api)
-        told = resolve(document, document["paths"][template][method.lower()]["responses"])[str(answer.status)]
-        for name, header in told.get("headers", {}).items():
+        described = resolve(document, document["paths"][template][method.lower()]["responses"])[str(answer.status)]
+        for name, header in described.get("headers", {}).items():
             assert name.lower() in answer.headers or not header.get("required"), name
-        if told.get("content"):
-            assert [answer.header("Content-Type")] == list(told["content"])
+        if described.get("content"):
+            assert [answer.header("Content-Type")] == list(described["content"])
             if "json" in (answer.header("Content-Type") or ""):
-                check_value(json.loads(answer.body), next(iter(told["content"].values()))["schema"])
+                check_value(json.loads(answer.body), next(iter(described["content"].values()))["schema"])
         else:
             assert answer.body == b""
         return answer
 
     def test_api_responses_match_the_document(self, api: InMemoryApi) -> None:
         statuses = set()
-        for method, path, template, asked in ASKED:
-            statuses.add(self.check(api, method, path, template, **asked).status)
+        for method, path, template, arguments in REQUESTS:
+            statuses.add(self.check(api, method, path, template, **arguments).status)
         assert statuses == {200, 201, 302, 304, 400, 401, 403, 404, 412, 413, 414, 415, 422, 431}
 
     def test_guard_responses_match_the_document(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(ALL + "[throttle]\nfailures = 1\n" + ISSUERS)
         metadata = "/.well-known/oauth-protected-resource"
-        for method, path, template, asked, status in [
+        for method, path, template, arguments, status in [
             ("GET", "/post", "/post", {}, 401),
             ("GET", "/post", "/post", {"headers": basic()}, 200),
             ("GET", "/post", "/post", {"headers": basic("bob", "wrong")}, 401),
@@ -285,7 +285,7 @@ class ResponseTests:
             ("DELETE", "/post/1", "/post/{id}", {}, 401),
             ("GET", metadata, metadata, {}, 200),
         ]:
-            assert self.check(api, method, path, template, **asked).status == status
+            assert self.check(api, method, path, template, **arguments).status == status
 
 
 class SecurityTests:
@@ -304,16 +304,16 @@ class SecurityTests:
             ]
         assert set(document["components"]["securitySchemes"]) == {*reading, *writing, "session"}
 
-    def test_security_agrees_with_the_server(self, all_of_it: InMemoryApi) -> None:
-        for method, path, operation in operations(read(all_of_it)):
-            answer = ask(all_of_it, method, path.replace("{id}", "1"))
+    def test_security_agrees_with_the_server(self, complete_api: InMemoryApi) -> None:
+        for method, path, operation in operations(read(complete_api)):
+            answer = ask(complete_api, method, path.replace("{id}", "1"))
             refused = answer.status == 401 if path.startswith("/post") else answer.header("Location") == "/"
-            if path != "/logout":  # it leads there, too
+            if path != "/logout":  # it redirects there as well
                 assert refused == bool(operation["security"]), (method, path)
             assert ("401" in operation["responses"]) >= (answer.status == 401)
 
-    def test_schemes_are_named_as_openapi_names_them(self, all_of_it: InMemoryApi) -> None:
-        schemes = read(all_of_it)["components"]["securitySchemes"]
+    def test_security_schemes_have_the_types_of_openapi(self, complete_api: InMemoryApi) -> None:
+        schemes = read(complete_api)["components"]["securitySchemes"]
         assert {name: (scheme["type"], scheme.get("scheme") or scheme["in"]) for name, scheme in schemes.items()} == {
             "basic": ("http", "basic"),
             "digest": ("http", "digest"),
@@ -329,20 +329,20 @@ def sorted_as_challenges(schemes: list[str]) -> list[str]:
 
 class ServingTests:
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-    def test_document_needs_no_credentials_and_has_an_etag(self, all_of_it: InMemoryApi, path: str) -> None:
-        answer = ask(all_of_it, "GET", path)
+    def test_document_needs_no_credentials_and_has_an_etag(self, complete_api: InMemoryApi, path: str) -> None:
+        answer = ask(complete_api, "GET", path)
         assert answer.status == 200
         assert answer.header("Cache-Control") == "no-cache"
         assert answer.header("X-Content-Type-Options") == "nosniff"
         etag = answer.header("ETag") or ""
         assert re.fullmatch(r'"[^"]+"', etag)
-        again = ask(all_of_it, "GET", path, headers={"If-None-Match": etag})
+        again = ask(complete_api, "GET", path, headers={"If-None-Match": etag})
         assert (again.status, again.header("ETag"), again.body) == (304, etag, b"")
-        assert ask(all_of_it, "GET", path, headers={"If-Match": '"x"'}).status == 412
-        assert ask(all_of_it, "GET", path, headers=basic("nobody")).body == answer.body
+        assert ask(complete_api, "GET", path, headers={"If-Match": '"x"'}).status == 412
+        assert ask(complete_api, "GET", path, headers=basic("nobody")).body == answer.body
 
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-    def test_head_is_as_get(self, api: InMemoryApi, path: str) -> None:
+    def test_head_has_the_headers_of_get(self, api: InMemoryApi, path: str) -> None:
         got, head = (ask(api, method, path) for method in ("GET", "HEAD"))
         forget_own(got, head)
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")

@@ -1,4 +1,4 @@
-"""Who is at the other end, and whose page made a browser send this: with proxies in between, and without."""
+"""The address and scheme of a client, with and without proxies, and the detection of cross-site requests."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from postd.web.peer import PeerResolver
 from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_site
 
 PROXY = IPv4Address("TCP", "10.0.0.1", 4711)
-STRANGER = IPv4Address("TCP", "203.0.113.9", 4711)
+UNTRUSTED = IPv4Address("TCP", "203.0.113.9", 4711)
 UNIX = UNIXAddress(None)
 
 
@@ -33,7 +33,7 @@ class TlsTransport(MemoryTransport):
 
 
 class Probe(Resource):
-    """Notes what is told of each request."""
+    """Records what a `PeerResolver` says of the last request."""
 
     isLeaf = True
 
@@ -42,16 +42,16 @@ class Probe(Resource):
         self.clients = clients
         self.address = ""
         self.secure: bool | None = None
-        self.strict = b""
-        self.foreign: bool | None = None
-        self.foreign_write: bool | None = None
+        self.hsts = b""
+        self.refused: bool | None = None
+        self.write_refused: bool | None = None
 
     def render(self, request: Any) -> bytes:
         self.address = self.clients.address(request)
         self.secure = self.clients.is_secure(request)
-        self.strict = self.clients.strict_transport("60")(request)
-        self.foreign = self._refused(self.clients.refuse_cross_site, request)
-        self.foreign_write = self._refused(self.clients.refuse_cross_site_write, request)
+        self.hsts = self.clients.strict_transport("60")(request)
+        self.refused = self._refused(self.clients.refuse_cross_site, request)
+        self.write_refused = self._refused(self.clients.refuse_cross_site_write, request)
         return b""
 
     def _refused(self, check: Any, request: Any) -> bool:
@@ -72,7 +72,7 @@ def ask(  # noqa: PLR0913 - a request has as many sides
     version: bytes = b"1.1",
     host: bytes | None = b"posts.example",
 ) -> Probe:
-    """Make a request with these header fields; return what is known of it."""
+    """Make a request with these header fields; return the probe that recorded it."""
     probe = Probe(clients)
     transport = TlsTransport(peerAddress=peer)
     if tls:
@@ -92,29 +92,29 @@ def address(forwarded: Sequence[str | bytes], *trusted: str, peer: IAddress = PR
 
 class AddressTests:
     @pytest.mark.parametrize(
-        ("peer", "told"),
+        ("peer", "expected"),
         [
-            (STRANGER, "203.0.113.9"),
+            (UNTRUSTED, "203.0.113.9"),
             (v6("2001:db8::1"), "2001:db8::1"),
             (v6("fe80::1%eth0"), "fe80::1%eth0"),
             (UNIX, "unix"),
         ],
     )
-    def test_address_without_proxies_is_the_peers(self, peer: IAddress, told: str) -> None:
+    def test_address_without_forwarding_is_that_of_the_peer(self, peer: IAddress, expected: str) -> None:
         for trusted in ((), ("10.0.0.0/8",), ("::/0", "0.0.0.0/0", "unix")):
-            assert address([], *trusted, peer=peer) == told
+            assert address([], *trusted, peer=peer) == expected
 
     @pytest.mark.parametrize(
-        ("forwarded", "told"),
+        ("forwarded", "expected"),
         [
             (["198.51.100.7"], "198.51.100.7"),
             (["  198.51.100.7\t"], "198.51.100.7"),
-            (["1.2.3.4, 198.51.100.7"], "198.51.100.7"),  # the first one may be made up
+            (["1.2.3.4, 198.51.100.7"], "198.51.100.7"),  # the first one may be forged
             (["1.2.3.4,198.51.100.7,10.9.9.9 , 10.0.0.2"], "198.51.100.7"),
             (["1.2.3.4", "198.51.100.7"], "198.51.100.7"),
             (["198.51.100.7", "10.0.0.3"], "198.51.100.7"),
             (["198.51.100.7, 10.0.0.3", "10.0.0.2, 10.0.0.4"], "198.51.100.7"),
-            (["10.0.0.3, 10.0.0.2"], "10.0.0.3"),  # all ours: the farthest
+            (["10.0.0.3, 10.0.0.2"], "10.0.0.3"),  # all are trusted: the farthest
             (["198.51.100.7, ::ffff:10.0.0.2"], "198.51.100.7"),
             (["198.51.100.7:65535"], "198.51.100.7"),
             (["2001:db8::7"], "2001:db8::7"),
@@ -124,8 +124,8 @@ class AddressTests:
             (["1.2.3.4, [fd00::1]:1, 10.0.0.2:80"], "fd00::1"),
         ],
     )
-    def test_address_is_the_last_untrusted_hop(self, forwarded: list[str], told: str) -> None:
-        assert address(forwarded, "10.0.0.0/8") == told
+    def test_address_is_the_last_untrusted_hop(self, forwarded: list[str], expected: str) -> None:
+        assert address(forwarded, "10.0.0.0/8") == expected
 
     @pytest.mark.parametrize(
         "garbage",
@@ -174,7 +174,7 @@ class AddressTests:
             (PROXY, ["10.0.0.2/32"], False),
             (PROXY, ["unix"], False),
             (PROXY, ["::/0"], False),
-            (v6("::ffff:10.0.0.1"), ["10.0.0.0/8"], True),  # a dual-stack socket's way to say 10.0.0.1
+            (v6("::ffff:10.0.0.1"), ["10.0.0.0/8"], True),  # 10.0.0.1 on a dual-stack socket
             (v6("::ffff:10.0.0.1"), ["192.0.2.0/24"], False),
             (v6("fd00::1"), ["fd00::/8"], True),
             (v6("fe80::1%eth0"), ["fe80::/10"], True),
@@ -186,8 +186,8 @@ class AddressTests:
     def test_only_trusted_proxies_may_forward(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
         own = getattr(peer, "host", "unix")
         with capturedLogs() as events:
-            told = ask(PeerResolver(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
-        assert (told.address, told.secure) == (("198.51.100.7", True) if believed else (own, False))
+            probe = ask(PeerResolver(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
+        assert (probe.address, probe.secure) == (("198.51.100.7", True) if believed else (own, False))
         warned = [event["peer"] for event in events if event["log_level"] == LogLevel.warn]
         assert warned == ([] if believed else [own])
 
@@ -195,9 +195,9 @@ class AddressTests:
         for field in ("X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https"):
             clients = PeerResolver(["192.0.2.0/24"])
             with capturedLogs() as events:
-                ask(clients, peer=STRANGER)
+                ask(clients, peer=UNTRUSTED)
                 for _ in range(3):
-                    ask(clients, field, peer=STRANGER)
+                    ask(clients, field, peer=UNTRUSTED)
                     ask(clients, "X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: http", peer=PROXY)
             assert [event["peer"] for event in events if event["log_level"] == LogLevel.warn] == ["203.0.113.9"]
 
@@ -227,7 +227,7 @@ class SecureTests:
             (["HTTPS"], True),
             ([" https "], True),
             (["http"], False),
-            (["https, http"], False),  # what the nearest proxy says is what it knows
+            (["https, http"], False),  # the value of the nearest proxy
             (["http, https"], True),
             (["https", "http"], False),
             (["http", "https"], True),
@@ -237,28 +237,28 @@ class SecureTests:
             (["https x"], False),
         ],
     )
-    def test_forwarded_proto_of_a_trusted_proxy_counts(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
+    def test_forwarded_proto_of_a_trusted_proxy_is_used(self, values: list[str], secure: bool) -> None:  # noqa: FBT001
         fields = [f"X-Forwarded-Proto: {value}" for value in values]
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
         assert ask(PeerResolver(["unix"]), *fields, peer=UNIX).secure is secure
-        assert ask(PeerResolver(["10.0.0.0/8"]), *fields, peer=STRANGER).secure is False
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields, peer=UNTRUSTED).secure is False
 
     def test_direct_tls_is_secure(self) -> None:
         for trusted in ((), ("10.0.0.0/8",)):
             assert ask(PeerResolver(trusted), tls=True).secure is True
-            assert ask(PeerResolver(trusted), "X-Forwarded-Proto: http", tls=True, peer=STRANGER).secure is True
+            assert ask(PeerResolver(trusted), "X-Forwarded-Proto: http", tls=True, peer=UNTRUSTED).secure is True
 
     def test_hsts_is_sent_over_tls_only(self) -> None:
-        """RFC 6797 §7.2: whatever our public address is."""
+        """RFC 6797 §7.2: whatever `public_url` is."""
         line = b"Strict-Transport-Security: max-age=60\r\n"
-        assert ask(PeerResolver(), tls=True).strict == line
-        assert ask(PeerResolver(["10.0.0.0/8"]), "X-Forwarded-Proto: https").strict == line
+        assert ask(PeerResolver(), tls=True).hsts == line
+        assert ask(PeerResolver(["10.0.0.0/8"]), "X-Forwarded-Proto: https").hsts == line
         for clients in (
             PeerResolver((), "https://posts.example"),
             PeerResolver(["10.0.0.0/8"], "https://posts.example"),
         ):
-            assert ask(clients).strict == b""
-            assert ask(clients, "X-Forwarded-Proto: http").strict == b""
+            assert ask(clients).hsts == b""
+            assert ask(clients, "X-Forwarded-Proto: http").hsts == b""
 
     def test_public_url_decides_whether_secure(self) -> None:
         assert ask(PeerResolver((), "https://posts.example")).secure is True
@@ -271,7 +271,7 @@ class CrossSiteTests:
 
     @pytest.mark.parametrize("public_url", ["", "https://posts.example"])
     @pytest.mark.parametrize(
-        ("fields", "foreign"),
+        ("fields", "refused"),
         [
             ([], False),
             (["Sec-Fetch-Site: same-origin"], False),
@@ -306,37 +306,37 @@ class CrossSiteTests:
         self,
         fields: list[str],
         public_url: str,
-        foreign: bool,  # noqa: FBT001
+        refused: bool,  # noqa: FBT001
     ) -> None:
-        assert ask(PeerResolver((), public_url), *fields).foreign is foreign
+        assert ask(PeerResolver((), public_url), *fields).refused is refused
 
     def test_scheme_is_ignored_without_a_public_url(self) -> None:
-        assert ask(PeerResolver(), "Origin: http://posts.example").foreign is False
-        assert ask(PeerResolver(), "Origin: http://posts.example", tls=True).foreign is False
-        assert ask(PeerResolver((), "https://posts.example"), "Origin: http://posts.example").foreign is True
+        assert ask(PeerResolver(), "Origin: http://posts.example").refused is False
+        assert ask(PeerResolver(), "Origin: http://posts.example", tls=True).refused is False
+        assert ask(PeerResolver((), "https://posts.example"), "Origin: http://posts.example").refused is True
 
     def test_port_is_part_of_the_origin(self) -> None:
-        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is False
-        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").foreign is True
-        assert ask(PeerResolver(), "Origin: http://[::1]:8080", host=b"[::1]:8080").foreign is False
-        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"POSTS.example").foreign is False
+        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").refused is False
+        assert ask(PeerResolver(), "Origin: http://127.0.0.1:8081", host=b"127.0.0.1:8080").refused is True
+        assert ask(PeerResolver(), "Origin: http://[::1]:8080", host=b"[::1]:8080").refused is False
+        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"POSTS.example").refused is False
 
     def test_public_url_is_same_origin_whatever_the_host(self) -> None:
         clients = PeerResolver((), "https://posts.example")
-        assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").foreign is False
-        assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").foreign is True
+        assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").refused is False
+        assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").refused is True
 
     @pytest.mark.parametrize("origin", ["null", "", "https://", "https://evil.example", "//"])
     def test_origin_without_a_host_is_cross_site(self, origin: str) -> None:
-        assert ask(PeerResolver(), f"Origin: {origin}", version=b"1.0", host=None).foreign is True
-        assert ask(PeerResolver(), f"Origin: {origin}", host=b"").foreign is True
+        assert ask(PeerResolver(), f"Origin: {origin}", version=b"1.0", host=None).refused is True
+        assert ask(PeerResolver(), f"Origin: {origin}", host=b"").refused is True
 
     @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
     def test_cross_site_write_is_refused(self, method: bytes) -> None:
-        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", method=method).foreign_write is True
-        assert ask(PeerResolver(), "Sec-Fetch-Site: same-origin", method=method).foreign_write is False
+        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", method=method).write_refused is True
+        assert ask(PeerResolver(), "Sec-Fetch-Site: same-origin", method=method).write_refused is False
 
     @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
     def test_cross_site_read_is_allowed(self, method: bytes) -> None:
-        """A link in another site's page leads here, and what comes back that site cannot see."""
-        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).foreign_write is False
+        """Links from other sites work; the other site cannot read the response."""
+        assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).write_refused is False

@@ -1,4 +1,4 @@
-"""How often lists read the store; what they contain is in test_posts.py."""
+"""How often lists read the store; test_posts.py has their content."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ Spans = list[tuple[int, int]]
 
 
 @pytest.fixture
-def read(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> Spans:
-    """The spans that were read from the store."""
+def spans_read(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """The arguments `after` and `limit` of each read of the store."""
     spans: Spans = []
     list_posts = api.store.list_posts
 
@@ -33,16 +33,16 @@ def bodies(api: InMemoryApi, paths: Sequence[str]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("path", ["/post", "/post?limit=3", "/post?after=4", "/post?after=4&limit=3"])
-def test_list_is_read_once_for_each_version(api: InMemoryApi, read: Spans, path: str) -> None:
+def test_list_is_read_once_for_each_version(api: InMemoryApi, spans_read: Spans, path: str) -> None:
     assert len(set(bodies(api, [path] * 3))) == 1
-    assert len(read) == 1
+    assert len(spans_read) == 1
     api.add("a newer post")
     bodies(api, [path] * 3)
-    assert len(read) == 2
+    assert len(spans_read) == 2
 
 
 @pytest.mark.parametrize("path", ["/post", "/post?limit=3"])
-def test_concurrent_requests_share_one_reading(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_concurrent_requests_share_one_query(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     reading: list[Deferred[Page]] = []
 
     async def list_posts(**_: int) -> Page:
@@ -57,30 +57,32 @@ def test_concurrent_requests_share_one_reading(api: InMemoryApi, monkeypatch: py
     assert all(b"shared" in exchange.response().body for exchange in exchanges)
 
 
-def test_kept_pages_are_bounded_and_the_oldest_is_dropped(
-    api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch
+def test_cached_pages_are_limited_and_the_oldest_is_dropped(
+    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2500)
     first, *others = [f"/post?limit=1&after={after}" for after in range(5)]
     bodies(api, [first, *others[:3]])
     bodies(api, [first])
-    assert len(read) == 4
+    assert len(spans_read) == 4
     bodies(api, [others[3], first])
-    assert len(read) == 5
+    assert len(spans_read) == 5
     bodies(api, [others[0]])
-    assert len(read) == 6
+    assert len(spans_read) == 6
 
 
-def test_list_over_the_limit_is_not_kept(api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_over_the_limit_is_not_cached(
+    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 2048 + 100)
     bodies(api, ["/post?limit=1", "/post?limit=9", "/post?limit=9"])
-    assert len(read) == 3
+    assert len(spans_read) == 3
 
 
 def test_long_list_is_not_read_as_a_snapshot_twice(
-    api: InMemoryApi, read: Spans, monkeypatch: pytest.MonkeyPatch
+    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("postd.web.post_lists.SNAPSHOT_MAX", 3)
     monkeypatch.setattr("postd.web.streamed_list.PAGE_POSTS", 20)
     bodies(api, ["/post?after=1"] * 3)
-    assert read == [(1, 3), (1, 20), (1, 20), (1, 20)]
+    assert spans_read == [(1, 3), (1, 20), (1, 20), (1, 20)]

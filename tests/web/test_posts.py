@@ -134,7 +134,7 @@ class EtagTests:
         assert len(seen | pages) == 9
 
     def test_diverged_histories_have_different_etags(self) -> None:
-        """As after a restored backup: the same number of changes, but not the same ones."""
+        """As after a restored backup: the same number of changes, but different ones."""
         tags = set()
         for text in ("one", "another"):
             api = InMemoryApi()
@@ -187,25 +187,25 @@ class EtagTests:
 
 
 class WriteTests:
-    def test_adding(self, api: InMemoryApi) -> None:
+    def test_post_adds_a_post(self, api: InMemoryApi) -> None:
         answer = ask(api, "POST", "/post", post_body("one"), JSON)
         assert (answer.status, answer.body) == (201, b"Success a Post!\n")
         assert answer.header("Location") == "/post/1"
         assert answer.header("Content-Type") == "text/plain; charset=utf-8"
 
-    def test_getting_one(self, api: InMemoryApi) -> None:
+    def test_get_returns_one_post(self, api: InMemoryApi) -> None:
         api.add("one")
         answer = ask(api, "GET", "/post/1")
         assert (answer.status, answer.body) == (200, b'{\n  "id": 1,\n  "post": "one"\n}\n')
         assert answer.header("Content-Type") == "application/json"
 
-    def test_replacing(self, api: InMemoryApi) -> None:
+    def test_put_replaces_the_text(self, api: InMemoryApi) -> None:
         api.add("one")
         answer = ask(api, "PUT", "/post/1", post_body("uno"), JSON)
         assert (answer.status, answer.body) == (200, b"Update a Post!\n")
         assert answer.header("Content-Type") == "text/plain; charset=utf-8"
 
-    def test_deleting(self, api: InMemoryApi) -> None:
+    def test_delete_removes_the_post(self, api: InMemoryApi) -> None:
         api.add("one")
         answer = ask(api, "DELETE", "/post/1")
         assert (answer.status, answer.body) == (200, b"Delete a Post!\n")
@@ -374,7 +374,7 @@ class AddressTests:
             assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "one"}]
 
     @pytest.mark.parametrize("post_id", [1, 9007199254740991])
-    def test_an_unknown_id_is_404(self, api: InMemoryApi, post_id: int) -> None:
+    def test_unknown_id_is_404(self, api: InMemoryApi, post_id: int) -> None:
         for method in ("GET", "PUT", "DELETE"):
             problem = check_problem(ask(api, method, f"/post/{post_id}", post_body("x"), JSON), 404)
             assert str(post_id) in problem["detail"]
@@ -388,7 +388,7 @@ class AddressTests:
         assert (answer.status, answer.body) == (404, b"Not Found\n")
         assert answer.header("Content-Type") == "text/plain; charset=utf-8"
 
-    def test_an_escaped_path_is_the_same_path(self, api: InMemoryApi) -> None:
+    def test_escaped_path_is_equivalent(self, api: InMemoryApi) -> None:
         api.add("one")
         assert ask(api, "GET", "/%70ost/%31").status == 200
         check_problem(ask(api, "GET", "/%70ost/%32"), 404)

@@ -34,7 +34,7 @@ MakeApi = Callable[..., InMemoryApi]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a folder with something of all kinds in it."""
+    """A folder with files and folders of all kinds."""
     folder = tmp_path / "files"
     for name in ("sub", "bare", ".git", "inner", "with space & ü"):
         (folder / name).mkdir(parents=True)
@@ -97,12 +97,12 @@ def check_whole(answer: Response, body: bytes = DIGITS) -> None:
 
 @pytest.mark.parametrize("first", ["/files", "/post", "/nothing", "/%66iles"])
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_path_of_too_many_segments_is_not_found(api: InMemoryApi, method: str, first: str) -> None:
-    """Before authentication: no resource is looked for."""
+def test_path_with_too_many_segments_is_404(api: InMemoryApi, method: str, first: str) -> None:
+    """It is refused before authentication and without looking for a resource."""
     assert ask(api, method, first + "/a" * SEGMENTS_MAX).status == 404
 
 
-def test_path_of_as_many_segments_as_are_allowed_leads_to_its_resource(api: InMemoryApi) -> None:
+def test_path_with_the_most_segments_reaches_its_resource(api: InMemoryApi) -> None:
     assert ask(api, "GET", "/files" + "/a" * (SEGMENTS_MAX - 1)).status == 401
 
 
@@ -137,7 +137,7 @@ class TextPageTests:
             check_not_found(get(api, path))
             assert ask(api, "GET", path).status == 401
 
-    def test_path_beside_a_text_page_is_404(self, api: InMemoryApi) -> None:
+    def test_path_similar_to_a_text_page_is_404(self, api: InMemoryApi) -> None:
         for path in ("/texts", "/tex", "//text", "/TEXT", "/text%2F", "/x/text", "/%2ftext", "/basic"):
             check_not_found(get(api, path))
 
@@ -168,7 +168,7 @@ class FileTests:
                 answer = ask(api, "GET", path, None, headers)
                 assert (answer.status, answer.body) == (401, b"Unauthorized\n")
 
-    def test_folder_is_for_its_users_only(self, make_api: MakeApi, folder: Path) -> None:
+    def test_user_outside_the_users_of_a_folder_is_403(self, make_api: MakeApi, folder: Path) -> None:
         api = make_api(page("/files", folder, 'users = ["bob"]'))
         for path in ("/files", "/files/digits.txt", "/files/nothing"):
             answer = get(api, path)
@@ -269,7 +269,7 @@ SERVED = {"sub/": b"<p>sub"}
 
 
 @pytest.mark.parametrize("path", ["/nothing-here", "/files/nothing-here"])
-def test_answered_error_keeps_no_connection_in_memory(api: InMemoryApi, path: str) -> None:
+def test_error_response_keeps_no_connection_in_memory(api: InMemoryApi, path: str) -> None:
     def connections() -> int:
         gc.collect()
         return sum(isinstance(one, HttpConnection) for one in gc.get_objects())
@@ -282,7 +282,7 @@ def test_answered_error_keeps_no_connection_in_memory(api: InMemoryApi, path: st
 
 
 class ChangingTests:
-    """A file that is another when its end is sent than when its beginning was."""
+    """A file that changes while it is sent."""
 
     SIZE = 300_000
 
@@ -316,7 +316,7 @@ class ChangingTests:
 
 
 class SlowClient:
-    """Asks for the file of `ChangingTests`, and takes a piece when it is told to."""
+    """Requests the file of `ChangingTests`, and reads it in pieces."""
 
     def __init__(self, api: InMemoryApi, ranges: str) -> None:
         self.transport = SlowTransport()
@@ -324,7 +324,7 @@ class SlowClient:
         fields = {"Host": "x", **ALICE, **({"Range": ranges} if ranges else {})}
         lines = ["GET /files/changing.bin HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
         channel.dataReceived("\r\n".join(lines).encode())
-        for _ in range(2):  # the password is reserved, and released
+        for _ in range(2):  # the login attempt is reserved and released
             api.clock.advance(0)
         assert self.transport.value()
 
@@ -442,7 +442,7 @@ class OddFileTests:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Be nobody for a while, if we are root."""
+    """If run by root, run as nobody."""
     if os.geteuid() != 0:
         yield
         return
@@ -583,7 +583,7 @@ class ConditionTests:
         check_whole(get(api, "/files/digits.txt", If_Modified_Since=since))
 
     def test_if_none_match_overrides_if_modified_since(self, api: InMemoryApi) -> None:
-        """RFC 9110 §13.1.3: beside If-None-Match, If-Modified-Since must be ignored; files have no tags here."""
+        """RFC 9110 §13.1.3: If-Modified-Since is ignored beside If-None-Match; files have no ETag here."""
         check_whole(get(api, "/files/digits.txt", If_None_Match='"x"', If_Modified_Since=LAST_MODIFIED))
 
     def test_matching_if_range_is_206(self, api: InMemoryApi) -> None:
@@ -626,7 +626,7 @@ class NestedPageTests:
             page("/x/y"),
         )
 
-    def test_nearest_page_above_wins(self, api: InMemoryApi) -> None:
+    def test_rule_of_the_nearest_page_applies(self, api: InMemoryApi) -> None:
         assert get(api, "/files/digits.txt").status == 200
         for path in ("/files/inner", "/files/inner/", "/files/inner/deep.txt", "/files/sub/far/away/x"):
             assert get(api, path).status == 403

@@ -1,4 +1,4 @@
-"""No secret comes into the log, in whatever encoding and wherever a client puts it; no line is longer than 4 KiB."""
+"""Redaction: no secret is logged, in any encoding and from any part of a request; no line is over 4 KiB."""
 
 import base64
 import html
@@ -76,7 +76,7 @@ def digest(**parameters: str) -> dict[str, Any]:
     return Proof(nonce="x", uri="/all").headers(**sent)
 
 
-def place(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
+def requests_with(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
     """Yield requests that have a secret in one place each: method, target, fields, body."""
     target = quote(secret, safe="!$&'()*+,;:@/?%=~")
     for path in (
@@ -117,7 +117,7 @@ def place(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryApi]:
-    # As many failures as there will be: each request is to be looked at, not turned away.
+    # More failures than the tests cause, so that no request is answered with 429.
     throttle = "[throttle]\nfailures = 1000000\naddress_failures = 1000000\naccount_failures = 1000000\n"
     api = make_api(tmp_path_factory.mktemp("served"), SETTINGS + throttle)
     yield api
@@ -142,12 +142,12 @@ def ask(api: InMemoryApi, request: bytes) -> Sequence[LogEvent]:
 
 
 def lines_of(events: Sequence[LogEvent]) -> str:
-    """Return the events as they are written in both formats."""
+    """Return the lines of the events in both formats."""
     return "".join(form(event) or "" for form in FORMATS.values() for event in events)
 
 
-def log_as(api: InMemoryApi, *, as_json: bool) -> None:
-    """Write the access log in a format from now on."""
+def set_log_format(api: InMemoryApi, *, as_json: bool) -> None:
+    """Set the format of the access log."""
     site = api.site
     log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=site.reactor)
     site.reconfigure(
@@ -156,28 +156,28 @@ def log_as(api: InMemoryApi, *, as_json: bool) -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["text", "json"])
-def logged(api: InMemoryApi, request: pytest.FixtureRequest) -> InMemoryApi:
-    log_as(api, as_json=request.param)
+def logging_api(api: InMemoryApi, request: pytest.FixtureRequest) -> InMemoryApi:
+    set_log_format(api, as_json=request.param)
     return api
 
 
 @pytest.mark.parametrize(("number", "secret"), [*enumerate(SECRETS.values())], ids=SECRETS)
-def test_no_encoding_of_a_secret_is_in_the_log(logged: InMemoryApi, number: int, secret: str) -> None:
+def test_no_encoding_of_a_secret_is_in_the_log(logging_api: InMemoryApi, number: int, secret: str) -> None:
     # By default each secret is sent in a third of the encodings, each encoding with a third of the secrets.
     step = 1 if IS_THOROUGH else 3
     for name, encoding in list(ENCODINGS.items())[number % step :: step]:
         encoded = encoding(secret)
-        for asked in place(encoded):
-            log = lines_of(ask(logged, encode(*asked)))
+        for request_ in requests_with(encoded):
+            log = lines_of(ask(logging_api, encode(*request_)))
             found = {text for text in (secret, encoded, quote(encoded), encoded[8:], encoded.lower()) if text in log}
-            assert not found, (name, asked, log)
+            assert not found, (name, request_, log)
             assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("name", ["session", "jwt", "basic"])
-def test_request_id_like_a_secret_is_replaced(logged: InMemoryApi, name: str) -> None:
+def test_request_id_like_a_secret_is_replaced(logging_api: InMemoryApi, name: str) -> None:
     for given_id in (SECRETS[name], *(f"trace:{SECRETS[name]}", f"a/{SECRETS[name]}.b")[: 0 if name == "basic" else 2]):
-        log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
+        log = lines_of(ask(logging_api, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
         assert SECRETS[name] not in log
 
 
@@ -186,8 +186,8 @@ def test_request_id_like_a_secret_is_replaced(logged: InMemoryApi, name: str) ->
     ["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "3b241101-e2bb-4255-8caf-4136c566a962", "0af76519" * 4],
     ids=["traceparent", "UUID", "nginx"],
 )  # fmt: skip
-def test_request_id_of_a_proxy_is_kept(logged: InMemoryApi, given_id: str) -> None:
-    log = lines_of(ask(logged, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
+def test_request_id_of_a_proxy_is_kept(logging_api: InMemoryApi, given_id: str) -> None:
+    log = lines_of(ask(logging_api, encode("GET", "/post", {"X-Request-Id": given_id}, b"")))
     assert given_id in log
 
 
@@ -196,8 +196,8 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_siz
 
 @given(unit=_TEXT, size=st.sampled_from([10, 1000, 4000, 8000]), index=st.integers(0, 60))
 def test_log_line_length_is_limited(api: InMemoryApi, unit: str, size: int, index: int) -> None:
-    requests = list(place((unit * size)[:size]))
+    requests = list(requests_with((unit * size)[:size]))
     for as_json in (False, True):
-        log_as(api, as_json=as_json)
+        set_log_format(api, as_json=as_json)
         events = ask(api, encode(*requests[index % len(requests)]))
         assert all(len(line.encode()) < LINE_MAX_BYTES for line in lines_of(events).split("\n"))

@@ -1,4 +1,4 @@
-"""Who issues the tokens that are accepted here: the document of RFC 9728, and where it says that it is."""
+"""The protected resource metadata of RFC 9728, and its URL in challenges."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from postd.web.bearer import METADATA_PATH
 from tests.helpers import InMemoryApi, Response
 from tests.web.clients import ask_raw, basic
-from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, settle
+from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, remove_variable_fields
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask
 
@@ -51,7 +51,7 @@ def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
 
 
 def read(answer: Response, cached: str = "no-store") -> dict[str, Any]:
-    """Check that an answer is the document, with such a `Cache-Control`; return what it says."""
+    """Check that a response is the document, with this `Cache-Control`; return its content."""
     assert answer.status == 200
     assert answer.header("Content-Type") == "application/json"
     assert answer.header("Cache-Control") == cached
@@ -60,8 +60,8 @@ def read(answer: Response, cached: str = "no-store") -> dict[str, Any]:
     return document
 
 
-def where(answer: Response) -> str:
-    """Return where a challenge says that the document is."""
+def metadata_url(answer: Response) -> str:
+    """Return the URL of the document in a challenge."""
     (line,) = answer.headers["www-authenticate"]
     before, url, after = line.split('"')[-3:]
     assert before.endswith("resource_metadata=")
@@ -117,7 +117,7 @@ class DocumentTests:
     def test_head_is_as_get(self, api: InMemoryApi) -> None:
         got, head = (ask(api, method, METADATA_PATH) for method in ("GET", "HEAD"))
         for answer in (got, head):
-            settle(answer)
+            remove_variable_fields(answer)
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"])
@@ -151,13 +151,13 @@ class DocumentTests:
 
 
 class OriginTests:
-    """Contract: `public_url`; and what is repeated of what a client has sent."""
+    """The origin in the document: from `public_url`, or from the request."""
 
     def origin(self, api: InMemoryApi, **headers: Any) -> str:
-        """Return our origin as the document and a challenge have it."""
+        """Return the origin of the server according to the document and a challenge."""
         resource: str = read(ask(api, "GET", METADATA_PATH, headers=headers))["resource"]
         # RFC 9728 §3.3: it is the document of the resource that was asked for.
-        assert where(ask(api, "GET", "/bearer", headers=headers)) == resource + METADATA_PATH
+        assert metadata_url(ask(api, "GET", "/bearer", headers=headers)) == resource + METADATA_PATH
         return resource
 
     @pytest.mark.parametrize("host", GOOD_HOSTS)
@@ -172,7 +172,7 @@ class OriginTests:
             if answer.status == 400:
                 continue
             assert (
-                where(answer) if path == "/bearer" else read(answer)["resource"] + METADATA_PATH
+                metadata_url(answer) if path == "/bearer" else read(answer)["resource"] + METADATA_PATH
             ) == here + METADATA_PATH
             assert len(host) < 3 or host.decode("latin-1") not in str(answer.headers) + answer.body.decode()
 
@@ -197,28 +197,28 @@ class OriginTests:
             (line,) = answer.headers["www-authenticate"]
             assert line.isascii()
             assert line.count('"') == 4
-            assert where(answer).startswith("http://")
-            assert " " not in where(answer)
+            assert metadata_url(answer).startswith("http://")
+            assert " " not in metadata_url(answer)
 
     def test_http_1_0_without_host_gets_the_address(self, api: InMemoryApi) -> None:
         here = self.origin(api, Host=b"*")
         answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
         assert read(answer)["resource"] == here
-        assert where(ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")) == here + METADATA_PATH
+        assert metadata_url(ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")) == here + METADATA_PATH
 
     def test_resource_has_https_over_tls(self, api: InMemoryApi) -> None:
         assert read(ask(api, "GET", METADATA_PATH, tls=True))["resource"] == "https://localhost"
-        assert where(ask(api, "GET", "/bearer", tls=True)) == "https://localhost" + METADATA_PATH
+        assert metadata_url(ask(api, "GET", "/bearer", tls=True)) == "https://localhost" + METADATA_PATH
 
     @pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::7", "unix"])
     def test_forwarded_proto_of_a_trusted_proxy_counts(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
         api = make(f"trusted_proxies = ['192.0.2.7', '2001:db8::/32', 'unix']\n{RULES}{ISSUERS}")
-        for told, scheme in (("https", "https"), ("HTTPS", "https"), ("http", "http"), ("x", "http"), ("", "http")):
-            headers = {"X-Forwarded-Proto": told, "Host": "posts.example"}
+        for sent, scheme in (("https", "https"), ("HTTPS", "https"), ("http", "http"), ("x", "http"), ("", "http")):
+            headers = {"X-Forwarded-Proto": sent, "Host": "posts.example"}
             answer = ask(api, "GET", METADATA_PATH, headers=headers, peer=peer)
             assert read(answer)["resource"] == f"{scheme}://posts.example"
             challenged = ask(api, "GET", "/bearer", headers=headers, peer=peer)
-            assert where(challenged) == f"{scheme}://posts.example{METADATA_PATH}"
+            assert metadata_url(challenged) == f"{scheme}://posts.example{METADATA_PATH}"
 
     def test_forwarded_proto_of_others_is_ignored(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(f"trusted_proxies = ['192.0.2.7']\n{RULES}{ISSUERS}")

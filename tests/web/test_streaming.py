@@ -1,4 +1,4 @@
-"""Long lists, through an in-memory connection whose client reads as slowly as the test likes."""
+"""Streamed lists, over an in-memory connection whose client reads as slowly as a test needs."""
 
 import gzip
 import json
@@ -18,12 +18,12 @@ from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_
 from tests.web.wire import ask
 
 MANY = SNAPSHOT_MAX + 1
-NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds that it takes it; the worse of the two counts
+NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds gzip; the lower quality applies
 
 
 @pytest.fixture
 def transport(api: InMemoryApi) -> SlowTransport:
-    writer = api.store.database.writer  # many posts at once, past the queue
+    writer = api.store.database.writer  # many posts at once, without the write queue
     assert writer is not None
     writer.execute("BEGIN")
     writer.executemany("INSERT INTO post (post) VALUES (?)", [(f"post {n}",) for n in range(1, MANY + 1)])
@@ -71,14 +71,14 @@ def test_concurrent_changes_leave_the_list_well_formed(transport: SlowTransport,
     begun = transport.drain()
     writer: Any = api.store.database.writer
     writer.execute("DELETE FROM post WHERE id > ?", (2 * PAGE_POSTS,))
-    # The second page was read before the posts were gone and says that more follow; nothing does.
+    # The second page was read before the deletion and announces more posts, but none follow.
     assert ids(body_of(begun + read_to_the_end(transport))) == list(range(1, 2 * PAGE_POSTS + 1))
 
 
 def test_list_emptied_while_streaming_is_empty(transport: SlowTransport, api: InMemoryApi) -> None:
     assert ask(api, "HEAD", "/post", headers=NO_GZIP).header("ETag") is None
     writer: Any = api.store.database.writer
-    writer.execute("DROP TRIGGER post_deleted")  # the version stays, as if the posts went just after it was asked for
+    writer.execute("DROP TRIGGER post_deleted")  # the version stays, as if it had been read just before the deletion
     writer.execute("DELETE FROM post")
     get(transport)
     assert body_of(transport.value()) == b"[]\n"
@@ -109,7 +109,7 @@ def test_repeated_list_is_cached_with_an_etag(
     assert read(api).header("ETag") is None
     get(transport)
     body = body_of(read_to_the_end(transport))
-    monkeypatch.setattr(api.store, "list_posts", None)  # nothing is read any more
+    monkeypatch.setattr(api.store, "list_posts", None)  # the store is no longer read
     again = read(api)
     assert (again.status, again.body) == (200, body)
     tag = again.header("ETag")
@@ -140,7 +140,7 @@ def test_list_over_the_cache_limit_is_not_cached(api: InMemoryApi, monkeypatch: 
 
 def test_one_of_several_concurrent_responses_is_recorded(transport: SlowTransport, api: InMemoryApi) -> None:
     read(api)
-    get(transport)  # slowly, and for good
+    get(transport)  # the client stops reading
     assert [read(api).header("ETag") for _ in range(3)] == [None] * 3
     transport.loseConnection()
     assert read(api).header("ETag") is None
@@ -152,7 +152,7 @@ def test_slow_recording_is_replaced(
 ) -> None:
     monkeypatch.setattr("postd.web.streamed_list.RECORDING_MAX_S", 0)
     read(api)
-    get(transport)  # slowly, and for good
+    get(transport)  # the client stops reading
     assert [read(api).header("ETag") is None for _ in range(2)] == [True, False]
     assert len(ids(body_of(read_to_the_end(transport)))) == MANY
 
@@ -162,7 +162,7 @@ def test_recording_of_a_changed_list_is_replaced(transport: SlowTransport, api: 
     get(transport)
     transport.drain()
     api.add("another")
-    transport.drain()  # the next page is of another version; and no more is read, for good
+    transport.drain()  # the next page is of another version; then the client stops reading
     transport.drain()
     assert [read(api).header("ETag") is None for _ in range(3)] == [True, True, False]
 
@@ -219,7 +219,7 @@ def field_of(answer: bytes, name: str) -> str | None:
 
 
 def unzip(answer: bytes) -> bytes:
-    """Check that an answer is one gzip stream and no more; return what is in it."""
+    """Check that the body is exactly one gzip stream; return its text."""
     assert field_of(answer, "Content-Encoding") == "gzip"
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     text = inflating.decompress(body_of(answer))
@@ -229,7 +229,7 @@ def unzip(answer: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("path", "first"), [("/post", 1), ("/post?after=0", 1), ("/post?after=1", 2)])
-@pytest.mark.usefixtures("another")
+@pytest.mark.usefixtures("one_more_post")
 def test_long_list_is_complete_with_gzip(transport: SlowTransport, path: str, first: int) -> None:
     get_zipped(transport, path=path)
     answer = read_to_the_end(transport)
@@ -239,8 +239,8 @@ def test_long_list_is_complete_with_gzip(transport: SlowTransport, path: str, fi
 
 
 @pytest.fixture
-def another(transport: SlowTransport, api: InMemoryApi) -> int:
-    """One post more, so that those behind the first are too many, too."""
+def one_more_post(transport: SlowTransport, api: InMemoryApi) -> int:
+    """Add one more post, so that the list after the first post is streamed as well."""
     return api.add("another")
 
 
@@ -265,7 +265,7 @@ def test_cached_list_serves_both_representations(
         assert unzip(read_to_the_end(transport)) == plain
     else:
         assert read(api).body == plain
-    monkeypatch.setattr(api.store, "list_posts", None)  # nothing is read any more
+    monkeypatch.setattr(api.store, "list_posts", None)  # the store is no longer read
     tag = read(api).header("ETag") or ""
     zipped_tag = f'{tag[:-1]}-gzip"'
     for method in ("GET", "HEAD"):

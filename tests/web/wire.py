@@ -1,4 +1,4 @@
-"""The in-memory client of the tests: sends requests byte for byte, without the tidying of an HTTP library."""
+"""The in-memory client of the tests: sends requests byte for byte, without the normalization of an HTTP library."""
 
 import hashlib
 import re
@@ -44,11 +44,11 @@ class Transport(MemoryTransport):
         """Called for each connection that provides TCP, as one with TLS does."""
 
     def loseConnection(self) -> None:
-        self.disconnecting = True  # no more lines are taken from what was read already
+        self.disconnecting = True  # buffered input is no longer parsed
         super().loseConnection()
 
     def loseWriteConnection(self) -> None:
-        """Called when a request was refused before all of it was there."""
+        """Called when a request was refused before it was complete."""
 
 
 class Exchange(Struct):

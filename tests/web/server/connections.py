@@ -1,4 +1,4 @@
-"""Connections in memory, to our front and to stock Twisted's, what got through them and what came back."""
+"""In-memory connections to postd's server and to stock Twisted's: requests that reach the resource, and output."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _FIELD = re.compile(rb"([A-Za-z0-9-]+): ([\x20-\x7e]*)")
 
 
 class Seen(Struct, frozen=True):
-    """A request as an application gets it.
+    """A request as a resource gets it.
 
     Args:
         method: as sent.
@@ -50,7 +50,7 @@ class Seen(Struct, frozen=True):
 
 
 class Recorder(Resource):
-    """Answers 200 to whatever gets through, and keeps it in `seen`."""
+    """Answers 200 to each request that reaches it, and keeps the request in `seen`."""
 
     isLeaf = True
 
@@ -58,8 +58,8 @@ class Recorder(Resource):
         super().__init__()
         self.seen: list[Seen] = []
 
-    def forget(self) -> list[Seen]:
-        """Begin anew; return what will be seen from now on."""
+    def reset(self) -> list[Seen]:
+        """Start a new list of requests, and return it."""
         self.seen = []
         return self.seen
 
@@ -80,7 +80,7 @@ class Transport(MemoryTransport):
         """Called for each connection that provides TCP, as a real one does."""
 
     def loseConnection(self) -> None:
-        self.disconnecting = True  # nothing more is taken of what was read already
+        self.disconnecting = True  # buffered input is no longer parsed
         super().loseConnection()
 
     def loseWriteConnection(self) -> None:
@@ -88,12 +88,12 @@ class Transport(MemoryTransport):
 
     @property
     def ended(self) -> bool:
-        """Whether the client has been told that no more will come."""
+        """Whether the server has closed its end."""
         return self.write_closed or not self.connected
 
 
 class Answered(Struct):
-    """A final answer. Names of fields are in lower case."""
+    """A final response. Names of fields are in lower case."""
 
     status: int
     fields: Mapping[str, Sequence[str]]
@@ -101,10 +101,10 @@ class Answered(Struct):
 
 
 class Talk(Struct):
-    """What a connection came to."""
+    """The outcome of a connection."""
 
     answers: Sequence[Answered]
-    told_to_go_on: int
+    continue_count: int
     ended: bool
     seen: Sequence[Seen] = ()
 
@@ -114,17 +114,17 @@ class Talk(Struct):
 
 
 def settle(clock: Clock) -> None:
-    """Let all pass that waits for no more than its turn."""
+    """Run all calls that are due, and those that they schedule without a delay."""
     for _ in range(10_000):
         calls = clock.getDelayedCalls()
         if not calls or min(call.getTime() for call in calls) > clock.seconds():
             return
         clock.advance(0)
-    raise AssertionError("it never comes to rest")
+    raise AssertionError("there is always another call that is due")
 
 
 def converse(site: Any, clock: Clock, pieces: Iterable[bytes]) -> Transport:
-    """Send pieces on a connection of their own, each when there is nothing more to do for the one before."""
+    """Send pieces on a new connection, each after the one before has been processed."""
     transport = Transport()
     channel = site.buildProtocol(None)
     transport.protocol = channel
@@ -140,7 +140,7 @@ def converse(site: Any, clock: Clock, pieces: Iterable[bytes]) -> Transport:
 
 
 def in_bytes(sent: bytes) -> list[bytes]:
-    """Return the bytes of something, each as a piece of its own."""
+    """Split into single bytes."""
     return [sent[place : place + 1] for place in range(len(sent))]
 
 
@@ -150,18 +150,18 @@ def hang_up(transport: Transport) -> None:
 
 
 def decode_responses(received: bytes, taken: Sequence[Seen]) -> tuple[list[Answered], int]:
-    """Decode all that came back on a connection, strictly; return the final answers and the count of the others.
+    """Decode the output of a connection, strictly; return the final responses and the number of interim ones.
 
     Args:
-        received: all of it.
-        taken: the requests that are answered; what comes after them answers to one that was refused.
+        received: the whole output.
+        taken: the requests that reached the resource; a further response is to a refused request.
     """
     answers: list[Answered] = []
     interim = 0
     rest = received
     while rest:
         head, separator, rest = rest.partition(b"\r\n\r\n")
-        assert separator, f"an answer without an end: {received!r}"
+        assert separator, f"a response without the end of its head: {received!r}"
         line, *lines = head.split(b"\r\n")
         status = _STATUS_LINE.fullmatch(line)
         assert status, line
@@ -178,17 +178,17 @@ def decode_responses(received: bytes, taken: Sequence[Seen]) -> tuple[list[Answe
         length = 0
         if code not in {204, 304}:
             (text_length,) = fields["content-length"]
-            # What was refused may have been a HEAD, too.
+            # A refused request may have been a HEAD.
             has_body = taken[len(answers)].method != b"HEAD" if len(answers) < len(taken) else bool(rest)
             length = int(text_length) if has_body else 0
-        assert len(rest) >= length, f"an answer that is cut off: {received!r}"
+        assert len(rest) >= length, f"a truncated response: {received!r}"
         answers.append(Answered(code, fields, rest[:length]))
         rest = rest[length:]
     return answers, interim
 
 
 class Ours:
-    """Our front, before a `Recorder`."""
+    """postd's server, with a `Recorder`."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -196,13 +196,13 @@ class Ours:
         self.site = make_site(self.recorder, clock=self.clock, max_body_bytes=MAX_BODY_BYTES)
 
     def talk(self, *pieces: bytes) -> Talk:
-        seen = self.recorder.forget()
+        seen = self.recorder.reset()
         transport = converse(self.site, self.clock, pieces)
         ended = transport.ended
         received = transport.value()
         hang_up(transport)
-        answers, told_to_go_on = decode_responses(received, seen)
-        return Talk(answers, told_to_go_on, ended, seen)
+        answers, continue_count = decode_responses(received, seen)
+        return Talk(answers, continue_count, ended, seen)
 
 
 class _SilentSite(Site):
@@ -211,7 +211,7 @@ class _SilentSite(Site):
 
 
 class Stock:
-    """Twisted's own `Site` and channel, before a `Recorder`."""
+    """Twisted's own `Site` and channel, with a `Recorder`."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -219,8 +219,8 @@ class Stock:
         self.site = _SilentSite(self.recorder, reactor=self.clock)
 
     def seen(self, sent: bytes) -> Sequence[Seen]:
-        """Return what gets through of what a client sends; absolute targets as if it had understood them."""
-        seen = self.recorder.forget()
+        """Return the requests that reach the resource."""
+        seen = self.recorder.reset()
         # A length of thousands of digits raises past the channel; a reactor would close the connection.
         with suppress(ValueError):
             hang_up(converse(self.site, self.clock, [sent]))

@@ -1,11 +1,11 @@
-"""Requests, byte for byte: what clients send, what they may send, and what must not get through.
+"""Requests, byte for byte: those of real clients, other valid ones, and those that must not reach a resource.
 
-Written from RFC 9110, RFC 9112 and the contract, not from the code that reads them. The limits that come into it are
-`MAX_BODY_BYTES` for a body and those of the front for a head, which are its own: 8 KiB of target, 16 KiB and 100
-fields of head, 32 bytes of method.
+Written from RFC 9110, RFC 9112 and the specification, not from the code that parses them. The limits are
+`MAX_BODY_BYTES` for a body, and those of postd's server for a head: 8 KiB of target, 16 KiB and 100 fields of head, 32
+bytes of method.
 
-What is hostile is made of a POST that would be stored as `SMUGGLED` if it were taken, and stored again by whoever
-takes what follows it (`AFTER`) for a request of its own.
+A hostile request is made of a POST that would be stored as `SMUGGLED` if it were accepted. A parser that takes the
+bytes behind it (`AFTER`) for another request stores one more.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,20 +17,20 @@ SMUGGLED = "smuggled"
 LEGITIMATE = "legitimate"
 
 HIDDEN_BODY = b'{"post":"%b"}' % SMUGGLED.encode()
-OPEN_BODY = b'{"post":"%b"}' % LEGITIMATE.encode()
+LEGITIMATE_BODY = b'{"post":"%b"}' % LEGITIMATE.encode()
 
 TAKEN = frozenset({200})
-"""The answer of the tests' own resource, to everything that gets through to it."""
+"""The status of the tests' resource for each request that reaches it."""
 
 
 class Case(Struct, frozen=True):
-    """What a client sends on a connection of its own, and what it is to get.
+    """The input of a client on a new connection, and the expected responses.
 
     Args:
-        family: what it is about; a heading of the corpus.
-        name: which it is, among its family.
+        family: the subject, a heading of the corpus.
+        name: unique in the family.
         sent: the bytes.
-        answers: the statuses that each of the final answers may have, in order. `TAKEN` is what got through.
+        answers: the statuses that each of the final responses may have, in order. `TAKEN`: an accepted request.
         ends: whether the connection is closed after the last of them.
     """
 
@@ -46,7 +46,7 @@ class Case(Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Whether the last of its requests must not get through."""
+        """Whether the last of its requests must be refused."""
         return not self.answers or 200 not in self.answers[-1]
 
 
@@ -57,7 +57,7 @@ def request(
     length: bool = True,
     body: bytes = HIDDEN_BODY,
 ) -> bytes:
-    """Return a request that is taken, and would be stored as `SMUGGLED`, unless what is given spoils it."""
+    """Return a request that is accepted, and would be stored as `SMUGGLED`, unless an argument makes it invalid."""
     lines = [line, b"Content-Type: application/json"]
     if host is not None:
         lines.insert(1, b"Host: " + host)
@@ -67,14 +67,14 @@ def request(
 
 
 AFTER = request()
-"""What follows an attempt: executed by whoever has lost count of where the attempt ends."""
+"""The request behind an attempt: executed by a parser that misreads where the attempt ends."""
 
 
 def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + end
 
 
-# What clients send. Heads as they were seen on the wire, or as the source of the client writes them.
+# Requests of real clients: heads as seen on the wire, or as the source of the client writes them.
 
 _CHROME = """\
 Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) \
@@ -578,7 +578,7 @@ PLAIN: Sequence[Case] = (
 )
 
 
-# What they may send as well.
+# Other valid requests.
 
 _TCHAR = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _CONTROLS = [*range(0x20), 0x7F]
@@ -595,7 +595,7 @@ def _get(*fields: bytes, line: bytes = b"GET /post HTTP/1.1", host: bytes | None
 
 
 def _each(values: Iterable[bytes], make: Callable[[bytes], bytes]) -> dict[str, bytes]:
-    """Name requests by the one thing in which they differ."""
+    """Name requests by the value in which they differ."""
     return {_shown(value): make(value) for value in values}
 
 
@@ -621,7 +621,7 @@ ODD: Sequence[Case] = (
         "request line",
         {
             "an empty line before it": b"\r\n" + _GET,
-            "the end of a form's body that old browsers add": request(body=OPEN_BODY) + b"\r\n",
+            "the end of a form's body that old browsers add": request(body=LEGITIMATE_BODY) + b"\r\n",
         },
     ),
     *_odd("an empty line between two requests", {"": _GET + b"\r\n" + _GET}, count=2),
@@ -694,9 +694,9 @@ ODD: Sequence[Case] = (
             "nothing but a line": b"GET /post HTTP/1.0\r\n\r\n",
             "with a Host": _get(line=b"GET /post HTTP/1.0"),
             "wants to stay": _get(b"Connection: keep-alive", line=b"GET /post HTTP/1.0"),
-            "with a body": request(line=b"POST /post HTTP/1.0", body=OPEN_BODY),
-            "Expect is not for it": request(b"Expect: 100-continue", line=b"POST /post HTTP/1.0", body=OPEN_BODY),
-            "nor any other Expect": request(b"Expect: dragons", line=b"POST /post HTTP/1.0", body=OPEN_BODY),
+            "with a body": request(line=b"POST /post HTTP/1.0", body=LEGITIMATE_BODY),
+            "Expect is not for it": request(b"Expect: 100-continue", line=b"POST /post HTTP/1.0", body=LEGITIMATE_BODY),
+            "nor any other Expect": request(b"Expect: dragons", line=b"POST /post HTTP/1.0", body=LEGITIMATE_BODY),
             "what follows is left": _get(line=b"GET /post HTTP/1.0") + _GET,
             "also if it wants to stay": _get(b"Connection: keep-alive", line=b"GET /post HTTP/1.0") + _GET,
         },
@@ -733,10 +733,10 @@ ODD: Sequence[Case] = (
         "fields",
         {
             "names in lower case": _get().lower().replace(b"get /post http", b"GET /post HTTP"),
-            "names in any case": request(body=OPEN_BODY).replace(b"Content-Length", b"cONTENT-lENGTH"),
+            "names in any case": request(body=LEGITIMATE_BODY).replace(b"Content-Length", b"cONTENT-lENGTH"),
             "no space after the colon": b"GET /post HTTP/1.1\r\nHost:localhost\r\nX:y\r\n\r\n",
             "much space around": b"GET /post HTTP/1.1\r\nHost: \t localhost\t \r\nX:\t y\t z \t\r\n\r\n",
-            "space around a length": request(b"Content-Length:\t 22 \t", length=False, body=OPEN_BODY + b" "),
+            "space around a length": request(b"Content-Length:\t 22 \t", length=False, body=LEGITIMATE_BODY + b" "),
             "empty": _get(b"X:", b"Y: ", b"Z:\t "),
             "twice": _get(b"X: a", b"x: b", b"X: a"),
             "any token is a name": _get(_TCHAR + b": x"),
@@ -752,12 +752,12 @@ ODD: Sequence[Case] = (
     *_odd(
         "Content-Length",
         {
-            "on a GET": request(line=b"GET /post HTTP/1.1", body=OPEN_BODY),
-            "on a HEAD": request(line=b"HEAD /post HTTP/1.1", body=OPEN_BODY),
-            "on what nobody knows": request(line=b"FOO /post HTTP/1.1", body=OPEN_BODY),
+            "on a GET": request(line=b"GET /post HTTP/1.1", body=LEGITIMATE_BODY),
+            "on a HEAD": request(line=b"HEAD /post HTTP/1.1", body=LEGITIMATE_BODY),
+            "on what nobody knows": request(line=b"FOO /post HTTP/1.1", body=LEGITIMATE_BODY),
             "0": request(body=b""),
             "00": request(b"Content-Length: 00", length=False, body=b""),
-            "with zeros before": request(b"Content-Length: 00021", length=False, body=OPEN_BODY),
+            "with zeros before": request(b"Content-Length: 00021", length=False, body=LEGITIMATE_BODY),
             "none on a POST": request(length=False, body=b""),
             "as much as there may be": request(body=b"x" * MAX_BODY_BYTES),
             "a body of any byte": request(body=b"".join(_ONE_OF_EACH_BYTE)),
@@ -766,13 +766,13 @@ ODD: Sequence[Case] = (
     *_odd(
         "chunks",
         {
-            "one": _in_chunks(chunked(OPEN_BODY)),
-            "a byte each": _in_chunks(chunked(*(b"%c" % byte for byte in OPEN_BODY))),
+            "one": _in_chunks(chunked(LEGITIMATE_BODY)),
+            "a byte each": _in_chunks(chunked(*(b"%c" % byte for byte in LEGITIMATE_BODY))),
             "none": _in_chunks(chunked()),
-            "on a GET": _in_chunks(chunked(OPEN_BODY), line=b"GET /post HTTP/1.1"),
-            "on HTTP/1.2": _in_chunks(chunked(OPEN_BODY), line=b"POST /post HTTP/1.2"),
-            "any case": request(b"tRANSFER-eNCODING: ChUnKeD", length=False, body=chunked(OPEN_BODY)),
-            "space around": request(b"Transfer-Encoding: \tchunked \t", length=False, body=chunked(OPEN_BODY)),
+            "on a GET": _in_chunks(chunked(LEGITIMATE_BODY), line=b"GET /post HTTP/1.1"),
+            "on HTTP/1.2": _in_chunks(chunked(LEGITIMATE_BODY), line=b"POST /post HTTP/1.2"),
+            "any case": request(b"tRANSFER-eNCODING: ChUnKeD", length=False, body=chunked(LEGITIMATE_BODY)),
+            "space around": request(b"Transfer-Encoding: \tchunked \t", length=False, body=chunked(LEGITIMATE_BODY)),
             "size in capitals": _in_chunks(b"A\r\n0123456789\r\nB\r\n0123456789a\r\n0\r\n\r\n"),
             "size in small letters": _in_chunks(b"a\r\n0123456789\r\n0\r\n\r\n"),
             "zeros before a size": _in_chunks(b"0005\r\nhello\r\n0\r\n\r\n"),
@@ -806,9 +806,9 @@ ODD: Sequence[Case] = (
     *_odd(
         "Expect",
         {
-            "100-continue": request(b"Expect: 100-continue", body=OPEN_BODY),
-            "100-Continue": request(b"Expect: 100-Continue", body=OPEN_BODY),
-            "100-continue and chunks": _in_chunks(chunked(OPEN_BODY), b"Expect: 100-continue"),
+            "100-continue": request(b"Expect: 100-continue", body=LEGITIMATE_BODY),
+            "100-Continue": request(b"Expect: 100-Continue", body=LEGITIMATE_BODY),
+            "100-continue and chunks": _in_chunks(chunked(LEGITIMATE_BODY), b"Expect: 100-continue"),
             "100-continue and no body": _get(b"Expect: 100-continue"),
         },
     ),
@@ -820,8 +820,8 @@ ODD: Sequence[Case] = (
                 lambda value: _get(b"Connection: " + value),
             ),
             "close among two": _get(b"Connection: keep-alive", b"Connection: close"),
-            "close and a body": request(b"Connection: close", body=OPEN_BODY),
-            "close and a body in chunks": _in_chunks(chunked(OPEN_BODY), b"Connection: close"),
+            "close and a body": request(b"Connection: close", body=LEGITIMATE_BODY),
+            "close and a body in chunks": _in_chunks(chunked(LEGITIMATE_BODY), b"Connection: close"),
         },
         ends=True,
     ),
@@ -836,7 +836,7 @@ ODD: Sequence[Case] = (
         "Upgrade is passed over",
         {
             "h2c": _get(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAoAAA"),
-            "h2c with a body": request(b"Connection: Upgrade", b"Upgrade: h2c", body=OPEN_BODY),
+            "h2c with a body": request(b"Connection: Upgrade", b"Upgrade: h2c", body=LEGITIMATE_BODY),
             "websocket": _get(b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"),
             "TLS/1.0": _get(b"Connection: Upgrade", b"Upgrade: TLS/1.0"),
             "without Connection": _get(b"Upgrade: h2c"),
@@ -846,16 +846,16 @@ ODD: Sequence[Case] = (
         "two on one connection",
         {
             "plain": _GET + _get(line=b"HEAD / HTTP/1.1"),
-            "after a body": request(body=OPEN_BODY) + _GET,
-            "after chunks": _in_chunks(chunked(OPEN_BODY)) + _GET,
-            "after trailers": _in_chunks(chunked(OPEN_BODY, end=b"0\r\nX: y\r\n\r\n")) + _GET,
+            "after a body": request(body=LEGITIMATE_BODY) + _GET,
+            "after chunks": _in_chunks(chunked(LEGITIMATE_BODY)) + _GET,
+            "after trailers": _in_chunks(chunked(LEGITIMATE_BODY, end=b"0\r\nX: y\r\n\r\n")) + _GET,
             "after Upgrade": _get(b"Connection: Upgrade", b"Upgrade: h2c") + _GET,
-            "after a request not to go on": request(b"Expect: 100-continue", body=OPEN_BODY) + _GET,
+            "after a request not to go on": request(b"Expect: 100-continue", body=LEGITIMATE_BODY) + _GET,
             "after HTTP/1.9": _get(line=b"GET / HTTP/1.9") + _GET,
         },
         count=2,
     ),
-    *_odd("many on one connection", {"plain": _GET * 20, "with bodies": request(body=OPEN_BODY) * 20}, count=20),
+    *_odd("many on one connection", {"plain": _GET * 20, "with bodies": request(body=LEGITIMATE_BODY) * 20}, count=20),
     Case(
         "the last of several",
         "Connection: close in the second",
@@ -868,14 +868,14 @@ ODD: Sequence[Case] = (
 )
 
 
-# What nobody may rely on: RFC 9112 leaves it open, or its grammar is wider than what any client sends.
+# Requests that a server may accept or refuse: RFC 9112 leaves it open, or its grammar is wider than any client's use.
 
 
 def _either(family: str, sent: Mapping[str, bytes], refused: Collection[int] = (400,)) -> Iterable[Case]:
     return (Case(family, name, data, (frozenset({200, *refused}),)) for name, data in sent.items())
 
 
-OPEN_TO_TASTE: Sequence[Case] = (
+REFUSABLE: Sequence[Case] = (
     *_either(
         "a Host that no name has",
         _each(
@@ -895,18 +895,18 @@ OPEN_TO_TASTE: Sequence[Case] = (
     ),
     *_either(
         "an Expect that is a list",
-        _each([b"", b"100-continue, 100-continue"], lambda value: request(b"Expect: " + value, body=OPEN_BODY)),
+        _each([b"", b"100-continue, 100-continue"], lambda value: request(b"Expect: " + value, body=LEGITIMATE_BODY)),
         refused=(417,),
     ),
     *_either(
         "a length of many zeros",
-        {"": request(b"Content-Length: " + b"0" * 5000 + b"21", length=False, body=OPEN_BODY)},
+        {"": request(b"Content-Length: " + b"0" * 5000 + b"21", length=False, body=LEGITIMATE_BODY)},
         refused=(400, 413, 431),
     ),
 )
 
 
-# What must not get through.
+# Requests that must not reach a resource.
 
 
 def _bad(family: str, sent: Mapping[str, bytes], *statuses: int) -> Iterable[Case]:
@@ -1574,7 +1574,7 @@ HOSTILE: Sequence[Case] = (
 )
 
 
-# What is refused while it is still coming in: there is no end of a head to wait for.
+# Requests that are refused before the end of their head has arrived.
 
 _OPENING = b"POST /post HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -1618,7 +1618,7 @@ AT_ONCE: Sequence[Case] = (
 )
 
 
-# Attempts whose visible part may be answered in earnest; what is hidden in it must not be.
+# Attempts whose visible request may be accepted; the hidden request must not be executed.
 
 
 def _hiding(
@@ -1683,13 +1683,13 @@ HIDING: Sequence[Case] = (
         "after the last request",
         {
             "Connection: close": _get(b"Connection: close") + AFTER,
-            "Connection: close and a body": request(b"Connection: close", body=OPEN_BODY) + AFTER,
+            "Connection: close and a body": request(b"Connection: close", body=LEGITIMATE_BODY) + AFTER,
             "Connection: close and chunks": _in_chunks(chunked(b"hello"), b"Connection: close") + AFTER,
             "close, TE": _get(b"Connection: close, TE") + AFTER,
             "two of Connection": _get(b"Connection: keep-alive", b"Connection: close") + AFTER,
             "HTTP/1.0": _get(line=b"GET / HTTP/1.0") + AFTER,
             "HTTP/1.0 to stay": _get(b"Connection: keep-alive", line=b"GET / HTTP/1.0") + AFTER,
-            "HTTP/1.0 and a body": request(line=b"POST /another HTTP/1.0", body=OPEN_BODY) + AFTER,
+            "HTTP/1.0 and a body": request(line=b"POST /another HTTP/1.0", body=LEGITIMATE_BODY) + AFTER,
         },
         ends=True,
     ),
@@ -1699,7 +1699,7 @@ HIDING: Sequence[Case] = (
             "a length too small": request(b"Content-Length: 5", line=b"GET / HTTP/1.1", length=False, body=b"hello, ")
             + AFTER,
             "the end of chunks, then a size": _in_chunks(chunked() + chunked(AFTER), line=b"GET / HTTP/1.1"),
-            "no length": request(line=b"GET / HTTP/1.1", length=False, body=OPEN_BODY + b"\r\n") + AFTER,
+            "no length": request(line=b"GET / HTTP/1.1", length=False, body=LEGITIMATE_BODY + b"\r\n") + AFTER,
         },
         (TAKEN, frozenset({400})),
         ends=True,
@@ -1719,7 +1719,7 @@ HIDING: Sequence[Case] = (
             "a bad line": _GET + _line(b"POST  /post HTTP/1.1") + AFTER,
             "a bad coding": _GET + _with_coding(b"identity") + AFTER,
             "a bad chunk": _GET + _in_chunks(b"x\r\n") + AFTER,
-            "a length with a sign": request(body=OPEN_BODY) + _with_length(b"+%d") + AFTER,
+            "a length with a sign": request(body=LEGITIMATE_BODY) + _with_length(b"+%d") + AFTER,
             "two empty lines": _GET + b"\r\n\r\n" + AFTER,
             "a bare line feed": _GET + b"\n" + AFTER,
             "chunks that end in a line feed": _in_chunks(chunked(b"hello")) + _in_chunks(b"0\r\n\n") + AFTER,

@@ -1,7 +1,7 @@
-"""RFC 9112 as regular expressions, for requests that are there whole: what a strict parser takes, and nothing else.
+"""RFC 9112 as regular expressions: a strict parser of complete requests.
 
-It is an oracle for tests: it sees all bytes at once, and where the RFC leaves a choice it refuses. Each pattern is its
-section's grammar, written once more; the limits are the front's.
+It is an oracle for tests: it sees all bytes at once, and where the RFC leaves a choice it refuses. Each pattern is the
+grammar of its section; the limits are those of postd's server.
 """
 
 import re
@@ -29,7 +29,7 @@ _FRAMING = {b"host", b"content-length", b"transfer-encoding"}
 
 
 class _NotTakenError(Exception):
-    """The request is not whole, or not as it should be."""
+    """The request is incomplete or invalid."""
 
 
 class _Cursor(Struct):
@@ -63,7 +63,7 @@ class _Cursor(Struct):
 
 
 def read(sent: bytes) -> Sequence[Seen]:
-    """Return the requests that a strict parser takes from the beginning of a connection."""
+    """Return the requests that a strict parser accepts from the beginning of a connection."""
     cursor = _Cursor(sent)
     taken: list[Seen] = []
     try:
@@ -137,7 +137,7 @@ def _is_authority(text: bytes) -> bool:
 
 
 def _is_last(request: Seen) -> bool:
-    """Tell whether the client said that it is the last of its connection (§9.6)."""
+    """Return whether the request is the last of its connection (§9.6)."""
     options = b",".join(request.fields.get(b"connection", ())).lower().split(b",")
     return request.old or b"close" in [option.strip(b"\t ") for option in options]
 

@@ -1,4 +1,4 @@
-"""A server whose answers, clients and clock wait for a test: for limits of time, and for its end."""
+"""A server whose responses, clients and clock a test controls, for tests of time limits and of shutdown."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +14,17 @@ from postd.web.server.connection import HttpConnection
 from tests.helpers import MemoryTransport, connect, make_site
 
 BUFFER_BYTES = 64 * 1024
-"""What waits for a client before Twisted's transports ask for a pause."""
+"""The size of the write buffer above which Twisted's transports pause their producer."""
 
 STEP_S = 1 / 16
-"""How far the clock goes at once; a sum of many such steps is exact."""
+"""The step of the clock: a binary fraction, so that a sum of steps is exact."""
 
 GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
 AT_ONCE = {b"/at-once": b"done", b"/long": b"x" * 2 * BUFFER_BYTES}
 
 
 class Slow(Resource):
-    """Answers when it is told to, as one whose store takes its time; `/at-once` and `/long` it answers at once."""
+    """A resource that responds when a test calls `answer`; `/at-once` and `/long` get their response at once."""
 
     isLeaf = True
 
@@ -41,7 +41,7 @@ class Slow(Resource):
         return NOT_DONE_YET
 
     def answer(self, body: bytes = b"done") -> None:
-        """Answer all that wait."""
+        """Respond to all pending requests."""
         requests, self.requests = self.requests, []
         for request in requests:
             request.setHeader(b"Content-Length", b"%d" % len(body))
@@ -49,20 +49,20 @@ class Slow(Resource):
             request.finish()
 
 
-class Line(MemoryTransport):
-    """A TCP connection whose client reads, or does not; what was written waits for it as it does in a transport.
+class BufferedTransport(MemoryTransport):
+    """A transport whose client reads only while `reading` is true; other output is buffered.
 
-    Over TLS the client does not answer the end of the connection.
+    Over TLS the client does not answer the close_notify alert.
     """
 
     reading = True
-    waiting = 0
+    buffered = 0
 
     def write(self, data: bytes) -> None:
         super().write(data)
         if not self.reading:
-            self.waiting += len(data)
-            if self.waiting > BUFFER_BYTES and self.producer is not None:
+            self.buffered += len(data)
+            if self.buffered > BUFFER_BYTES and self.producer is not None:
                 self.producer.pauseProducing()
 
     def writeSequence(self, data: Any) -> None:
@@ -70,12 +70,12 @@ class Line(MemoryTransport):
 
     def loseConnection(self) -> None:
         self.disconnecting = True
-        if self.aborted or not (self.waiting or ISSLTransport.providedBy(self)):
+        if self.aborted or not (self.buffered or ISSLTransport.providedBy(self)):
             super().loseConnection()
 
     def read(self) -> None:
-        """Let the client take all that waits for it."""
-        self.waiting = 0
+        """Let the client read all buffered output."""
+        self.buffered = 0
         if self.disconnecting:
             super().loseConnection()
         elif self.producer is not None:
@@ -86,7 +86,7 @@ class Line(MemoryTransport):
 
 
 class SlowServer:
-    """A server with connections, and the clock; `limits` are fields of `Limits`."""
+    """A server, its connections and its clock; `limits` are fields of `Limits`."""
 
     def __init__(self, **limits: float) -> None:
         self.clock = Clock()
@@ -94,21 +94,21 @@ class SlowServer:
         self.site = make_site(self.slow, clock=self.clock, **limits)
         self.ended = False
 
-    def connect(self, *, tls: bool = False) -> tuple[Line, HttpConnection]:
-        line = Line()
+    def connect(self, *, tls: bool = False) -> tuple[BufferedTransport, HttpConnection]:
+        transport = BufferedTransport()
         if tls:
-            alsoProvides(line, ISSLTransport)
-        return line, connect(line, self.site)
+            alsoProvides(transport, ISSLTransport)
+        return transport, connect(transport, self.site)
 
     def wait(self, s: float, meanwhile: Callable[[], None] | None = None) -> None:
-        """Let time pass; `meanwhile` is called every half second."""
+        """Advance the clock; `meanwhile` is called every half second."""
         for step in range(round(s / STEP_S)):
             if meanwhile is not None and step % 8 == 0:
                 meanwhile()
             self.clock.advance(STEP_S)
 
     def end(self, *, within_s: float) -> None:
-        """Begin the end; `ended` is set as soon as it is over."""
+        """Begin the shutdown; `ended` is set when it is complete."""
 
         def note(_: None) -> None:
             self.ended = True

@@ -1,4 +1,4 @@
-"""The lines of the access log, for requests that came through a connection."""
+"""The lines of the access log, for requests on an in-memory connection."""
 
 import json
 import re
@@ -32,7 +32,7 @@ LINE = re.compile(
 
 
 class Room(Resource):
-    """Answers at once, but for `/later`; with files below `/files`."""
+    """Answers at once, except at `/later`; below `/files` are files."""
 
     isLeaf = True
     route: str | None = "/room/<id>"
@@ -55,7 +55,7 @@ class Connection:
         self.channel = connect(self.transport, self.site)
 
     def ask(self, *requests: str) -> list[str]:
-        """Make requests; return the lines that came of them."""
+        """Make requests; return the lines of the log."""
         with capturedLogs() as events:
             for request in requests:
                 self.channel.dataReceived(request.encode("latin-1"))
@@ -78,7 +78,7 @@ def decode(line: str) -> dict[str, str]:
     return match.groupdict()
 
 
-def test_a_line_has_all_that_is_known(connection: Connection) -> None:
+def test_text_line_has_all_fields(connection: Connection) -> None:
     (line,) = connection.ask(get("/room/7?limit=5", "Referer: http://x/", "User-Agent: curl/8"))
     found = decode(line)
     assert found.pop("ms") == "0.0"
@@ -96,7 +96,7 @@ def test_a_line_has_all_that_is_known(connection: Connection) -> None:
     }
 
 
-def test_as_json_it_has_the_same(connection: Connection) -> None:
+def test_json_line_has_all_fields(connection: Connection) -> None:
     connection = Connection(as_json=True)
     (line,) = connection.ask(get("/room/7?limit=5", 'User-Agent: a"b\\c\xc3\xa9\xff'))
     found = json.loads(line)
@@ -151,7 +151,7 @@ def test_as_json_it_has_the_same(connection: Connection) -> None:
         ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/[{FILE_MAX_BYTES + 6} bytes]"),
     ],
 )  # fmt: skip
-def test_a_target_is_shown_as_far_as_it_is_known(
+def test_unknown_part_of_a_target_is_logged_as_its_length(
     connection: Connection, route: str | None, target: str, shown: str
 ) -> None:
     connection.room.route = route
@@ -177,7 +177,7 @@ def test_a_target_is_shown_as_far_as_it_is_known(
         ("http://x/" + "\xff" * 8000, "http://x/[8000 bytes]"),
     ],
 )
-def test_a_referer_is_shown_as_its_origin(connection: Connection, referer: str, shown: str) -> None:
+def test_referer_is_logged_as_its_origin(connection: Connection, referer: str, shown: str) -> None:
     (line,) = connection.ask(get("/room/1", f"Referer: {referer}"))
     assert decode(line)["referer"] == shown
 
@@ -202,21 +202,21 @@ CHROMIUM = (
         ("\xff" * 8000, "[8000 bytes]"),
     ],
 )
-def test_an_agent_is_shown_as_its_products(connection: Connection, agent: str, shown: str) -> None:
+def test_user_agent_is_logged_as_its_products(connection: Connection, agent: str, shown: str) -> None:
     (line,) = connection.ask(get("/room/1", f"User-Agent: {agent}"))
     assert decode(line)["agent"] == shown
     assert line.isascii()
     assert line.isprintable()
 
 
-def test_a_method_is_shown_if_it_is_registered(connection: Connection) -> None:
+def test_unregistered_method_is_logged_as_its_length(connection: Connection) -> None:
     for method, shown in (("PROPFIND", "PROPFIND"), ("hunter2", "[7 bytes]"), ("get", "[3 bytes]")):
         (line,) = connection.ask(f"{method} /room/1 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert decode(line)["first"] == f"{shown} /room/1 HTTP/1.1"
     assert len(METHODS) >= 39
 
 
-def test_a_name_of_a_user_has_a_bound() -> None:
+def test_long_user_name_is_truncated() -> None:
     for as_json in (False, True):
         connection = Connection(as_json=as_json)
         connection.room.username = "\x85" + "ü" * 1000
@@ -226,19 +226,19 @@ def test_a_name_of_a_user_has_a_bound() -> None:
         assert line.isprintable()
 
 
-def test_the_time_of_a_body_counts(connection: Connection) -> None:
+def test_duration_includes_receiving_the_body(connection: Connection) -> None:
     connection.ask("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
     connection.clock.advance(1)
     (line,) = connection.ask("b")
     assert decode(line)["ms"] == "1100.0"  # and what `ask` has waited for the log
 
 
-def test_each_request_has_an_id_of_its_own(connection: Connection) -> None:
+def test_request_ids_are_unique(connection: Connection) -> None:
     lines = [*connection.ask(get("/a"), get("/b")), *Connection(as_json=False).ask(get("/c"))]
     assert len({decode(line)["id"] for line in lines}) == 3
 
 
-def test_how_long_it_took_is_from_the_head_to_the_answer(connection: Connection) -> None:
+def test_duration_includes_waiting_for_the_response(connection: Connection) -> None:
     connection.ask(get("/later"))
     request = connection.channel.request
     assert request is not None
@@ -250,7 +250,7 @@ def test_how_long_it_took_is_from_the_head_to_the_answer(connection: Connection)
     assert decode(events[-1]["lines"])["ms"] == "1350.0"  # and what `ask` has waited for the log
 
 
-def test_a_client_that_went_before_its_answer_has_a_line(connection: Connection) -> None:
+def test_disconnect_before_the_response_is_logged_as_499(connection: Connection) -> None:
     connection.ask(get("/later"))
     with capturedLogs() as events:
         connection.transport.loseConnection()
@@ -273,7 +273,7 @@ def test_refused_request_is_logged(connection: Connection, sent: str, first: str
     assert (found["first"], found["status"], found["route"]) == (first, status, "-")
 
 
-def test_lines_go_out_in_bundles_and_the_rest_at_the_end(connection: Connection) -> None:
+def test_lines_are_written_in_batches_and_the_last_at_shutdown(connection: Connection) -> None:
     with capturedLogs() as events:
         for _ in range(3):
             connection.channel.dataReceived(get("/a").encode())

@@ -1,4 +1,4 @@
-"""421: requests for hosts that the settings do not allow (reference: Hosts)."""
+"""The 421 for hosts that the settings do not allow (reference: Hosts)."""
 
 import json
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class Server:
         return transport
 
     def allows(self, host: bytes, *, to: IAddress = LOOPBACK, peer: IAddress = BROWSER) -> bool:
-        """Tell whether a request for a host is answered; it is given up by 421 if not."""
-        self.recorder.forget()
+        """Return whether a request for a host is accepted; otherwise it is refused with 421."""
+        self.recorder.reset()
         sent = self.send(b"GET /post HTTP/1.1\r\nHost: %b\r\n\r\n" % host, to=to, peer=peer).value()
         assert sent.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 421 "))
         assert sent.startswith(b"HTTP/1.1 200 ") is bool(self.recorder.seen)
@@ -101,7 +101,7 @@ def test_public_url_is_allowed_beside_local_hosts() -> None:
 
 @pytest.mark.parametrize("to", [LOOPBACK, PUBLIC, ON_ALL, SOCKET])
 @pytest.mark.parametrize("peer", [BROWSER, PROXY])
-def test_listed_hosts_are_the_only_ones(to: IAddress, peer: IAddress) -> None:
+def test_only_listed_hosts_are_allowed(to: IAddress, peer: IAddress) -> None:
     server = Server(["posts.example", "2001:db8::1", "192.0.2.1"], "https://public.example:8443", ["127.0.0.9", "unix"])
     for host in (b"posts.example", b"Posts.Example.:1", b"[2001:db8:0::1]:80", b"192.0.2.1:80", b"public.example"):
         assert server.allows(host, to=to, peer=peer)
@@ -109,7 +109,7 @@ def test_listed_hosts_are_the_only_ones(to: IAddress, peer: IAddress) -> None:
         assert not server.allows(host, to=to, peer=peer)
 
 
-def test_listed_hosts_of_an_admin_listener_are_further_ones() -> None:
+def test_listed_hosts_of_an_admin_listener_are_allowed_beside_local_hosts() -> None:
     server = Server(["node1"], exclusive=False)
     assert server.allows(b"node1:9180")
     assert server.allows(b"127.0.0.1:9180")
@@ -117,13 +117,13 @@ def test_listed_hosts_of_an_admin_listener_are_further_ones() -> None:
     assert server.allows(b"evil.example", to=PUBLIC)
 
 
-def test_http_1_0_without_host_passes() -> None:
+def test_http_1_0_request_without_host_is_allowed() -> None:
     for server in (Server(), Server(["posts.example"])):
         assert server.send(b"GET /post HTTP/1.0\r\n\r\n").value().startswith(b"HTTP/1.1 200 ")
         assert server.send(b"GET /post HTTP/1.0\r\nHost: evil\r\n\r\n").value().startswith(b"HTTP/1.1 421 ")
 
 
-def test_absolute_target_is_judged_instead_of_host() -> None:
+def test_authority_of_an_absolute_target_is_checked_instead_of_host() -> None:
     server = Server()
     for target, host, status in ((b"localhost", b"evil.example", b"200"), (b"evil.example", b"localhost", b"421")):
         sent = server.send(b"GET http://%b/post HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, host)).value()
@@ -134,7 +134,7 @@ def test_absolute_target_is_judged_instead_of_host() -> None:
     "request_line",
     [b"GET /", b"GET /nothing", b"PATCH /post", b"OPTIONS *", b"OPTIONS /post", b"HEAD /post", b"GET /basic"],
 )
-def test_refusal_is_a_problem_at_every_address(request_line: bytes) -> None:
+def test_refusal_has_problem_details_at_every_url(request_line: bytes) -> None:
     server = Server()
     preflight = b"Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n"
     transport = server.send(b"%b HTTP/1.1\r\nHost: evil.example\r\n%b\r\n" % (request_line, preflight))
@@ -167,7 +167,7 @@ def test_refusal_comes_before_the_body_and_ends_the_connection() -> None:
     assert not server.recorder.seen
 
 
-def test_each_request_of_a_connection_is_judged() -> None:
+def test_each_request_of_a_connection_is_checked() -> None:
     server = Server()
     good, bad = (b"GET /post HTTP/1.1\r\nHost: %b\r\n\r\n" % host for host in (b"localhost", b"evil.example"))
     transport = server.send(good, good, bad, good)
@@ -175,7 +175,7 @@ def test_each_request_of_a_connection_is_judged() -> None:
     assert len(server.recorder.seen) == 2
 
 
-def test_other_rule_holds_from_the_next_request_on() -> None:
+def test_new_rule_applies_from_the_next_request_on() -> None:
     server = Server()
     request = b"GET /post HTTP/1.1\r\nHost: posts.example\r\n\r\n"
     server.site.hosts = None
@@ -187,7 +187,7 @@ def test_other_rule_holds_from_the_next_request_on() -> None:
     assert [answer.status for answer in decode_responses(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
 
 
-def test_refusals_are_counted_and_logged_and_named_once() -> None:
+def test_refusals_are_counted_and_logged_with_one_warning() -> None:
     server = Server()
     server.site._tally = tally = Tally()  # noqa: SLF001 - make_site has none
     with capturedLogs() as events:
@@ -207,7 +207,7 @@ def test_refusals_are_counted_and_logged_and_named_once() -> None:
     assert all(" 421 " in line and "route=- " in line for line in lines)
 
 
-def test_hosts_are_remembered_within_bounds() -> None:
+def test_cache_of_hosts_is_bounded() -> None:
     server = Server()
     assert server.site.hosts is not None
     for number in range(1000):

@@ -1,4 +1,4 @@
-"""The channel and its requests, on the bytes of a connection."""
+"""HTTP connections over in-memory transports: pipelining, framing, limits and refusals."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ LIMIT = 100
 
 
 class Recorder(Resource):
-    """Notes the bodies that get through."""
+    """Records the bodies of the requests that reach it."""
 
     isLeaf = True
 
@@ -61,7 +61,7 @@ class Connection:
         self.channel = connect(self.transport, site)
 
     def send(self, data: bytes) -> bytes:
-        """Send bytes; return what came back."""
+        """Send bytes; return the output that follows."""
         self.transport.clear()
         self.channel.dataReceived(data)
         answer: bytes = self.transport.value()
@@ -84,7 +84,7 @@ def check_refused(answer: bytes, connection: Connection) -> None:
     assert b"Content-Length: %d" % len(body) in top
     assert json.loads(body)["status"] == 413
     assert connection.recorder.bodies == []
-    # The answer's end can be read, what still comes is thrown away, and nothing of it is taken for a request.
+    # The response can be read to its end; further input is discarded and not parsed as a request.
     assert connection.transport.write_closed
     assert connection.send(b"x" * 10_000 + b"\r\nPOST /post HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == b""
     assert connection.transport.connected
@@ -94,17 +94,19 @@ def check_refused(answer: bytes, connection: Connection) -> None:
     assert connection.clock.getDelayedCalls() == []
 
 
-@pytest.mark.parametrize("length", [LIMIT + 1, 10**9, 2**64, 10**4000], ids=["1", "2", "3", "4"])
-def test_a_length_over_the_limit_is_answered_before_the_body(connection: Connection, length: int) -> None:
+@pytest.mark.parametrize(
+    "length", [LIMIT + 1, 10**9, 2**64, 10**4000], ids=["one byte over", "1 GB", "2**64", "4001 digits"]
+)
+def test_content_length_over_the_limit_is_413_before_the_body(connection: Connection, length: int) -> None:
     check_refused(connection.send(head(f"Content-Length: {length}")), connection)
 
 
 class PipelineTests:
-    """A client that sends request after request without waiting for the answers."""
+    """A client that sends requests without waiting for the responses."""
 
     GET = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
 
-    def test_they_are_answered_in_order_one_a_turn(self, connection: Connection) -> None:
+    def test_requests_are_processed_in_order_one_per_reactor_turn(self, connection: Connection) -> None:
         posts = b"".join(head("Content-Length: 1") + b"%d" % n for n in range(5))
         connection.send(posts)
         assert connection.recorder.bodies == [b"0"]
@@ -112,7 +114,7 @@ class PipelineTests:
             connection.clock.advance(0)
         assert connection.recorder.bodies == [b"0", b"1", b"2", b"3", b"4"]
 
-    def test_none_is_taken_and_no_more_is_read_while_the_answers_are_not_read(self, connection: Connection) -> None:
+    def test_unread_responses_pause_parsing_and_reading(self, connection: Connection) -> None:
         connection.send(self.GET * 5)
         connection.channel.pauseProducing()
         for _ in range(9):
@@ -125,26 +127,26 @@ class PipelineTests:
         assert len(connection.recorder.bodies) == 5
         assert connection.transport.producerState == "producing"
 
-    def test_no_more_is_read_once_an_answer_has_filled_the_buffer(self, connection: Connection) -> None:
-        """The transport asks for the pause while the answer is written, when stock Twisted does not stop reading."""
+    def test_response_that_fills_the_write_buffer_pauses_reading(self, connection: Connection) -> None:
+        """The transport pauses its producer during the write of the response; stock Twisted would go on reading."""
         connection.transport.full = True
         connection.send(self.GET)
         assert connection.transport.producerState == "paused"
 
-    def test_no_more_is_read_than_a_little_behind_a_request_that_takes_its_time(self, connection: Connection) -> None:
+    def test_input_buffered_behind_a_slow_request_is_limited(self, connection: Connection) -> None:
         connection.send(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
         connection.send(self.GET * (INPUT_MAX_BYTES // len(self.GET)))
         assert connection.transport.producerState == "producing"
         connection.send(self.GET * 5)
         assert connection.transport.producerState == "paused"
 
-    def test_a_stream_that_comes_to_a_full_connection_waits(self, connection: Connection) -> None:
+    def test_producer_registered_on_a_paused_connection_is_paused(self, connection: Connection) -> None:
         connection.channel.pauseProducing()
         producer = Mock(spec=PacedWriter)
         connection.channel.registerProducer(producer, streaming=True)
         producer.pauseProducing.assert_called_once_with()
 
-    def test_reading_goes_on_when_there_is_room_again(self, connection: Connection) -> None:
+    def test_reading_resumes_when_the_buffered_requests_are_processed(self, connection: Connection) -> None:
         sent = INPUT_MAX_BYTES // len(self.GET) + 5
         connection.send(self.GET * sent)
         assert connection.transport.producerState == "paused"
@@ -159,12 +161,12 @@ class PipelineTests:
         connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + self.GET)
         connection.clock.advance(1)
         assert len(connection.recorder.bodies) == 1
-        # Its end of the connection is read to the end: closed with unread input, it could lose the answer.
+        # The server reads until the client closes: with unread input, a close would be a reset and lose the response.
         assert connection.transport.write_closed
         connection.channel.readConnectionLost()
         assert not connection.transport.connected
 
-    def test_a_client_that_leaves_leaves_nothing_behind(self, connection: Connection) -> None:
+    def test_disconnect_leaves_no_timer_and_drops_pipelined_requests(self, connection: Connection) -> None:
         connection.send(self.GET * 3)
         connection.transport.loseConnection()
         connection.clock.advance(DELAY_S)
@@ -172,8 +174,8 @@ class PipelineTests:
         assert len(connection.recorder.bodies) == 1
 
 
-def test_nothing_is_taken_after_a_bad_request(connection: Connection) -> None:
-    """Over TLS what comes in goes on coming in, record by record."""
+def test_input_after_a_bad_request_is_discarded(connection: Connection) -> None:
+    """Over TLS, input continues to arrive, record by record, until the connection is closed."""
     connection.transport.closes_slowly = True
     assert connection.send(b"POST /post HTTP/1.1\r\nBad Name: x\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert connection.send(b"\r\n") == b""
@@ -185,7 +187,7 @@ def test_nothing_is_taken_after_a_bad_request(connection: Connection) -> None:
     ("coding", "status"),
     [("identity", 400), ("gzip", 400), ("gzip, chunked", 501), ("chunked, chunked", 400), ("", 400)],
 )
-def test_a_body_in_another_coding_is_never_taken_for_a_request(
+def test_body_with_an_invalid_transfer_coding_is_not_parsed_as_a_request(
     connection: Connection, coding: str, status: int
 ) -> None:
     hidden = head("Content-Length: 1") + b"x"
@@ -195,76 +197,76 @@ def test_a_body_in_another_coding_is_never_taken_for_a_request(
 
 
 @pytest.mark.parametrize("hosts", [b"", b"Host: x\r\nHost: x\r\n", b"Host: x\r\nHost: y\r\n"])
-def test_a_request_has_one_host(connection: Connection, hosts: bytes) -> None:
+def test_missing_or_repeated_host_is_400(connection: Connection, hosts: bytes) -> None:
     answer = connection.send(b"GET /post HTTP/1.1\r\n" + hosts + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert b"application/problem+json" in answer
     assert connection.recorder.bodies == []
 
 
-def test_http_1_0_may_do_without_a_host(connection: Connection) -> None:
+def test_http_1_0_request_needs_no_host(connection: Connection) -> None:
     assert connection.send(b"GET /post HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_client_that_asks_first_is_not_told_to_go_on(connection: Connection) -> None:
+def test_expect_100_continue_over_the_limit_is_413_without_100(connection: Connection) -> None:
     answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT + 1}"))
     assert b"100 Continue" not in answer
     check_refused(answer, connection)
 
 
-def test_a_client_that_asks_first_with_a_body_within_the_limit_is(connection: Connection) -> None:
+def test_expect_100_continue_within_the_limit_gets_100(connection: Connection) -> None:
     answer = connection.send(head("Expect: 100-continue", f"Content-Length: {LIMIT}"))
     assert answer == b"HTTP/1.1 100 Continue\r\n\r\n"
     connection.send(b"x" * LIMIT)
     assert connection.recorder.bodies == [b"x" * LIMIT]
 
 
-def test_a_body_sent_with_its_head_is_refused_too(connection: Connection) -> None:
+def test_body_over_the_limit_sent_with_its_head_is_413(connection: Connection) -> None:
     check_refused(connection.send(head(f"Content-Length: {LIMIT + 1}") + b"x" * (LIMIT + 1)), connection)
 
 
-def test_a_chunked_body_is_cut_off_where_it_passes_the_limit(connection: Connection) -> None:
+def test_chunked_body_is_413_when_it_exceeds_the_limit(connection: Connection) -> None:
     assert connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"x" * LIMIT + b"\r\n") == b""
     check_refused(connection.send(b"1\r\nx\r\n0\r\n\r\n"), connection)
 
 
-def test_chunks_in_one_piece_are_refused_once(connection: Connection) -> None:
+def test_chunks_over_the_limit_in_one_read_get_one_413(connection: Connection) -> None:
     chunks = b"33\r\n" + b"x" * 0x33 + b"\r\n"
     check_refused(connection.send(head("Transfer-Encoding: chunked") + chunks * 5 + b"0\r\n\r\n"), connection)
 
 
-def test_a_body_of_just_the_limit_is_taken(connection: Connection) -> None:
+def test_body_of_exactly_the_limit_is_accepted(connection: Connection) -> None:
     connection.send(head(f"Content-Length: {LIMIT}") + b"x" * LIMIT)
     connection.send(head("Transfer-Encoding: chunked") + b"64\r\n" + b"y" * LIMIT + b"\r\n0\r\n\r\n")
     assert connection.recorder.bodies == [b"x" * LIMIT, b"y" * LIMIT]
     assert connection.transport.connected
 
 
-def test_a_refused_client_that_hangs_up_leaves_nothing_behind(connection: Connection) -> None:
+def test_disconnect_after_413_leaves_no_timer(connection: Connection) -> None:
     connection.send(head(f"Content-Length: {LIMIT + 1}"))
     connection.transport.loseConnection()
     connection.clock.advance(DELAY_S)
     assert connection.clock.getDelayedCalls() == []
 
 
-def test_a_refused_client_that_has_said_its_last_is_let_go(connection: Connection) -> None:
+def test_half_close_after_413_closes_the_connection(connection: Connection) -> None:
     connection.send(head(f"Content-Length: {LIMIT + 1}") + b"the body begins")
     connection.channel.readConnectionLost()
     assert not connection.transport.connected
 
 
-def test_a_channel_can_be_half_closed(connection: Connection) -> None:
+def test_connection_provides_half_close(connection: Connection) -> None:
     assert verifyObject(IHalfCloseableProtocol, connection.channel)
 
 
-def test_a_connection_without_a_request_is_closed(connection: Connection) -> None:
+def test_connection_without_a_request_is_closed_after_a_minute(connection: Connection) -> None:
     connection.clock.advance(59)
     assert connection.transport.connected
     connection.clock.advance(2)
     assert not connection.transport.connected
 
 
-def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
+def test_each_request_has_a_line_in_the_access_log(connection: Connection) -> None:
     with capturedLogs() as events:
         connection.send(b'GET /post?a HTTP/1.1\r\nHost: x\r\n\r\nGET /b"\\ HTTP/1.1\r\nHost: x\r\n\r\n')
         connection.clock.advance(DELAY_S)
@@ -274,8 +276,8 @@ def test_each_request_has_a_line_in_the_log(connection: Connection) -> None:
     assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
 
 
-def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection) -> None:
-    """Even somebody whose name looks like a token: it is not theirs to hide in the log."""
+def test_access_log_shows_a_user_name_that_looks_like_a_token(connection: Connection) -> None:
+    """User names are not redacted: otherwise a user could choose a name that the log does not show."""
     connection.recorder.username = "https://idp.example#eyJx.alice"
     with capturedLogs() as events:
         connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -284,13 +286,13 @@ def test_the_log_names_whoever_it_was_as_they_are_called(connection: Connection)
     assert " - https://idp.example#eyJx.alice " in event["lines"]
 
 
-def test_no_answer_names_the_library(connection: Connection) -> None:
+def test_response_has_a_date_and_no_server_field(connection: Connection) -> None:
     answer = connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"Server:" not in answer
     assert b"Date: " in answer
 
 
-def test_http2_is_not_offered() -> None:
+def test_alpn_offers_http_1_1_only() -> None:
     site = make_site(Resource())
     assert site.acceptableProtocols() == [b"http/1.1"]

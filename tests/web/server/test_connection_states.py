@@ -17,8 +17,8 @@ BODY_HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
 BAD_FIELD = b"no field\r\n\r\n"
 
 
-class Later(Resource):
-    """Keeps its request, and answers when it is told to."""
+class DelayedResource(Resource):
+    """A resource that keeps its request; the test finishes the response."""
 
     isLeaf = True
     request: Any = None
@@ -29,16 +29,18 @@ class Later(Resource):
 
 
 class SlowTransport(MemoryTransport):
-    """Still sends what was written when it is asked to close."""
+    """A transport with buffered output: `loseConnection` does not close it at once."""
 
     def loseConnection(self) -> None:
         pass
 
 
 class Setup:
+    """A connection, and the actions that change its state."""
+
     def __init__(self) -> None:
-        self.later = Later()
-        self.connection: HttpConnection = connect(SlowTransport(), make_site(self.later))
+        self.resource = DelayedResource()
+        self.connection: HttpConnection = connect(SlowTransport(), make_site(self.resource))
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:
@@ -58,7 +60,7 @@ class Setup:
         self.connection.readConnectionLost()
 
     def finish(self) -> None:
-        self.later.request.finish()
+        self.resource.request.finish()
 
     def close_with_more_input(self) -> None:
         self.send(HEAD)  # behind the request that is answered
@@ -89,7 +91,7 @@ CAUSES: dict[tuple[State, Event], Callable[[Setup], None]] = {
     (State.RESPONDING, Event.CLOSE): Setup.close,
     **{(state, Event.CONNECTION_LOST): Setup.lose for state in State if state is not State.LOST},
 }
-"""For each transition what causes it."""
+"""An action that causes each transition."""
 
 
 def test_each_transition_has_a_cause() -> None:
@@ -113,4 +115,4 @@ def test_input_after_the_end_is_discarded(state: State) -> None:
         setup.reach(state)
     setup.send(HEAD + b"\r\n")
     assert setup.connection.state is state
-    assert setup.later.request is None
+    assert setup.resource.request is None

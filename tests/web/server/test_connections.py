@@ -1,4 +1,4 @@
-"""How many connections one address may have (reference: Safe by default), in memory."""
+"""The limit of connections per address (reference: Safe by default), over in-memory transports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +28,8 @@ def address(host: str) -> IAddress:
     return (IPv6Address if ":" in host else IPv4Address)("TCP", host, 4711)
 
 
-class Front:
-    """A site that trusts `PROXY`, and connections to it."""
+class Server:
+    """A server that trusts `PROXY`, and connections to it."""
 
     def __init__(self, connections: int) -> None:
         self.clock, self.tally = Clock(), Tally()
@@ -70,10 +70,10 @@ def v1(host: str) -> bytes:
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
 def test_one_address_has_at_most_half_of_the_connections(connections: int, most: int) -> None:
-    front = Front(connections)
-    assert front.accepted(*[CLIENT] * (most + 2)) == [True] * most + [False] * 2
-    assert front.tally.connections_refused == 2
-    assert front.accepted(OTHER) == [connections > most]
+    server = Server(connections)
+    assert server.accepted(*[CLIENT] * (most + 2)) == [True] * most + [False] * 2
+    assert server.tally.connections_refused == 2
+    assert server.accepted(OTHER) == [connections > most]
 
 
 @pytest.mark.parametrize(
@@ -89,88 +89,88 @@ def test_one_address_has_at_most_half_of_the_connections(connections: int, most:
     ids=["IPv6 by /64", "mapped IPv4", "link-local", "trusted proxy", "mapped trusted proxy", "unix"],
 )
 def test_connections_are_counted_by_address(hosts: Sequence[str], accepted: list[bool]) -> None:
-    assert Front(3).accepted(*hosts) == accepted
+    assert Server(3).accepted(*hosts) == accepted
 
 
-def test_trusted_proxies_are_bound_by_the_whole_limit() -> None:
-    assert Front(4).accepted(*[PROXY] * 6) == [True] * 4 + [False] * 2
+def test_trusted_proxy_has_only_the_limit_for_all_connections() -> None:
+    assert Server(4).accepted(*[PROXY] * 6) == [True] * 4 + [False] * 2
 
 
-def test_a_connection_that_has_ended_no_longer_counts() -> None:
-    front = Front(4)
+def test_ended_connection_no_longer_counts() -> None:
+    server = Server(4)
     for sent, waited_s in ((b"", 0), (b"no HTTP\r\n\r\n", 0), (GET, 0), (GET[:-2], 1000), (b"", 1000)):
         for _ in range(3):
-            transports = [front.open(CLIENT), front.open(CLIENT)]
-            assert front.open(CLIENT).aborted
+            transports = [server.open(CLIENT), server.open(CLIENT)]
+            assert server.open(CLIENT).aborted
             assert not any(transport.aborted for transport in transports)
             for transport in transports:
                 transport.protocol.dataReceived(sent)
-            front.clock.advance(waited_s)
+            server.clock.advance(waited_s)
             for transport in transports:
                 if transport.connected:
                     transport.loseConnection()
-    assert front.site._groups == {}  # noqa: SLF001 - a leak would show after days
+    assert server.site._groups == {}  # noqa: SLF001 - a leak would show after days
 
 
-def test_a_proxy_header_moves_a_connection_to_its_client() -> None:
-    front = Front(4)
-    first = [front.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(2)]
+def test_proxy_header_makes_a_connection_count_for_its_client() -> None:
+    server = Server(4)
+    first = [server.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(2)]
     assert [transport.aborted for transport in first] == [False] * 2
     assert all(b"200 OK" in transport.value() for transport in first)
-    refused = front.open_through_haproxy(OTHER, v1(CLIENT))
+    refused = server.open_through_haproxy(OTHER, v1(CLIENT))
     assert refused.aborted
     assert refused.value() == b""
-    assert len(front.site.resource.seen) == 2
-    assert not front.open_through_haproxy(OTHER, v1("203.0.113.11")).aborted
+    assert len(server.site.resource.seen) == 2
+    assert not server.open_through_haproxy(OTHER, v1("203.0.113.11")).aborted
     first[0].loseConnection()
-    assert not front.open_through_haproxy(OTHER, v1(CLIENT)).aborted
+    assert not server.open_through_haproxy(OTHER, v1(CLIENT)).aborted
 
 
-def test_proxy_headers_without_an_address_leave_a_connection_with_its_peer() -> None:
-    front = Front(4)
-    opened = [front.open_through_haproxy(OTHER, b"PROXY UNKNOWN\r\n") for _ in range(3)]
+def test_connection_with_a_proxy_header_without_an_address_counts_for_the_peer() -> None:
+    server = Server(4)
+    opened = [server.open_through_haproxy(OTHER, b"PROXY UNKNOWN\r\n") for _ in range(3)]
     assert [transport.aborted for transport in opened] == [False, False, True]
 
 
-def test_connections_without_a_proxy_header_yet_count_as_the_peer() -> None:
-    front = Front(4)
-    assert [front.open(OTHER, factory=front.proxied).aborted for _ in range(3)] == [False, False, True]
+def test_connection_before_its_proxy_header_counts_for_the_peer() -> None:
+    server = Server(4)
+    assert [server.open(OTHER, factory=server.proxied).aborted for _ in range(3)] == [False, False, True]
 
 
-def test_connections_through_haproxy_end_without_a_trace() -> None:
-    front = Front(4)
+def test_ended_connections_through_haproxy_leave_no_counts() -> None:
+    server = Server(4)
     for _ in range(3):
         for host in (CLIENT, OTHER, PROXY):
-            front.open_through_haproxy(OTHER, v1(host)).loseConnection()
-        front.open(OTHER, factory=front.proxied).loseConnection()
-        front.open_through_haproxy(OTHER, b"no header\r\n")
-        opened = [front.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(3)]
+            server.open_through_haproxy(OTHER, v1(host)).loseConnection()
+        server.open(OTHER, factory=server.proxied).loseConnection()
+        server.open_through_haproxy(OTHER, b"no header\r\n")
+        opened = [server.open_through_haproxy(OTHER, v1(CLIENT)) for _ in range(3)]
         for transport in opened[:2]:
             transport.loseConnection()
-    assert front.site._groups == {}  # noqa: SLF001 - as above
+    assert server.site._groups == {}  # noqa: SLF001 - as above
 
 
-def test_a_reload_changes_who_is_trusted_for_new_connections() -> None:
-    front = Front(4)
-    proxies = [front.open(PROXY), front.open(PROXY)]
-    clients = [front.open(CLIENT), front.open(CLIENT)]
+def test_reload_changes_the_trusted_proxies_for_new_connections() -> None:
+    server = Server(4)
+    proxies = [server.open(PROXY), server.open(PROXY)]
+    clients = [server.open(CLIENT), server.open(CLIENT)]
     settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
-    front.site.reconfigure(front.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
-    assert front.accepted(CLIENT, PROXY) == [True] * 2
+    server.site.reconfigure(server.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
+    assert server.accepted(CLIENT, PROXY) == [True] * 2
     for transport in (*proxies, *clients):
         transport.loseConnection()
-    assert front.site._groups == {PROXY: 1}  # noqa: SLF001 - as above
+    assert server.site._groups == {PROXY: 1}  # noqa: SLF001 - as above
 
 
-def test_the_log_names_an_address_at_most_once_a_minute() -> None:
-    front = Front(6)
+def test_refused_address_is_logged_at_most_once_a_minute() -> None:
+    server = Server(6)
     with capturedLogs() as events:
-        front.accepted(*[CLIENT] * 5)
-        front.clock.advance(FULL_NOTE_S - 1)
-        front.accepted(CLIENT)
+        server.accepted(*[CLIENT] * 5)
+        server.clock.advance(FULL_NOTE_S - 1)
+        server.accepted(CLIENT)
         (event,) = events
-        front.clock.advance(1)
-        front.accepted(*[CLIENT] * 5)  # those of a minute ago were idle for too long
+        server.clock.advance(1)
+        server.accepted(*[CLIENT] * 5)  # the connections of a minute ago have been closed as idle
     assert len(events) == 2
     line = event["log_format"].format(**event)
     assert line.startswith(f"{CLIENT} has 3 connections, half of [limits] connections")

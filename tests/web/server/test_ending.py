@@ -1,10 +1,10 @@
-"""What becomes of connections when the server ends, on their bytes."""
+"""Connections at shutdown, over in-memory transports."""
 
 import pytest
 
 from postd.web.server.connection import LINGER_S
 from postd.web.server.factory import IDLE_GRACE_S
-from tests.web.server.slow_server import GET, Line, SlowServer
+from tests.web.server.slow_server import GET, BufferedTransport, SlowServer
 
 GRACE_S = 10
 
@@ -14,10 +14,10 @@ def server() -> SlowServer:
     return SlowServer()
 
 
-def check_last(line: Line, server: SlowServer) -> None:
-    """Check that the one response on a connection was its last, and that the server has ended with it."""
-    assert line.value().count(b"\r\nConnection: close\r\n") == 1
-    assert not line.connected
+def check_last(transport: BufferedTransport, server: SlowServer) -> None:
+    """Check that one response announced the close, that the connection is closed, and that the server has ended."""
+    assert transport.value().count(b"\r\nConnection: close\r\n") == 1
+    assert not transport.connected
     assert server.ended
 
 
@@ -38,8 +38,8 @@ def test_connection_without_a_request_is_closed(server: SlowServer) -> None:
     assert server.ended
 
 
-def test_request_that_is_just_being_sent_is_answered_as_the_last(server: SlowServer) -> None:
-    """A client cannot know that we end before it has read that; what it sends until then is no failure."""
+def test_request_sent_during_the_idle_grace_is_answered_as_the_last(server: SlowServer) -> None:
+    """A client learns of the shutdown from the close of its connection; a request sent before that does not fail."""
     used, channel = server.connect()
     channel.dataReceived(GET)
     server.slow.answer()
@@ -52,13 +52,13 @@ def test_request_that_is_just_being_sent_is_answered_as_the_last(server: SlowSer
 
 
 def test_request_in_progress_is_answered_as_the_last(server: SlowServer) -> None:
-    line, channel = server.connect()
+    transport, channel = server.connect()
     channel.dataReceived(GET)
     server.end(within_s=GRACE_S)
     assert not server.ended
     server.slow.answer()
-    assert line.value().endswith(b"done")
-    check_last(line, server)
+    assert transport.value().endswith(b"done")
+    check_last(transport, server)
 
 
 def test_incoming_requests_are_answered_as_the_last(server: SlowServer) -> None:
@@ -71,65 +71,65 @@ def test_incoming_requests_are_answered_as_the_last(server: SlowServer) -> None:
     channel.dataReceived(GET[3:])
     other.dataReceived(GET[-2:])
     server.slow.answer()
-    for line in (begun, head):
-        check_last(line, server)
+    for transport in (begun, head):
+        check_last(transport, server)
 
 
 def test_response_that_has_begun_is_finished_as_the_last(server: SlowServer) -> None:
-    line, channel = server.connect()
+    transport, channel = server.connect()
     channel.dataReceived(GET)
     (request,) = server.slow.requests
     request.write(b"first ")
     server.end(within_s=GRACE_S)
     request.write(b"second")
     request.finish()
-    assert line.value().endswith(b"0\r\n\r\n")
-    assert not line.connected
+    assert transport.value().endswith(b"0\r\n\r\n")
+    assert not transport.connected
     assert server.ended
 
 
 def test_pipelined_requests_behind_the_current_one_are_not_taken(server: SlowServer) -> None:
-    line, channel = server.connect()
+    transport, channel = server.connect()
     channel.dataReceived(GET * 3)
     server.end(within_s=GRACE_S)
     server.slow.answer()
     server.clock.advance(0)
-    assert line.value().count(b"HTTP/1.1 200") == 1
+    assert transport.value().count(b"HTTP/1.1 200") == 1
     assert server.slow.requests == []
     server.clock.advance(LINGER_S)
     assert server.ended
 
 
 def test_client_that_has_taken_its_response_does_not_delay_the_end(server: SlowServer) -> None:
-    line, channel = server.connect()
+    transport, channel = server.connect()
     channel.dataReceived(GET)
     server.slow.answer()
     channel.pauseProducing()
     server.end(within_s=GRACE_S)
     assert not server.ended
     channel.resumeProducing()
-    assert not line.connected
+    assert not transport.connected
     assert server.ended
 
 
 def test_request_that_outlasts_the_grace_is_cut_off(server: SlowServer) -> None:
-    line, channel = server.connect()
+    transport, channel = server.connect()
     channel.dataReceived(GET)
     server.end(within_s=GRACE_S)
     server.clock.advance(GRACE_S - 1)
     assert not server.ended
     server.clock.advance(1)
-    assert line.aborted
+    assert transport.aborted
     assert server.ended
 
 
 def test_silent_tls_client_does_not_delay_the_end(server: SlowServer) -> None:
-    line, _ = server.connect(tls=True)
+    transport, _ = server.connect(tls=True)
     server.end(within_s=GRACE_S)
     server.clock.advance(IDLE_GRACE_S)
-    assert line.disconnecting
+    assert transport.disconnecting
     assert not server.ended
     server.clock.advance(LINGER_S)
-    assert line.aborted
+    assert transport.aborted
     assert server.ended
     assert server.clock.getDelayedCalls() == []

@@ -1,6 +1,6 @@
-"""Random bytes, and requests with random faults: what gets through is what strict parsers take, or nothing.
+"""Fuzzing: random bytes and mutated requests. Only requests that strict parsers accept reach the resource.
 
-Each round is decided by its number and `POSTD_FUZZ_SEED`, 0 if it is not set; a failure names it. For a longer run:
+A round is reproducible from its number, which a failure names, and `POSTD_FUZZ_SEED` (default: 0). For a longer run:
 
     POSTD_FUZZ_ROUNDS=1000000 POSTD_FUZZ_SEED=7 python -m pytest -n 0 tests/web/server/test_fuzz.py
 """
@@ -19,20 +19,20 @@ from twisted.logger import LogEvent, LogLevel, capturedLogs
 from tests.helpers import InMemoryApi
 from tests.web.server import grammar
 from tests.web.server.connections import Ours, Seen, Talk, converse, hang_up, in_bytes
-from tests.web.server.corpus import AFTER, HIDING, HOSTILE, MAX_BODY_BYTES, ODD, OPEN_TO_TASTE, PLAIN
+from tests.web.server.corpus import AFTER, HIDING, HOSTILE, MAX_BODY_BYTES, ODD, PLAIN, REFUSABLE
 
 ROUNDS = int(os.environ.get("POSTD_FUZZ_ROUNDS", "2000"))
 SEED = int(os.environ.get("POSTD_FUZZ_SEED", "0"))
 
 SENT_MAX_BYTES = 4000
-"""The longest input: no head of it is near a limit, whatever is doubled in it."""
+"""The longest input: even with duplicated parts no head comes near its limit."""
 
-NEVER = {500, 502, 503, 504, 507}
+SERVER_ERRORS = {500, 502, 503, 504, 507}
 
 CODING = (b"transfer-encoding",)
 SPACE_AFTER_SIZE = re.compile(rb"\n[0-9A-Fa-f]+[\t ]+;")
 
-STUMBLING: Sequence[bytes] = (
+FRAGMENTS: Sequence[bytes] = (
     *(bytes([byte]) for byte in b"\r\n\t \x00\x0b\x7f\x80\xff:;,#*/0\"'"),
     b"\r\n",
     b"\r\n\r\n",
@@ -54,11 +54,11 @@ STUMBLING: Sequence[bytes] = (
     b"[::1]:80",
     AFTER,
 )
-"""What is put where it does not belong."""
+"""Fragments that a mutation inserts at random places."""
 
 SEEDS: Sequence[bytes] = tuple(
     case.sent
-    for case in (*PLAIN, *PLAIN, *PLAIN, *ODD, *ODD, *OPEN_TO_TASTE, *HIDING, *HOSTILE[::3])
+    for case in (*PLAIN, *PLAIN, *PLAIN, *ODD, *ODD, *REFUSABLE, *HIDING, *HOSTILE[::3])
     if len(case.sent) <= SENT_MAX_BYTES // 4
 )
 
@@ -69,10 +69,10 @@ def flip(chance: random.Random, sent: bytes, place: int) -> bytes:
 
 
 def insert(chance: random.Random, sent: bytes, place: int) -> bytes:
-    return sent[:place] + chance.choice(STUMBLING) + sent[place:]
+    return sent[:place] + chance.choice(FRAGMENTS) + sent[place:]
 
 
-def insert_a_byte(chance: random.Random, sent: bytes, place: int) -> bytes:
+def insert_random_byte(chance: random.Random, sent: bytes, place: int) -> bytes:
     return sent[:place] + chance.randbytes(1) + sent[place:]
 
 
@@ -85,7 +85,7 @@ def duplicate(chance: random.Random, sent: bytes, place: int) -> bytes:
     return sent[:end] + sent[place:]
 
 
-def duplicate_a_line(chance: random.Random, sent: bytes, place: int) -> bytes:
+def duplicate_line(chance: random.Random, sent: bytes, place: int) -> bytes:
     lines = sent.split(b"\r\n")
     number = chance.randrange(len(lines))
     lines.insert(chance.randrange(len(lines)), lines[number])
@@ -112,11 +112,11 @@ MUTATIONS: Sequence[Callable[[random.Random, bytes, int], bytes]] = (
     insert,
     insert,
     insert,
-    insert_a_byte,
+    insert_random_byte,
     delete,
     delete,
     duplicate,
-    duplicate_a_line,
+    duplicate_line,
     splice,
     truncate,
     change_case,
@@ -124,7 +124,7 @@ MUTATIONS: Sequence[Callable[[random.Random, bytes, int], bytes]] = (
 
 
 def make_input(chance: random.Random) -> bytes:
-    """Return what a client sends: mostly a request with some faults, and something behind it."""
+    """Return the input of a client: mostly a mutated request, often followed by another one."""
     if chance.random() < 0.05:
         return chance.randbytes(chance.randrange(1, 300))
     sent = chance.choice(SEEDS)
@@ -141,7 +141,7 @@ def in_pieces(chance: random.Random, sent: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_nothing_gets_through_that_strict_parsers_do_not_take(part: int) -> None:
+def test_only_requests_that_strict_parsers_accept_reach_the_resource(part: int) -> None:
     ours = Ours()
     taken = 0
     with capturedLogs() as events:
@@ -155,11 +155,11 @@ def test_nothing_gets_through_that_strict_parsers_do_not_take(part: int) -> None
             assert [event for event in events if is_failure(event)] == [], (number, sent)
             events.clear()  # type: ignore[attr-defined]
             taken += len(talk.seen)
-    assert taken > ROUNDS // 20, "hardly anything gets through: nothing is tested"
+    assert taken > ROUNDS // 20, "too few inputs are accepted to test anything"
 
 
-def test_nothing_makes_the_service_fail(api: InMemoryApi) -> None:
-    """The same input before the resources that there are; what the log has of it, a line an answer, is one line."""
+def test_no_input_causes_a_server_error(api: InMemoryApi) -> None:
+    """The same inputs for the whole application; each response has one printable line in the access log."""
     lines: list[str] = []
     created = answered = 0
     with capturedLogs() as events:
@@ -170,7 +170,7 @@ def test_nothing_makes_the_service_fail(api: InMemoryApi) -> None:
             received = transport.value()
             hang_up(transport)
             statuses = re.findall(rb"^HTTP/1\.1 ([2-5][0-9][0-9]) ", received, re.MULTILINE)
-            assert not NEVER & set(map(int, statuses)), (number, sent)
+            assert not SERVER_ERRORS & set(map(int, statuses)), (number, sent)
             created += statuses.count(b"201")
             answered += len(statuses)
             api.clock.advance(1)
@@ -179,7 +179,7 @@ def test_nothing_makes_the_service_fail(api: InMemoryApi) -> None:
             events.clear()  # type: ignore[attr-defined]
     assert len(lines) == answered
     assert [line for line in lines if not line.isascii() or not line.isprintable()] == []
-    assert api.add("as many as were told so") == created + 1 > 1
+    assert api.add("last") == created + 1 > 1
 
 
 def is_access(event: LogEvent) -> bool:
@@ -191,59 +191,59 @@ def is_failure(event: LogEvent) -> bool:
 
 
 def find_problem(sent: bytes, talk: Talk) -> str | None:
-    """Return what is wrong with what a connection came to."""
-    if NEVER & set(talk.statuses):
-        return "a failure of the server"
+    """Return what is wrong with the outcome of a connection."""
+    if SERVER_ERRORS & set(talk.statuses):
+        return "a server error"
     strict = without_asterisk(grammar.read(sent))
     if list(talk.seen) != strict[: len(talk.seen)]:
-        return f"the grammar gives {strict}"
-    if len(talk.seen) < len(strict) and not is_open_to_taste(strict[len(talk.seen)]):
-        return f"the grammar takes more: {strict[len(talk.seen) :]}"
-    for place, (seen, other) in enumerate(zip_longest(talk.seen, take_with_h11(sent))):
-        if place == len(talk.seen) or (other is None and is_refused_by_h11(sent)):
-            break  # h11 is looser, or stricter
-        if other != in_small_letters(seen):
-            return f"h11 takes {seen} for {other}"
+        return f"the grammar accepts {strict}"
+    if len(talk.seen) < len(strict) and not may_be_refused(strict[len(talk.seen)]):
+        return f"the grammar also accepts {strict[len(talk.seen) :]}"
+    for place, (seen, other) in enumerate(zip_longest(talk.seen, read_with_h11(sent))):
+        if place == len(talk.seen) or (other is None and h11_refuses(sent)):
+            break  # h11 is more lenient, or stricter
+        if other != in_lower_case(seen):
+            return f"h11 reads {seen} as {other}"
     return None
 
 
-def is_open_to_taste(seen: Seen) -> bool:
-    """Tell whether ours may refuse what the grammar has (`corpus.OPEN_TO_TASTE`).
+def may_be_refused(seen: Seen) -> bool:
+    """Return whether postd may refuse a request that the grammar accepts (`corpus.REFUSABLE`).
 
-    Hosts that RFC 3986 has in its grammar and nobody has: of a future version of IP, or only a port.
+    Its host is valid by RFC 3986 but unused: an address of a future version of IP, or only a port.
     """
     return seen.fields.get(b"host", [b""])[0].startswith((b"[v", b":"))
 
 
-def is_refused_by_h11(sent: bytes) -> bool:
-    """Tell whether h11 is stricter than ours: about space before a chunk extension (BWS, RFC 9112 §7.1.1)."""
+def h11_refuses(sent: bytes) -> bool:
+    """Return whether h11 is stricter than postd: about space before a chunk extension (BWS, RFC 9112 §7.1.1)."""
     return SPACE_AFTER_SIZE.search(sent) is not None
 
 
 def without_asterisk(requests: Iterable[Seen]) -> list[Seen]:
-    """Leave out what concerns the server as a whole (`OPTIONS *`): no resource sees it."""
+    """Leave out requests for the server as a whole (`OPTIONS *`), which no resource gets."""
     return [seen for seen in requests if seen.target != b"*"]
 
 
-def in_small_letters(seen: Seen) -> Seen:
-    """Return a request with its transfer coding written as h11 hands it on."""
+def in_lower_case(seen: Seen) -> Seen:
+    """Return a request with its transfer coding in lower case, as h11 returns it."""
     codings = {name: [value.lower() for value in seen.fields[name]] for name in CODING if name in seen.fields}
     return replace(seen, fields={**seen.fields, **codings})
 
 
-def take_with_h11(sent: bytes) -> list[Seen]:
-    """Return the requests that h11 takes from the beginning of a connection.
+def read_with_h11(sent: bytes) -> list[Seen]:
+    """Return the requests that h11 reads from the beginning of a connection.
 
-    Where it is looser than RFC 9112 (line feeds for line ends, folded lines, control bytes in values, `Content-Length`
-    beside chunks, any Host) it takes more than ours, which is not held against it. Where it is stricter it is helped:
-    an empty line before a request (§2.2) is left out.
+    Where h11 is more lenient than RFC 9112 (line feeds as line ends, folded lines, control bytes in values,
+    `Content-Length` beside chunks, any Host) it reads more requests than postd, which is ignored. Where it is stricter
+    the input is adapted: an empty line before a request (§2.2) is removed.
     """
     taken: list[Seen] = []
     rest, more = sent, True
     while more:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=4 * MAX_BODY_BYTES)
         connection.receive_data(rest.removeprefix(b"\r\n"))
-        seen = take_one_with_h11(connection)
+        seen = read_one_with_h11(connection)
         if seen is None:
             break
         taken.append(seen)
@@ -252,7 +252,7 @@ def take_with_h11(sent: bytes) -> list[Seen]:
     return without_asterisk(taken)
 
 
-def take_one_with_h11(connection: h11.Connection) -> Seen | None:
+def read_one_with_h11(connection: h11.Connection) -> Seen | None:
     head: h11.Request | None = None
     body = b""
     try:
@@ -266,6 +266,6 @@ def take_one_with_h11(connection: h11.Connection) -> Seen | None:
                 old = head.http_version == b"1.0"
                 return Seen.of(head.method, head.target, old=old, fields=head.headers, body=body)
             else:
-                return None  # there is no more
+                return None  # no further request
     except h11.RemoteProtocolError:
         return None

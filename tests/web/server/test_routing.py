@@ -1,4 +1,4 @@
-"""The router, over a small application of its own."""
+"""The router, with a small application."""
 
 import gc
 import weakref
@@ -57,18 +57,18 @@ def connection() -> Connection:
     return Connection()
 
 
-def test_it_is_a_resource(connection: Connection) -> None:
+def test_router_provides_iresource(connection: Connection) -> None:
     assert verifyObject(IResource, connection.router)
 
 
-def test_an_answer_may_take_its_time(connection: Connection) -> None:
+def test_response_waits_for_the_view(connection: Connection) -> None:
     connection.get("/post")
     assert connection.transport.value() == b""
     connection.views.waiting[0].callback(b"answer")
     assert connection.transport.value().endswith(b"\r\n\r\nanswer")
 
 
-def test_a_client_that_goes_away_ends_what_is_done_for_it(connection: Connection) -> None:
+def test_disconnect_cancels_the_view(connection: Connection) -> None:
     connection.get("/post")
     connection.transport.loseConnection()
     assert connection.views.cancelled == 1
@@ -82,7 +82,7 @@ def test_a_client_that_goes_away_ends_what_is_done_for_it(connection: Connection
         (StoreFullError("why"), b"507 Insufficient Storage"),
     ],
 )
-def test_a_store_that_is_away_asks_to_come_again(connection: Connection, error: Exception, status: bytes) -> None:
+def test_store_error_has_its_status_and_retry_after(connection: Connection, error: Exception, status: bytes) -> None:
     connection.get("/post")
     connection.views.waiting[0].errback(error)
     answer = connection.transport.value()
@@ -91,7 +91,7 @@ def test_a_store_that_is_away_asks_to_come_again(connection: Connection, error: 
     assert b"why" not in answer
 
 
-def test_an_unexpected_error_tells_the_client_nothing(connection: Connection) -> None:
+def test_unexpected_error_is_500_without_details(connection: Connection) -> None:
     connection.get("/post")
     connection.views.waiting[0].errback(ValueError("secret"))
     answer = connection.transport.value()
@@ -101,8 +101,8 @@ def test_an_unexpected_error_tells_the_client_nothing(connection: Connection) ->
     assert b"Traceback" not in answer
 
 
-def test_an_answer_that_cannot_be_finished_is_cut_off(connection: Connection) -> None:
-    """A chunked body that ended in the regular way would be taken for whole."""
+def test_response_that_fails_halfway_aborts_the_connection(connection: Connection) -> None:
+    """With a regular last chunk the body would look complete."""
     connection.get("/post/begun")
     assert b"begun" in connection.transport.value()
     assert connection.transport.aborted
@@ -115,7 +115,7 @@ def test_methods_are_case_sensitive(connection: Connection, method: str) -> None
     assert connection.transport.value().startswith(b"HTTP/1.1 405 Method Not Allowed")
 
 
-def test_an_answer_that_took_its_time_leaves_nothing_to_the_garbage_collector(connection: Connection) -> None:
+def test_delayed_response_leaves_no_cycle(connection: Connection) -> None:
     connection.get("/post")
     channel: Any = connection.send.__self__  # type: ignore[attr-defined]
     request = weakref.ref(channel.request)

@@ -1,6 +1,6 @@
-"""Requests in requests: each attempt carries a POST that must not be executed, by us in memory and by a daemon.
+"""Request smuggling: each attempt hides a POST that must not be executed, neither in memory nor by a daemon.
 
-An attempt is answered as the corpus says, whatever follows it on its connection, and in whatever pieces it comes.
+An attempt gets the responses that the corpus has for it, whatever follows on its connection and however it is split.
 """
 
 import re
@@ -30,26 +30,26 @@ from tests.web.server.corpus import (
     HIDING,
     HOSTILE,
     LEGITIMATE,
+    LEGITIMATE_BODY,
     ODD,
-    OPEN_BODY,
-    OPEN_TO_TASTE,
+    REFUSABLE,
     SMUGGLED,
     Case,
     request,
 )
 
 ATTEMPTS: Sequence[Case] = (*HOSTILE, *HIDING)
-INNOCENT: Sequence[Case] = (*ODD, *OPEN_TO_TASTE)
+VALID: Sequence[Case] = (*ODD, *REFUSABLE)
 FAMILIES = sorted({case.family for case in ATTEMPTS})
 
 BYTEWISE_MAX_BYTES = 2000
-"""The longest attempts that are sent in small pieces."""
+"""The longest attempts that are sent byte by byte or in two pieces."""
 
 SPLIT_EACH_MAX = 8
-"""Of a larger family not each attempt is sent in two pieces: they differ by a byte."""
+"""The largest family of which each attempt is sent in two pieces; in a larger one they differ by a byte."""
 
 NOT_IMPLEMENTED = {501, 505}
-"""The only answers of the kind 5xx that a client can be the reason for."""
+"""The only 5xx statuses that a client can cause."""
 
 WAIT_S = PATIENCE_S
 ACCESS_LINE = re.compile(r'- \S+ \[[^\]]+\] ".*" [1-5][0-9][0-9] ')
@@ -59,13 +59,13 @@ def of_family(family: str) -> list[Case]:
     return [case for case in ATTEMPTS if case.family == family]
 
 
-def whole(case: Case) -> bytes:
-    """Return an attempt with what must not be executed behind it; where it is not refused it hides enough."""
+def with_hidden_request(case: Case) -> bytes:
+    """Return an attempt that hides a request, or the attempt with a request behind it that must not be executed."""
     return case.sent + AFTER if case.refused and case.ends else case.sent
 
 
 def check(case: Case, talk: Talk) -> list[Any]:
-    """Return what is not as the corpus says."""
+    """Return where the outcome differs from the corpus."""
     statuses, taken = talk.statuses, len(talk.seen)
     fits = (
         len(statuses) == len(case.answers)
@@ -73,20 +73,20 @@ def check(case: Case, talk: Talk) -> list[Any]:
         and taken == sum(200 in allowed for allowed in case.answers)
         and talk.ended == case.ends
     )
-    return [] if fits else [(case.key, statuses, f"{taken} taken", "ended" if talk.ended else "goes on")]
+    return [] if fits else [(case.key, statuses, f"{taken} executed", "closed" if talk.ended else "open")]
 
 
-def in_two(sent: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """Return something in two pieces, split where a parser may stumble: at the ends of lines and around colons."""
+def splits_of(sent: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """Split in two pieces, at each boundary of a parser's tokens: line ends, colons, semicolons, commas and spaces."""
     places = {place for match in re.finditer(rb"[\r\n:;, ]", sent[:1000]) for place in (match.start(), match.end())}
     return [(sent[:place], sent[place:]) for place in sorted(places - {0, len(sent)})]
 
 
 SENT: Sequence[tuple[bytes, Case]] = (
-    *((whole(case), case) for case in (*ATTEMPTS, *AT_ONCE)),
-    *((case.sent, case) for case in INNOCENT),
+    *((with_hidden_request(case), case) for case in (*ATTEMPTS, *AT_ONCE)),
+    *((case.sent, case) for case in VALID),
 )
-"""All that servers with a store are sent: at the end it has what all of the innocent were told is stored."""
+"""Everything sent to servers with a store, which then has one legitimate post for each 201 and no other."""
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +95,24 @@ def ours() -> Ours:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_refused_request_has_no_effect(ours: Ours, family: str) -> None:
-    assert [wrong for case in of_family(family) for wrong in check(case, ours.talk(whole(case)))] == []
+def test_attempt_executes_no_hidden_request(ours: Ours, family: str) -> None:
+    assert [wrong for case in of_family(family) for wrong in check(case, ours.talk(with_hidden_request(case)))] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_byte_by_byte_it_is_the_same(ours: Ours, family: str) -> None:
+def test_attempt_sent_byte_by_byte_executes_no_hidden_request(ours: Ours, family: str) -> None:
     short = [case for case in of_family(family) if len(case.sent) <= BYTEWISE_MAX_BYTES]
-    assert [wrong for case in short for wrong in check(case, ours.talk(*in_bytes(whole(case))))] == []
+    assert [wrong for case in short for wrong in check(case, ours.talk(*in_bytes(with_hidden_request(case))))] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_in_two_pieces_it_is_the_same(ours: Ours, family: str) -> None:
+def test_attempt_sent_in_two_pieces_executes_no_hidden_request(ours: Ours, family: str) -> None:
     cases = [case for case in of_family(family) if len(case.sent) <= BYTEWISE_MAX_BYTES]
     some = cases if len(cases) <= SPLIT_EACH_MAX else cases[:: len(cases) // 3]
     assert [
         (repr(first), *wrong)
         for case in some
-        for first, second in in_two(whole(case))
+        for first, second in splits_of(with_hidden_request(case))
         for wrong in check(case, ours.talk(first, second))
     ] == []
 
@@ -123,9 +123,9 @@ def test_invalid_request_is_refused_before_its_end(ours: Ours, case: Case) -> No
     assert check(case, ours.talk(case.sent, AFTER)) == []
 
 
-def test_a_refusal_says_what_is_wrong_and_closes(ours: Ours) -> None:
+def test_refusal_has_a_body_and_closes_the_connection(ours: Ours) -> None:
     for case in (*HOSTILE, *AT_ONCE):
-        for answer in ours.talk(whole(case)).answers:
+        for answer in ours.talk(with_hidden_request(case)).answers:
             if answer.status != 200:
                 assert answer.fields["connection"] == ["close"], case
                 assert answer.fields["content-type"] in (["application/problem+json"], ["text/plain; charset=utf-8"])
@@ -135,15 +135,15 @@ def test_a_refusal_says_what_is_wrong_and_closes(ours: Ours) -> None:
 
 
 def test_hidden_request_alone_is_executed(ours: Ours) -> None:
-    """Else nothing here could fail."""
+    """A control: otherwise the other tests could not fail."""
     assert ours.talk(AFTER).statuses == [200]
     assert ours.talk(request(line=b"GET / HTTP/1.1", body=b"") + AFTER).statuses == [200, 200]
 
 
 class ApiTests:
-    """The same before the resources that there are, and a store."""
+    """Attempts against the whole application and its store."""
 
-    def post(self, api: InMemoryApi, pieces: Sequence[bytes]) -> list[int]:
+    def send(self, api: InMemoryApi, pieces: Sequence[bytes]) -> list[int]:
         transport = converse(api.site, api.clock, pieces)
         settle(api.clock)
         received = transport.value()
@@ -154,11 +154,11 @@ class ApiTests:
     def stored(self, api: InMemoryApi) -> list[str]:
         return [text for _, text in result_of(api.store.list_posts(limit=10_000)).posts]
 
-    def test_nothing_hidden_is_stored(self, api: InMemoryApi) -> None:
+    def test_hidden_post_is_not_stored(self, api: InMemoryApi) -> None:
         created, wrong = 0, []
         with capturedLogs() as events:
             for sent, case in SENT:
-                statuses = self.post(api, [sent])
+                statuses = self.send(api, [sent])
                 created += statuses.count(201)
                 if any(status >= 500 and status not in NOT_IMPLEMENTED for status in statuses):
                     wrong.append((case.key, statuses))
@@ -168,14 +168,14 @@ class ApiTests:
         assert created > 20
         assert [event for event in events if event["log_level"] > LogLevel.info or "log_failure" in event] == []
 
-    def test_nothing_hidden_is_stored_byte_by_byte(self, api: InMemoryApi) -> None:
+    def test_hidden_post_sent_byte_by_byte_is_not_stored(self, api: InMemoryApi) -> None:
         for case in ATTEMPTS:
             if len(case.sent) <= BYTEWISE_MAX_BYTES and not case.family.startswith("no "):
-                self.post(api, in_bytes(whole(case)))
+                self.send(api, in_bytes(with_hidden_request(case)))
         assert set(self.stored(api)) <= {LEGITIMATE}
 
     def test_hidden_post_alone_is_stored(self, api: InMemoryApi) -> None:
-        assert self.post(api, [AFTER, request(body=OPEN_BODY)]) == [201, 201]
+        assert self.send(api, [AFTER, request(body=LEGITIMATE_BODY)]) == [201, 201]
         assert self.stored(api) == [SMUGGLED, LEGITIMATE]
 
 
@@ -188,7 +188,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def talk(daemon: Daemon, sent: bytes) -> bytes:
-    """Send bytes, say that they were all, and return all that comes back."""
+    """Send bytes, close the client's end, and return the whole output."""
     received = b""
     with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
         client.sendall(sent)
@@ -198,7 +198,7 @@ def talk(daemon: Daemon, sent: bytes) -> bytes:
     return received
 
 
-def test_a_daemon_stores_nothing_hidden(daemon: Daemon) -> None:
+def test_daemon_does_not_store_a_hidden_post(daemon: Daemon) -> None:
     created, wrong = 0, []
     for sent, case in SENT:
         received = talk(daemon, sent)

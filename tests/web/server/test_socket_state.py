@@ -1,4 +1,4 @@
-"""What the kernel tells of a connection: of real ones."""
+"""The state that the kernel reports for a connection, on real sockets."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ DEADLINE_S = PATIENCE_S
 
 
 class Pair:
-    """The two ends of a connection; ours as transports have it, under TLS and the PROXY protocol."""
+    """The two ends of a connection; the server's is wrapped as by the transports of TLS and the PROXY protocol."""
 
     def __init__(self, kind: str) -> None:
         if kind == "unix":
@@ -55,14 +55,14 @@ def test_acknowledged_bytes_are_counted() -> None:
             assert time.monotonic() < deadline
 
 
-def test_a_unix_socket_does_not_tell() -> None:
+def test_acknowledged_bytes_of_a_unix_socket_are_unknown() -> None:
     pair = Pair("unix")
     with closing(pair.ours), closing(pair.client):
         pair.ours.sendall(b"x" * 1000)
         assert bytes_acknowledged(pair.transport) == 0
 
 
-def test_without_a_socket_there_is_nothing() -> None:
+def test_transport_without_a_socket_has_no_state() -> None:
     transport = MemoryTransport()
     assert bytes_acknowledged(transport) == 0
     assert not has_unread(transport)

@@ -1,4 +1,4 @@
-"""When a connection is closed because of the time: to the moment, on a clock that tests move."""
+"""The time limits of connections, on a clock that the tests advance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from postd.web.server.connection import LINGER_S, HttpConnection
-from tests.web.server.slow_server import BUFFER_BYTES, GET, STEP_S, Line, SlowServer
+from tests.web.server.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
 from tests.web.wire import decode_response
 
 HEADER_S, BODY_S, IDLE_S = 10.0, 30.0, 60.0
 OVER_S = 1.5
-"""How much later than at a limit a connection may be closed: limits are looked at once a second."""
+"""How much later than its limit a connection may be closed: limits are checked once a second."""
 
 GET_LAST = b"GET /post HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 POST_HEAD = b"POST /post HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -33,7 +33,7 @@ UNFINISHED = {
     "trailers without their end": (CHUNKED_HEAD + b"C\r\n" + BODY + b"\r\n0\r\nX: y", BODY_S),
     "an expectation": (LENGTH_HEAD[:-2] + b"Expect: 100-continue\r\n\r\n", BODY_S),
 }
-"""Beginnings of requests, and the limits that they are under."""
+"""Unfinished requests, each with the limit that applies."""
 
 in_head_and_in_body = pytest.mark.parametrize(
     ("begun", "limit_s"), [(GET[:-2], HEADER_S), (LENGTH_HEAD + BODY[:-1], BODY_S)], ids=["head", "body"]
@@ -49,53 +49,58 @@ def server() -> SlowServer:
     return make_server()
 
 
-def is_open(line: Line) -> bool:
-    """Tell whether the connection is there, and nothing has been said of its end."""
-    return line.connected and not line.disconnecting and not line.write_closed and b" 408 " not in line.value()
+def is_open(transport: BufferedTransport) -> bool:
+    """Return whether the connection is open, and neither a close nor a 408 has begun."""
+    return (
+        transport.connected
+        and not transport.disconnecting
+        and not transport.write_closed
+        and b" 408 " not in transport.value()
+    )
 
 
-def check_408(line: Line, server: SlowServer) -> None:
-    """Make sure that the last thing that was sent is the answer 408, whole, and that the connection goes with it."""
-    sent = line.value()
+def check_408(transport: BufferedTransport, server: SlowServer) -> None:
+    """Check that the last output is one complete 408, and that the connection is closed after it."""
+    sent = transport.value()
     answer = decode_response(b"HTTP/1.1 408 " + sent.rpartition(b"HTTP/1.1 408 ")[2])
     assert answer.header("Connection") == "close"
     assert sent.count(b" 408 ") == 1
     server.wait(LINGER_S + OVER_S)
-    assert not line.connected
-    assert line.value() == sent
+    assert not transport.connected
+    assert transport.value() == sent
 
 
 def check_408_after(
-    limit_s: float, line: Line, server: SlowServer, meanwhile: Callable[[], None] | None = None
+    limit_s: float, transport: BufferedTransport, server: SlowServer, meanwhile: Callable[[], None] | None = None
 ) -> None:
-    """Check that a connection is open until the last moment of a limit, and then ends with 408."""
+    """Check that a connection is open until its limit, and then closed with 408."""
     server.wait(limit_s - STEP_S, meanwhile)
-    assert is_open(line)
+    assert is_open(transport)
     server.wait(OVER_S, meanwhile)
-    check_408(line, server)
+    check_408(transport, server)
 
 
-def check_closed_silently(line: Line) -> None:
-    assert line.value() == b""
-    assert not line.connected
-    assert not line.aborted
+def check_closed_silently(transport: BufferedTransport) -> None:
+    assert transport.value() == b""
+    assert not transport.connected
+    assert not transport.aborted
 
 
-def check_closed_silently_after(idle_s: float, line: Line, server: SlowServer) -> None:
-    """Check that a connection on which no more is sent is open until the last moment of a limit."""
-    line.clear()
+def check_closed_silently_after(idle_s: float, transport: BufferedTransport, server: SlowServer) -> None:
+    """Check that an idle connection is open until its limit, and then closed without output."""
+    transport.clear()
     server.wait(idle_s - STEP_S)
-    assert is_open(line)
+    assert is_open(transport)
     server.wait(OVER_S)
-    check_closed_silently(line)
+    check_closed_silently(transport)
 
 
 class UnfinishedRequestTests:
     @pytest.mark.parametrize(("begun", "limit_s"), UNFINISHED.values(), ids=UNFINISHED)
     def test_unfinished_request_is_408_at_its_limit(self, server: SlowServer, begun: bytes, limit_s: float) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(begun)
-        check_408_after(limit_s, line, server)
+        check_408_after(limit_s, transport, server)
         assert server.slow.taken == 0
 
     @pytest.mark.parametrize(
@@ -106,91 +111,93 @@ class UnfinishedRequestTests:
     def test_more_input_does_not_extend_the_limit(
         self, server: SlowServer, begun: bytes, more: bytes, limit_s: float
     ) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(begun)
-        check_408_after(limit_s, line, server, lambda: channel.dataReceived(more))
+        check_408_after(limit_s, transport, server, lambda: channel.dataReceived(more))
 
     @in_head_and_in_body
-    def test_half_closed_connection_ends(self, server: SlowServer, begun: bytes, limit_s: float) -> None:
-        line, channel = server.connect()
+    def test_half_closed_connection_with_an_unfinished_request_is_closed(
+        self, server: SlowServer, begun: bytes, limit_s: float
+    ) -> None:
+        transport, channel = server.connect()
         channel.dataReceived(begun)
         channel.readConnectionLost()
         server.wait(limit_s + OVER_S + LINGER_S + OVER_S)
-        assert not line.connected
+        assert not transport.connected
         assert server.slow.taken == 0
 
 
 class HeadTests:
     def test_head_that_ends_at_the_last_moment_is_accepted(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(GET[:-1])
         server.wait(HEADER_S - STEP_S)
         channel.dataReceived(GET[-1:])
         server.slow.answer()
-        assert line.value().startswith(b"HTTP/1.1 200 ")
+        assert transport.value().startswith(b"HTTP/1.1 200 ")
         server.wait(HEADER_S + OVER_S)
-        assert is_open(line)
+        assert is_open(transport)
 
     def test_time_of_a_head_starts_with_its_first_byte(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         server.wait(IDLE_S - 1)
         channel.dataReceived(b"G")
-        check_408_after(HEADER_S, line, server)
+        check_408_after(HEADER_S, transport, server)
 
     def test_each_head_has_its_own_time(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         for answered in range(1, 6):
             server.wait(HEADER_S - 1)
             channel.dataReceived(GET[:9])
             server.wait(HEADER_S - 1)
             channel.dataReceived(GET[9:])
             server.slow.answer()
-            assert line.value().count(b"HTTP/1.1 200 ") == answered
-        assert is_open(line)
+            assert transport.value().count(b"HTTP/1.1 200 ") == answered
+        assert is_open(transport)
 
     @pytest.mark.parametrize("before", [b"", b"\r\n"], ids=["at the start", "after an empty line"])
     def test_head_may_come_byte_by_byte(self, server: SlowServer, before: bytes) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         for byte in before + GET:
-            assert is_open(line)
+            assert is_open(transport)
             channel.dataReceived(bytes([byte]))
             server.wait(STEP_S)
         server.slow.answer()
-        assert line.value().startswith(b"HTTP/1.1 200 ")
+        assert transport.value().startswith(b"HTTP/1.1 200 ")
 
     def test_input_after_408_is_discarded(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(POST_HEAD)
         server.wait(HEADER_S + OVER_S)
         channel.dataReceived(b"Content-Length: 12\r\n\r\n" + BODY + GET)
-        check_408(line, server)
+        check_408(transport, server)
         assert server.slow.taken == 0
 
     def test_empty_line_alone_does_not_keep_a_connection(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(b"\r\n")
         server.wait(IDLE_S + OVER_S + LINGER_S + OVER_S)
-        assert not line.connected
+        assert not transport.connected
 
 
 class BodyTests:
     def test_time_of_a_body_starts_with_the_end_of_the_head(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(LENGTH_HEAD[:-1])
         server.wait(HEADER_S - 1)
         channel.dataReceived(LENGTH_HEAD[-1:])
         server.wait(BODY_S - STEP_S)
-        assert is_open(line)
+        assert is_open(transport)
         channel.dataReceived(BODY)
         server.slow.answer()
-        assert line.value().startswith(b"HTTP/1.1 200 ")
-        assert is_open(line)
+        assert transport.value().startswith(b"HTTP/1.1 200 ")
+        assert is_open(transport)
 
     def test_limit_of_bodies_may_be_shorter_than_that_of_heads(self) -> None:
         server = make_server(header_s=30, body_s=2, idle_s=20)
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(LENGTH_HEAD)
-        check_408_after(2, line, server)
+        check_408_after(2, transport, server)
 
 
 class IdleTests:
@@ -198,278 +205,278 @@ class IdleTests:
         ("requests", "pause_s"), [(0, 0), (1, 0), (5, 0.9 * IDLE_S)], ids=["no request", "a request", "five requests"]
     )
     def test_idle_connection_is_closed_silently(self, server: SlowServer, requests: int, pause_s: float) -> None:
-        """Idle time starts anew with each request."""
-        line, channel = server.connect()
+        """The idle time restarts with each request."""
+        transport, channel = server.connect()
         for _ in range(requests):
             server.wait(pause_s)
             channel.dataReceived(GET)
             server.slow.answer()
-        assert line.value().count(b"HTTP/1.1 200 ") == requests
-        check_closed_silently_after(IDLE_S, line, server)
+        assert transport.value().count(b"HTTP/1.1 200 ") == requests
+        check_closed_silently_after(IDLE_S, transport, server)
 
     def test_thousand_idle_connections_are_closed_together(self, server: SlowServer) -> None:
-        lines = [server.connect()[0] for _ in range(1000)]
+        transports = [server.connect()[0] for _ in range(1000)]
         server.wait(IDLE_S + OVER_S)
-        for line in lines:
-            check_closed_silently(line)
+        for transport in transports:
+            check_closed_silently(transport)
         assert not server.site.channels
 
-    def test_tls_client_that_does_not_answer_the_end_is_cut_off(self, server: SlowServer) -> None:
-        line, _ = server.connect(tls=True)
+    def test_tls_client_that_does_not_answer_close_notify_is_aborted(self, server: SlowServer) -> None:
+        transport, _ = server.connect(tls=True)
         server.wait(IDLE_S + OVER_S)
-        assert line.disconnecting
+        assert transport.disconnecting
         server.wait(LINGER_S + OVER_S)
-        assert line.aborted
-        assert not line.connected
+        assert transport.aborted
+        assert not transport.connected
 
     def test_short_limits_are_checked_more_often(self) -> None:
         server = make_server(header_s=2, body_s=3, idle_s=0.5)
-        line, _ = server.connect()
+        transport, _ = server.connect()
         server.wait(0.5 - STEP_S)
-        assert is_open(line)
+        assert is_open(transport)
         server.wait(0.5 / 4 + 2 * STEP_S)
-        check_closed_silently(line)
+        check_closed_silently(transport)
 
 
-class UnderWayTests:
-    """No limit is for the time that an answer takes."""
+class ResponseTests:
+    """The duration of a response is not limited."""
 
     @pytest.mark.parametrize("request_", [GET, LENGTH_HEAD + BODY], ids=["GET", "POST"])
     @pytest.mark.parametrize("half_closed", [False, True], ids=["open", "half closed"])
     def test_response_may_take_minutes(self, request_: bytes, *, half_closed: bool) -> None:
         server = make_server(header_s=1, body_s=1, idle_s=1)
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(request_)
         if half_closed:
             channel.readConnectionLost()
         server.wait(300)
-        assert is_open(line)
+        assert is_open(transport)
         server.slow.answer()
-        assert line.value().startswith(b"HTTP/1.1 200 ")
-        assert line.value().endswith(b"done")
+        assert transport.value().startswith(b"HTTP/1.1 200 ")
+        assert transport.value().endswith(b"done")
         if half_closed:
-            line.clear()
-            check_closed_silently(line)
+            transport.clear()
+            check_closed_silently(transport)
         else:
-            check_closed_silently_after(1, line, server)  # it has its time from here on
+            check_closed_silently_after(1, transport, server)  # idle from here on
 
     def test_response_may_come_in_pieces_over_minutes(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(GET)
         (request,) = server.slow.requests
         for _ in range(5):
             request.write(b"piece")
             server.wait(2 * IDLE_S)
-            assert is_open(line)
+            assert is_open(transport)
         request.finish()
-        assert line.value().endswith(b"0\r\n\r\n")
+        assert transport.value().endswith(b"0\r\n\r\n")
 
-    def test_pipelined_requests_wait_as_long_as_it_takes(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+    def test_pipelined_requests_wait_without_a_limit(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
         channel.dataReceived(GET * 4 + LENGTH_HEAD + BODY)
         for answered in range(1, 6):
             server.wait(2 * IDLE_S)
-            assert is_open(line)
+            assert is_open(transport)
             server.slow.answer()
             server.clock.advance(0)
-            assert line.value().count(b"HTTP/1.1 200 ") == answered
-        line.clear()
+            assert transport.value().count(b"HTTP/1.1 200 ") == answered
+        transport.clear()
         server.wait(IDLE_S + OVER_S)
-        check_closed_silently(line)
+        check_closed_silently(transport)
 
     @in_head_and_in_body
     def test_time_of_a_pipelined_request_starts_with_the_response_before_it(
         self, server: SlowServer, begun: bytes, limit_s: float
     ) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(GET + begun)
         server.wait(2 * IDLE_S)
-        assert is_open(line)
+        assert is_open(transport)
         server.slow.answer()
-        check_408_after(limit_s, line, server)
-        assert line.value().count(b"HTTP/1.1 200 ") == 1
+        check_408_after(limit_s, transport, server)
+        assert transport.value().count(b"HTTP/1.1 200 ") == 1
 
-    def test_disconnected_client_leaves_nothing_behind(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+    def test_disconnect_during_a_response_drops_the_connection_and_its_input(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
         channel.dataReceived(GET + GET[:-2])
-        line.loseConnection()
+        transport.loseConnection()
         server.wait(2 * IDLE_S)
         assert not server.site.channels
         assert server.slow.taken == 1
 
 
-class ReaderTests:
-    """Clients that do not read."""
+class StalledClientTests:
+    """Clients that read nothing, or slowly."""
 
-    def stall(self, server: SlowServer, *, tls: bool = False) -> tuple[Line, HttpConnection, Any]:
-        """Connect, and be in the middle of a long response, with more of it waiting than a transport likes."""
-        line, channel = server.connect(tls=tls)
-        line.reading = False
+    def stall(self, server: SlowServer, *, tls: bool = False) -> tuple[BufferedTransport, HttpConnection, Any]:
+        """Connect and begin a long response that fills the write buffer of the transport."""
+        transport, channel = server.connect(tls=tls)
+        transport.reading = False
         channel.dataReceived(GET)
         (request,) = server.slow.requests
         request.setHeader(b"Content-Length", b"10000000")
         request.write(b"x" * (BUFFER_BYTES + 1))
-        return line, channel, request
+        return transport, channel, request
 
     @pytest.fixture
     def taken(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """How many bytes the client has taken, as the kernel says."""
+        """The number of bytes that the client has acknowledged, according to the kernel."""
         taken = [0]
         monkeypatch.setattr("postd.web.server.connection.bytes_acknowledged", lambda _: taken[0])
         return taken
 
     @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
-    def test_client_that_takes_nothing_of_a_long_response_is_cut_off(self, server: SlowServer, *, tls: bool) -> None:
-        line, *_ = self.stall(server, tls=tls)
+    def test_client_that_reads_nothing_of_a_long_response_is_aborted(self, server: SlowServer, *, tls: bool) -> None:
+        transport, *_ = self.stall(server, tls=tls)
         server.wait(IDLE_S - STEP_S)
-        assert is_open(line)
+        assert is_open(transport)
         server.wait(OVER_S)
-        assert line.aborted
-        assert not line.connected
-        assert b" 408 " not in line.value()
+        assert transport.aborted
+        assert not transport.connected
+        assert b" 408 " not in transport.value()
 
-    def test_client_that_reads_now_and_then_is_not_cut_off(self, server: SlowServer) -> None:
-        line, _, request = self.stall(server)
+    def test_client_that_reads_within_the_idle_time_is_not_aborted(self, server: SlowServer) -> None:
+        transport, _, request = self.stall(server)
         for _ in range(10):
             server.wait(IDLE_S - 1)
-            line.read()
-            assert is_open(line)
+            transport.read()
+            assert is_open(transport)
             request.write(b"x" * (BUFFER_BYTES + 1))
         server.wait(IDLE_S + OVER_S)
-        assert line.aborted
+        assert transport.aborted
 
-    def test_client_that_waits_for_more_of_a_response_is_not_cut_off(self, server: SlowServer) -> None:
-        line, *_ = self.stall(server)
-        line.read()
+    def test_client_that_waits_for_more_of_a_response_is_not_aborted(self, server: SlowServer) -> None:
+        transport, *_ = self.stall(server)
+        transport.read()
         server.wait(10 * IDLE_S)
-        assert is_open(line)
+        assert is_open(transport)
 
-    def test_client_that_takes_nothing_of_a_finished_response_is_cut_off(self, server: SlowServer) -> None:
-        line, channel = server.connect()
-        line.reading = False
+    def test_client_that_reads_nothing_of_a_finished_response_is_aborted(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(GET)
         server.slow.answer(b"x" * 2 * BUFFER_BYTES)
         server.wait(IDLE_S - STEP_S)
-        assert is_open(line)
+        assert is_open(transport)
         server.wait(IDLE_S + OVER_S)
-        assert line.aborted
+        assert transport.aborted
 
-    def test_client_that_sends_without_reading_is_cut_off(self, server: SlowServer) -> None:
-        line, channel = server.connect()
-        line.reading = False
+    def test_client_that_sends_without_reading_is_aborted(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(GET.replace(b"/post", b"/at-once") * 2000)
         server.wait(IDLE_S - STEP_S)
         taken = server.slow.taken
         assert taken < 2000
-        assert is_open(line)
+        assert is_open(transport)
         server.wait(OVER_S)
-        assert line.aborted
+        assert transport.aborted
         assert server.slow.taken == taken
 
     @pytest.mark.parametrize(
         "sent", [GET, GET_LAST, GET + GET[:-2], GET + LENGTH_HEAD], ids=["idle", "close", "head", "body"]
     )
-    def test_client_that_never_takes_a_short_response_is_cut_off(self, server: SlowServer, sent: bytes) -> None:
-        """A transport that is to close waits until all has been taken, for ever if nobody sees to it."""
-        line, channel = server.connect()
-        line.reading = False
+    def test_client_that_never_reads_a_short_response_is_aborted(self, server: SlowServer, sent: bytes) -> None:
+        """A transport that is closing waits until the client has read all output; without a limit, forever."""
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(sent)
         server.slow.answer()
         server.wait(2 * IDLE_S + OVER_S)
-        assert line.aborted
-        assert not line.connected
+        assert transport.aborted
+        assert not transport.connected
 
     @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
-    def test_client_that_takes_some_by_the_kernel_is_not_cut_off(
+    def test_client_that_acknowledges_bytes_of_a_response_is_not_aborted(
         self, server: SlowServer, taken: list[int], *, tls: bool
     ) -> None:
-        """Less than would let us write again; until nothing is taken any more."""
-        line, *_ = self.stall(server, tls=tls)
+        """Even if they are too few to resume writing; without progress it is aborted."""
+        transport, *_ = self.stall(server, tls=tls)
         for _ in range(5):
             taken[0] += 1
             server.wait(IDLE_S)
-            assert line.connected
+            assert transport.connected
         server.wait(IDLE_S + OVER_S)
-        assert line.aborted
+        assert transport.aborted
 
     @pytest.mark.parametrize("last", [GET_LAST, GET_LAST + GET, b"BAD\r\n\r\n"], ids=["close", "more", "bad"])
-    def test_client_that_takes_some_of_the_last_response_is_not_cut_off(
+    def test_client_that_acknowledges_bytes_of_the_last_response_is_not_aborted(
         self, server: SlowServer, taken: list[int], last: bytes
     ) -> None:
-        line, channel = server.connect()
-        line.reading = False
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(last)
         server.slow.answer()
         for _ in range(5):
             taken[0] += 1
             server.wait(LINGER_S)
-            assert line.connected
+            assert transport.connected
         server.wait(2 * IDLE_S + OVER_S)
-        assert line.aborted
+        assert transport.aborted
 
     def test_half_closed_client_that_reads_slowly_gets_all_its_responses(self, server: SlowServer) -> None:
-        line, channel = server.connect()
-        line.reading = False
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(GET.replace(b"/post", b"/long") * 4)
         server.wait(IDLE_S - 1)
-        line.read()
+        transport.read()
         server.wait(1)
         channel.readConnectionLost()
         for _ in range(3):
             server.wait(IDLE_S - 2)
-            line.read()
+            transport.read()
         assert server.slow.taken == 4
         server.wait(1)
-        assert not line.connected
-        assert not line.aborted
+        assert not transport.connected
+        assert not transport.aborted
 
 
-class EndTests:
-    """The server ends, and gives what is under way some time."""
+class ShutdownTests:
+    """Time limits while the server shuts down gracefully."""
 
     GRACE_S = 1000
 
     @in_head_and_in_body
     def test_incoming_request_keeps_its_time_limit(self, server: SlowServer, begun: bytes, limit_s: float) -> None:
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(begun)
         server.wait(2)
         server.end(within_s=self.GRACE_S)
         server.wait(limit_s - 2 - STEP_S)
-        assert is_open(line)
+        assert is_open(transport)
         assert not server.ended
         server.wait(OVER_S)
-        check_408(line, server)
+        check_408(transport, server)
         assert server.ended
 
-    def test_request_in_progress_is_finished_when_the_server_ends(self, server: SlowServer) -> None:
-        line, channel = server.connect()
+    def test_request_in_progress_is_finished_at_shutdown(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
         channel.dataReceived(GET)
         server.end(within_s=self.GRACE_S)
         server.wait(2 * IDLE_S)
-        assert is_open(line)
+        assert is_open(transport)
         assert not server.ended
         server.slow.answer()
-        assert line.value().endswith(b"done")
-        assert not line.connected
+        assert transport.value().endswith(b"done")
+        assert not transport.connected
         assert server.ended
 
-    def test_client_that_does_not_read_is_cut_off_when_the_server_ends(self, server: SlowServer) -> None:
-        line, channel = server.connect()
-        line.reading = False
+    def test_client_that_does_not_read_is_aborted_at_shutdown(self, server: SlowServer) -> None:
+        transport, channel = server.connect()
+        transport.reading = False
         channel.dataReceived(GET)
         server.slow.answer(b"x" * 2 * BUFFER_BYTES)
         server.end(within_s=self.GRACE_S)
         server.wait(2 * IDLE_S + OVER_S)
-        assert line.aborted
+        assert transport.aborted
         assert server.ended
 
-    def test_no_timer_is_left(self, server: SlowServer) -> None:
+    def test_shutdown_leaves_no_timer(self, server: SlowServer) -> None:
         server.connect()
-        line, channel = server.connect()
+        transport, channel = server.connect()
         channel.dataReceived(GET[:-2])
         server.end(within_s=self.GRACE_S)
         server.wait(HEADER_S + OVER_S + LINGER_S + OVER_S)
         assert server.ended
-        assert not line.connected
+        assert not transport.connected
         assert server.clock.getDelayedCalls() == []
