@@ -44,6 +44,7 @@ class RedisDatabase:
         self._address = address
         self._reactor = reactor
         self._connection = self._make_connection(reactor)
+        self.start, self.stop = self._connection.start, self._connection.stop
         self._create = True
         self._last_id = self._last_revision = 0
         self.service_keys: dict[str, bytes] = {}
@@ -58,12 +59,6 @@ class RedisDatabase:
                 where=self.description,
             )
         run_blocking(lambda reactor: self._make_connection(reactor).try_once())
-
-    async def start(self) -> None:
-        await self._connection.start()
-
-    async def stop(self) -> None:
-        await self._connection.stop()
 
     async def read_command(self, *command: object) -> Any:
         """Return the reply to a command that only reads.
