@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
 
-from msgspec import Struct
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -47,13 +46,6 @@ _HOST_SETTINGS = frozenset({"hosts", "public_url", "trusted_proxies"})
 """The settings that decide which hosts are served."""
 
 
-class AdminListeners(Struct, frozen=True):
-    """The admin listeners, and the site that serves their connections."""
-
-    listeners: Sequence[Listener]
-    site: HttpFactory
-
-
 class Operations(Service):
     """A server with its signal handlers, admin listeners and notifications to systemd.
 
@@ -64,12 +56,13 @@ class Operations(Service):
 
     Attributes:
         server: the server; set before the service starts.
-        admin: the admin listeners, if there are any; likewise.
+        admin_listeners, admin_site: the admin listeners, if there are any, and what serves them; likewise.
     """
 
     _log = Logger()
     server: Server | WorkerPool
-    admin: AdminListeners | None = None
+    admin_listeners: Sequence[Listener] = ()
+    admin_site: HttpFactory | None = None
 
     def __init__(  # noqa: PLR0913 - all that an operator sees
         self,
@@ -141,11 +134,11 @@ class Operations(Service):
         try:
             await self.server.stopService()
         finally:
-            if self.admin is not None:
-                self.admin.site.draining = True
-                await close(self.admin.listeners)
-                self.admin.site.close_idle()
-                await self.admin.site.drain(within_s=ADMIN_STOP_MAX_S)
+            if self.admin_site is not None:
+                self.admin_site.draining = True
+                await close(self.admin_listeners)
+                self.admin_site.close_idle()
+                await self.admin_site.drain(within_s=ADMIN_STOP_MAX_S)
             self._notifier.stop()
 
     def on_accepting(self) -> None:
@@ -200,9 +193,9 @@ class Operations(Service):
         loaded, fixed = keep_unreloadable(self._read_settings(), before)
         self.server.reload(loaded)
         self._loaded = loaded
-        if self.admin is not None:
-            self.admin.site.limits = loaded.settings.limits
-            self.admin.site.hosts = admin_hosts(loaded.settings)
+        if self.admin_site is not None:
+            self.admin_site.limits = loaded.settings.limits
+            self.admin_site.hosts = admin_hosts(loaded.settings)
         names = loaded.settings.__struct_fields__
         encoded = dict(zip(names, loaded.settings.__struct_encode_fields__, strict=True))
         changed = [encoded[name] for name in names if getattr(loaded.settings, name) != getattr(before.settings, name)]
@@ -227,8 +220,7 @@ class Operations(Service):
     def log_hosts(self) -> None:
         """Log which hosts each listener serves."""
         settings = self._loaded.settings
-        groups = [(self._listeners.values(), False), (self.admin.listeners if self.admin else (), True)]
-        for listeners, is_admin in groups:
+        for listeners, is_admin in ((self._listeners.values(), False), (self.admin_listeners, True)):
             for listener in listeners:
                 hosts = describe_hosts(settings, local=listener.loopback_only, admin=is_admin)
                 self._log.info("{url} answers requests for {hosts}", url=listener.url, hosts=hosts)

@@ -2,17 +2,16 @@
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from twisted.logger import Logger
 
 from postd.daemon.log import file_problem
-from postd.daemon.operations import AdminListeners, Operations, admin_hosts
+from postd.daemon.operations import Operations, admin_hosts
 from postd.daemon.server import Server, ServerParts, StartCallbacks, refuse_exposure
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.monitoring.health import Health
 from postd.net import listening
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import Listener
@@ -63,8 +62,8 @@ def make_service(
             reactor=reactor,
         )
         if settings.admin.listen:
-            operations.admin = _bind_admin(settings, f"{where['admin']}.listen", operations.health, reactor)
-            bound += operations.admin.listeners
+            _bind_admin(operations, settings, f"{where['admin']}.listen", reactor)
+            bound += operations.admin_listeners
         try:
             parts.store.prepare()  # last: it creates the file if there is none
         except StoreRefusedError as error:
@@ -76,7 +75,7 @@ def make_service(
         raise
     for name in listening.unclaimed_systemd_sockets(bound):
         _log.warn("systemd passed socket {name}, but no listen endpoint uses it", name=name)
-    for listener in operations.admin.listeners if operations.admin else ():
+    for listener in operations.admin_listeners:
         if listener.exposed:
             _log.warn("admin listener {url} is reachable from other machines", url=listener.url)
     callbacks = StartCallbacks(
@@ -108,15 +107,14 @@ def make_worker(
     return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
 
 
-def _bind_admin(
-    settings: Settings, where: str, health: Callable[[], Awaitable[Health]], reactor: IReactor
-) -> AdminListeners:
+def _bind_admin(operations: Operations, settings: Settings, where: str, reactor: IReactor) -> None:
     from postd.web.admin import Admin  # noqa: PLC0415 - its import takes time that most starts save
 
-    site = HttpFactory(Router(Admin(health)), limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
-    listeners = listening.bind(settings.admin.listen, site, where=where, reactor=reactor)
-    site.local_addresses = listening.local_addresses(listeners)
-    return AdminListeners(listeners, site)
+    views = Router(Admin(operations.health))
+    site = HttpFactory(views, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)
+    operations.admin_site = site
+    operations.admin_listeners = listening.bind(settings.admin.listen, site, where=where, reactor=reactor)
+    site.local_addresses = listening.local_addresses(operations.admin_listeners)
 
 
 def _log_ready(
@@ -129,7 +127,7 @@ def _log_ready(
         store=store,
         rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in settings.access_rules.items()),
         workers=f"; {workers} workers" if workers > 1 else "",
-        admin=f"; admin {', '.join(one.url for one in operations.admin.listeners)}" if operations.admin else "",
+        admin=f"; admin {', '.join(one.url for one in operations.admin_listeners)}" if settings.admin.listen else "",
     )
 
 
