@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ from twisted.python.failure import Failure
 from postd.auth.password import HashThreads
 from postd.errors import StoreUnavailableError
 from postd.store.interface import LoginStore
+from tests.helpers import InMemoryApi
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ _WRITES = (
 
 @contextmanager
 def refusing_writes(store: LoginStore) -> Iterator[list[str]]:
-    """Have a store refuse all writes of logins, as on a full disk; give the names of the refused ones."""
+    """Make a store refuse all writes of logins, as on a full disk; yield the names of the refused calls."""
     refused = []
 
     def refuse(name: str) -> Callable[..., Any]:
@@ -98,3 +100,18 @@ class SlowThreads(HashThreads):
         """Verify all waiting passwords, and those queued meanwhile."""
         while self.waiting:
             self.waiting.pop(0)()
+
+
+class Logins:
+    """The surroundings of a login: a user file, a store with its clock, and threads that verify on demand."""
+
+    def __init__(self, folder: Path, users: str) -> None:
+        self.user_file = folder / "users"
+        self.user_file.write_text(users)
+        self.api = InMemoryApi()
+        self.clock = self.api.clock
+        self.threads = SlowThreads()
+
+    def close(self) -> None:
+        self.threads.run_waiting()
+        self.api.close()

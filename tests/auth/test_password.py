@@ -33,7 +33,7 @@ from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailures
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
 from postd.store.sqlite.store import MemoryStore
-from tests.auth.helpers import SlowThreads, all_in, refusing_writes
+from tests.auth.helpers import Logins, SlowThreads, all_in, refusing_writes
 from tests.helpers import PATIENCE_S, InMemoryApi, result_of
 from tests.web.wire import FORM, Exchange, ask, begin, user_line
 
@@ -62,7 +62,7 @@ def threads() -> Iterator[SlowThreads]:
 
 
 def raising(error: type[Exception]) -> Callable[..., bool]:
-    """Return a verification that fails, to be patched in."""
+    """Return a replacement for `verify_password` that raises an error."""
 
     def verify(*_: object) -> bool:
         raise error
@@ -86,11 +86,11 @@ class VerifierTests:
     def begin(
         self,
         verifier: PasswordVerifier,
-        shown: PasswordCredentials | None = None,
+        login: PasswordCredentials | None = None,
         stored: str = SECRET,
         until: float = math.inf,
     ) -> Deferred[bool]:
-        return Deferred.fromCoroutine(verifier.verify(shown or credentials(), stored, deadline=until))
+        return Deferred.fromCoroutine(verifier.verify(login or credentials(), stored, deadline=until))
 
     def verify(self, verifier: PasswordVerifier, threads: SlowThreads, *arguments: Any) -> bool:
         verifying = self.begin(verifier, *arguments)
@@ -235,185 +235,183 @@ class VerifierTests:
         assert self.verify(verifier, threads)
 
 
-class World:
-    """A checker, with its user file, its store and its clock; passwords are verified in threads that wait."""
+class CheckerLogins(Logins):
+    """Logins by a `PasswordChecker`."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / "users"
-        self.file.write_text(user_line("alice", "secret") + user_line("jürgen", "pässwörd"))
-        self.users = UserDirectory(str(self.file))
+        super().__init__(folder, user_line("alice", "secret") + user_line("jürgen", "pässwörd"))
+        self.users = UserDirectory(str(self.user_file))
         self.users.load()
-        self.api = InMemoryApi()
-        self.threads = SlowThreads()
-        verifier = PasswordVerifier(self.threads, now=self.api.clock.seconds)
-        throttle = make_throttle(self.api.store, self.api.clock)
+        verifier = PasswordVerifier(self.threads, now=self.clock.seconds)
+        throttle = make_throttle(self.api.store, self.clock)
         self.checker = PasswordChecker(self.users, verifier, throttle, store=self.api.store)
 
-    def check(self, *shown: str) -> Any:
-        checking = self.checker.requestAvatarId(credentials(*shown))
-        self.api.clock.advance(0)
+    def check(self, *login: str) -> Any:
+        checking = self.checker.requestAvatarId(credentials(*login))
+        self.clock.advance(0)
         self.threads.run_waiting()
-        self.api.clock.advance(0)
+        self.clock.advance(0)
         return result_of(checking)
 
-    def check_busy(self, *shown: str) -> None:
-        """Check that credentials are refused because too many passwords wait."""
-        checking = self.checker.requestAvatarId(credentials(*shown))
+    def check_busy(self, *login: str) -> None:
+        """Check that credentials are refused because the queue is full."""
+        checking = self.checker.requestAvatarId(credentials(*login))
         for _ in range(3):
-            self.api.clock.advance(0)
+            self.clock.advance(0)
         with pytest.raises(LoginsBusyError):
             result_of(checking)
 
     @contextmanager
     def full_queue(self) -> Iterator[None]:
-        """Let as many wrong passwords wait as may; verify them in the end."""
+        """Fill the queue with wrong passwords, and verify them at the end."""
         for n in range(THREADS + QUEUE_MAX):
             checking = self.checker.requestAvatarId(credentials(f"user{n}", "x", f"192.0.2.{n}"))
             checking.addErrback(lambda failure: failure.trap(Refused))
-        self.api.clock.advance(0)
+        self.clock.advance(0)
         yield
         while self.threads.waiting:
             self.threads.run_waiting()
-            self.api.clock.advance(0)
+            self.clock.advance(0)
 
     def failures(self, name: str = "alice") -> int:
-        """Return how many failures of a name count, from the address of `credentials`."""
+        """Return the number of failures of a name from the address of `credentials`."""
         keys = login_keys(name, HERE)
-        counted = result_of(self.api.store.count_failures(keys, now=self.api.clock.seconds()))
+        counted = result_of(self.api.store.count_failures(keys, now=self.clock.seconds()))
         return counted[keys[0]].count if keys[0] in counted else 0
 
 
 class CheckerTests:
     @pytest.fixture
-    def world(self, tmp_path: Path) -> Iterator[World]:
-        world = World(tmp_path)
-        yield world
-        world.threads.run_waiting()
-        world.api.close()
+    def logins(self, tmp_path: Path) -> Iterator[CheckerLogins]:
+        logins = CheckerLogins(tmp_path)
+        yield logins
+        logins.close()
 
-    def test_interface(self, world: World) -> None:
-        verifyObject(ICredentialsChecker, world.checker)
+    def test_password_checker_provides_twisted_interface(self, logins: CheckerLogins) -> None:
+        verifyObject(ICredentialsChecker, logins.checker)
 
-    def test_right_password_returns_the_name(self, world: World) -> None:
-        assert world.check("alice", "secret") == b"alice"
-        decomposed = world.check("ju\u0308rgen", "pa\u0308sswo\u0308rd")
+    def test_right_password_returns_the_name(self, logins: CheckerLogins) -> None:
+        assert logins.check("alice", "secret") == b"alice"
+        decomposed = logins.check("ju\u0308rgen", "pa\u0308sswo\u0308rd")
         assert decomposed == "jürgen".encode()
 
-    def test_unknown_user_costs_as_much_as_a_wrong_password(self, world: World) -> None:
+    def test_unknown_user_costs_as_much_as_a_wrong_password(self, logins: CheckerLogins) -> None:
         for name in ("alice", "unknown"):
             for n in range(1, 4):
-                before = world.threads.asked
+                before = logins.threads.asked
                 with pytest.raises(Refused):
-                    world.check(name, "wrong")
-                assert world.threads.asked == before + 1
-                assert world.failures(name) == n
+                    logins.check(name, "wrong")
+                assert logins.threads.asked == before + 1
+                assert logins.failures(name) == n
 
-    def test_unknown_user_with_the_password_of_the_dummy_hash_is_refused_alike(self, world: World) -> None:
-        """The dummy hash is another account's: that the password matches it must not show, not even by the time."""
+    def test_unknown_user_with_the_password_of_the_dummy_hash_is_refused_alike(self, logins: CheckerLogins) -> None:
+        """The dummy hash is of another account: neither response nor time may reveal that the password matches."""
         for name in (f"unknown{n}" for n in range(8)):
             for password in ("secret", "pässwörd"):
                 for _ in range(2):
-                    before = world.threads.asked
+                    before = logins.threads.asked
                     with pytest.raises(Refused):
-                        world.check(name, password)
-                    assert world.threads.asked == before + 1
+                        logins.check(name, password)
+                    assert logins.threads.asked == before + 1
 
     @pytest.mark.parametrize(("name", "password"), [("x" * 100_000, "x"), ("alice", "x" * 100_000), ("é" * 50_000, "")])
-    def test_too_long_credentials_are_refused_at_once(self, world: World, name: str, password: str) -> None:
+    def test_too_long_credentials_are_refused_at_once(self, logins: CheckerLogins, name: str, password: str) -> None:
         with pytest.raises(Refused):
-            world.check(name, password)
+            logins.check(name, password)
 
     @pytest.mark.parametrize("text", ["\0", "", "\n", "\udcff"])
-    def test_any_text_is_checked_without_error(self, world: World, text: str) -> None:
-        for shown in ((text, "secret"), ("alice", text), (text, text)):
+    def test_any_text_is_checked_without_error(self, logins: CheckerLogins, text: str) -> None:
+        for login in ((text, "secret"), ("alice", text), (text, text)):
             with pytest.raises(Refused):
-                world.check(*shown)
+                logins.check(*login)
 
     @pytest.mark.parametrize(
         "content", [user_line("alice", "other"), "", user_line("bob", "secret")], ids=["other", "none", "gone"]
     )
-    def test_password_changed_during_verification_is_refused(self, world: World, content: str) -> None:
-        checking = world.checker.requestAvatarId(credentials())
-        world.api.clock.advance(0)
-        assert len(world.threads.waiting) == 1
-        world.file.write_text(content)
-        world.users.refresh()
-        world.users.refresh()  # an empty file is looked at twice
-        world.threads.run_waiting()
-        world.api.clock.advance(0)
+    def test_password_changed_during_verification_is_refused(self, logins: CheckerLogins, content: str) -> None:
+        checking = logins.checker.requestAvatarId(credentials())
+        logins.clock.advance(0)
+        assert len(logins.threads.waiting) == 1
+        logins.user_file.write_text(content)
+        logins.users.refresh()
+        logins.users.refresh()  # an empty file is loaded at the second check
+        logins.threads.run_waiting()
+        logins.clock.advance(0)
         with pytest.raises(Refused):
             result_of(checking)
-        assert world.failures() == 0
+        assert logins.failures() == 0
 
-    def test_success_resets_failures_of_the_address(self, world: World) -> None:
+    def test_success_resets_failures_of_the_address(self, logins: CheckerLogins) -> None:
         for _ in range(5):
             with pytest.raises(Refused):
-                world.check("alice", "wrong")
-        assert world.failures() == 5
-        assert world.check("alice", "secret") == b"alice"
-        assert world.failures() == 0
+                logins.check("alice", "wrong")
+        assert logins.failures() == 5
+        assert logins.check("alice", "secret") == b"alice"
+        assert logins.failures() == 0
 
-    def test_cached_password_writes_nothing(self, world: World) -> None:
-        world.check()
-        with refusing_writes(world.api.store) as refused:
+    def test_cached_password_writes_nothing(self, logins: CheckerLogins) -> None:
+        logins.check()
+        with refusing_writes(logins.api.store) as refused:
             for _ in range(3):
-                world.check()
+                logins.check()
         assert refused == []
 
-    def test_too_many_failures_are_refused_without_verifying(self, world: World) -> None:
-        assert world.check() == b"alice"
+    def test_too_many_failures_are_refused_without_verifying(self, logins: CheckerLogins) -> None:
+        assert logins.check() == b"alice"
         for _ in range(10):
             with pytest.raises(Refused):
-                world.check("alice", "wrong")
-        before = world.threads.asked
-        for password in ("wrong", "secret"):  # a remembered one is not let in either
+                logins.check("alice", "wrong")
+        before = logins.threads.asked
+        for password in ("wrong", "secret"):  # the cached password is refused as well
             with pytest.raises(TooManyFailuresError):
-                world.check("alice", password)
-        assert world.threads.asked == before
+                logins.check("alice", password)
+        assert logins.threads.asked == before
 
-    def test_too_little_memory_counts_no_failure(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_little_memory_counts_no_failure(self, logins: CheckerLogins, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(VERIFY, raising(MemoryError))
         for name in ("alice", "unknown"):
             with pytest.raises(LoginsBusyError):
-                world.check(name, "x")
-            assert world.failures(name) == 0
+                logins.check(name, "x")
+            assert logins.failures(name) == 0
 
-    def test_guess_unlike_the_cached_password_counts_when_the_queue_is_full(self, world: World) -> None:
-        assert world.check() == b"alice"
-        with world.full_queue():
+    def test_guess_unlike_the_cached_password_counts_when_the_queue_is_full(self, logins: CheckerLogins) -> None:
+        assert logins.check() == b"alice"
+        with logins.full_queue():
             for _ in range(10):
-                world.check_busy("alice", "wrong")
-            assert world.failures() == 10
-            right = world.checker.requestAvatarId(credentials())
-            world.api.clock.advance(0)
+                logins.check_busy("alice", "wrong")
+            assert logins.failures() == 10
+            right = logins.checker.requestAvatarId(credentials())
+            logins.clock.advance(0)
             with pytest.raises(TooManyFailuresError):
                 result_of(right)
 
-    def test_attempt_without_a_cached_password_does_not_count_when_the_queue_is_full(self, world: World) -> None:
-        with world.full_queue():
+    def test_attempt_without_a_cached_password_does_not_count_when_the_queue_is_full(
+        self, logins: CheckerLogins
+    ) -> None:
+        with logins.full_queue():
             for _ in range(12):
-                world.check_busy()
-            assert world.failures() == 0
+                logins.check_busy()
+            assert logins.failures() == 0
 
-    def test_guess_unlike_the_cached_password_counts_when_its_reservation_fails(self, world: World) -> None:
-        assert world.check() == b"alice"
-        with refusing_writes(world.api.store):
+    def test_guess_unlike_the_cached_password_counts_when_its_reservation_fails(self, logins: CheckerLogins) -> None:
+        assert logins.check() == b"alice"
+        with refusing_writes(logins.api.store):
             for _ in range(20):
                 with pytest.raises(StoreUnavailableError):
-                    world.check("alice", "wrong")
-            with pytest.raises(StoreUnavailableError):  # the right one is not answered either
-                world.check()
-        assert world.check() == b"alice"
+                    logins.check("alice", "wrong")
+            with pytest.raises(StoreUnavailableError):  # the correct password is refused as well
+                logins.check()
+        assert logins.check() == b"alice"
 
-    def test_stopped_store_verifies_nothing(self, world: World) -> None:
-        result_of(world.api.store.stop())
+    def test_stopped_store_verifies_nothing(self, logins: CheckerLogins) -> None:
+        result_of(logins.api.store.stop())
         with pytest.raises(StoreUnavailableError):
-            world.check()
-        assert world.threads.asked == 0
+            logins.check()
+        assert logins.threads.asked == 0
 
 
 class OverHttpTests:
-    """Answers to clients, by Basic and by the form."""
+    """Responses to clients, with Basic and the form."""
 
     @pytest.fixture
     def api(self, tmp_path: Path, threads: SlowThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryApi]:

@@ -25,7 +25,7 @@ from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings, ThrottleSettings
-from tests.auth.helpers import SlowThreads, refusing_writes
+from tests.auth.helpers import Logins, refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Exchange, Worker, ask, begin, digest_value, user_line
 
@@ -110,7 +110,7 @@ class ThrottleTests:
         self.run(api, throttle.release(self.admit(api, throttle, name, address), reset_failures=True))
 
     def wait_s(self, api: InMemoryApi, throttle: Throttle, name: str, address: str) -> int:
-        """Return how long an attempt has to wait; 0 if it is admitted."""
+        """Return the Retry-After of an attempt; 0 if it is admitted."""
         try:
             self.admit(api, throttle, name, address)
         except TooManyFailuresError as error:
@@ -152,7 +152,7 @@ class ThrottleTests:
         api.clock.advance(WINDOW_S - 30 - 0.5)
         assert self.wait_s(api, throttle, "alice", HERE) == 1
         api.clock.advance(0.5)
-        assert self.wait_s(api, throttle, "alice", HERE) == 0  # the first is gone, two are left
+        assert self.wait_s(api, throttle, "alice", HERE) == 0  # the first failure has expired, two remain
         self.fail(api, throttle, "alice", HERE)
         assert self.wait_s(api, throttle, "alice", HERE) == 10
         api.clock.advance(WINDOW_S)
@@ -166,7 +166,7 @@ class ThrottleTests:
         self.fail(api, throttle, "bob", HERE, 2)
         self.fail(api, throttle, "alice", THERE)
         for name in ("alice", "bob"):
-            for _ in range(3):  # of several limits, each may be the one that holds longest
+            for _ in range(3):  # any of the limits may be the last to end
                 api.clock.advance(self.wait_s(api, throttle, name, HERE))
             assert self.wait_s(api, throttle, name, HERE) == 0
 
@@ -290,7 +290,7 @@ class ThrottleTests:
         assert self.wait_s(api, throttle, "alice", HERE) == 0
 
     def test_thousand_waiting_attempts_of_the_owner_all_succeed(self, api: InMemoryApi) -> None:
-        """One after the other, without a recursion as deep as they are many."""
+        """One after the other, without a recursion for each."""
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
 
@@ -407,25 +407,21 @@ class ThrottleTests:
         result_of(throttle.release(attempt, reset_failures=True))  # raises nothing
 
 
-class Site:
-    """A server with slow threads, on the store of an `InMemoryApi`."""
+class HttpLogins(Logins):
+    """Logins over HTTP, by Basic, Digest and form."""
 
     def __init__(self, folder: Path, throttle: ThrottleSettings | None = None) -> None:
-        (folder / "users").write_text(
-            user_line("alice", "secret", realm="postd") + user_line("bob", "p:w", realm="postd")
-        )
-        self.api = InMemoryApi()
-        self.clock = self.api.clock
+        super().__init__(folder, user_line("alice", "secret", realm="postd") + user_line("bob", "p:w", realm="postd"))
         reactor = cast(IReactor, self.clock)
-        self.threads = SlowThreads()
-        settings = Settings(users=str(folder / "users"), throttle=throttle or ThrottleSettings())
+        settings = Settings(users=str(self.user_file), throttle=throttle or ThrottleSettings())
         settings = msgspec.structs.replace(
             settings,
             trusted_proxies=cast(Any, ("10.0.0.1",)),
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
-        logins = Authentication(LoadedSettings(settings, {}, {}), self.api.store, reactor=reactor, threads=self.threads)
-        tree = make_tree(settings, self.api.store, self.api.events, logins)
+        loaded = LoadedSettings(settings, {}, {})
+        authentication = Authentication(loaded, self.api.store, reactor=reactor, threads=self.threads)
+        tree = make_tree(settings, self.api.store, self.api.events, authentication)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 
     def begin(self, *arguments: Any, **keywords: Any) -> Exchange:
@@ -459,10 +455,10 @@ class SchemesTests:
     """The throttle as seen by clients of each scheme."""
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[Site]:
-        site = Site(tmp_path)
-        yield site
-        site.api.close()
+    def logins(self, tmp_path: Path) -> Iterator[HttpLogins]:
+        logins = HttpLogins(tmp_path)
+        yield logins
+        logins.close()
 
     def check_429(self, answer: Response, retry_after: int = WINDOW_S) -> None:
         assert (answer.status, answer.header("Retry-After")) == (429, str(retry_after))
@@ -470,49 +466,49 @@ class SchemesTests:
         assert answer.header("Set-Cookie") is None
         assert answer.header("Cache-Control") == "no-store"
 
-    def check_all_refused(self, site: Site, name: str, **keywords: Any) -> None:
-        done = site.threads.done
+    def check_all_refused(self, logins: HttpLogins, name: str, **keywords: Any) -> None:
+        done = logins.threads.done
         for password in ("wrong", "secret"):
-            for try_it in (site.basic, site.digest, site.form):
-                answer = try_it(name, password, **keywords)
+            for attempt in (logins.basic, logins.digest, logins.form):
+                answer = attempt(name, password, **keywords)
                 self.check_429(answer)
                 assert answer.body == b"Too Many Requests\n"
                 assert answer.header("Content-Type") == "text/plain; charset=utf-8"
-        assert site.threads.done == done  # so the answers reveal nothing
+        assert logins.threads.done == done  # so the responses reveal nothing
 
     @pytest.mark.parametrize("name", ["alice", "unknown"])
-    def test_schemes_share_one_limit(self, site: Site, name: str) -> None:
-        for try_it, times in ((site.basic, 4), (site.digest, 3), (site.form, 3)):
+    def test_schemes_share_one_limit(self, logins: HttpLogins, name: str) -> None:
+        for attempt, times in ((logins.basic, 4), (logins.digest, 3), (logins.form, 3)):
             for _ in range(times):
-                assert try_it(name).status == 401
-        self.check_all_refused(site, name)
-        assert site.basic("bob", "p:w").status == 200
-        assert site.basic("alice", "secret", peer=THERE).status == 200
+                assert attempt(name).status == 401
+        self.check_all_refused(logins, name)
+        assert logins.basic("bob", "p:w").status == 200
+        assert logins.basic("alice", "secret", peer=THERE).status == 200
 
     @pytest.mark.parametrize("scheme", ["basic", "digest", "form"])
-    def test_failures_of_one_scheme_block_all(self, site: Site, scheme: str) -> None:
+    def test_failures_of_one_scheme_block_all(self, logins: HttpLogins, scheme: str) -> None:
         for _ in range(10):
-            assert getattr(site, scheme)().status == 401
-        self.check_all_refused(site, "alice")
-        site.clock.advance(WINDOW_S)
-        for try_it, status in ((site.basic, 200), (site.digest, 200), (site.form, 302)):
-            assert try_it("alice", "secret").status == status
+            assert getattr(logins, scheme)().status == 401
+        self.check_all_refused(logins, "alice")
+        logins.clock.advance(WINDOW_S)
+        for attempt, status in ((logins.basic, 200), (logins.digest, 200), (logins.form, 302)):
+            assert attempt("alice", "secret").status == status
 
-    def test_name_counts_in_its_normalized_form(self, site: Site) -> None:
+    def test_name_counts_in_its_normalized_form(self, logins: HttpLogins) -> None:
         for n in range(10):
-            assert site.form("j\u00fcrgen" if n % 2 else "ju\u0308rgen").status == 401
-        self.check_429(site.form("j%C3%BCrgen"))
+            assert logins.form("j\u00fcrgen" if n % 2 else "ju\u0308rgen").status == 401
+        self.check_429(logins.form("j%C3%BCrgen"))
 
-    def test_success_resets_earlier_failures(self, site: Site) -> None:
-        for try_it, status in ((site.basic, 200), (site.digest, 200), (site.form, 302)):
+    def test_success_resets_earlier_failures(self, logins: HttpLogins) -> None:
+        for attempt, status in ((logins.basic, 200), (logins.digest, 200), (logins.form, 302)):
             for _ in range(9):
-                assert try_it().status == 401
-            assert try_it("alice", "secret").status == status
+                assert attempt().status == 401
+            assert attempt("alice", "secret").status == status
 
-    def test_api_answers_429_with_a_problem(self, site: Site) -> None:
+    def test_api_answers_429_with_a_problem(self, logins: HttpLogins) -> None:
         for _ in range(10):
-            assert site.basic().status == 401
-        answer = site.ask(
+            assert logins.basic().status == 401
+        answer = logins.ask(
             "POST", "/post", b'{"post":"x"}', {"Content-Type": "application/json"} | basic("alice", "secret")
         )
         self.check_429(answer)
@@ -525,29 +521,29 @@ class SchemesTests:
             *("Digest", "Digest x", 'Digest username="alice"', 'Digest username="alice", realm="postd", nonce="x"'),
         ],
     )
-    def test_malformed_credentials_do_not_count(self, site: Site, value: str) -> None:
+    def test_malformed_credentials_do_not_count(self, logins: HttpLogins, value: str) -> None:
         for path in ("/basic", "/digest"):
             for _ in range(11):
-                assert site.ask("GET", path, None, {"Authorization": value}).status == 401
-        assert site.basic("alice", "secret").status == 200
+                assert logins.ask("GET", path, None, {"Authorization": value}).status == 401
+        assert logins.basic("alice", "secret").status == 200
 
-    def test_stale_nonce_does_not_count(self, site: Site) -> None:
-        challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
+    def test_stale_nonce_does_not_count(self, logins: HttpLogins) -> None:
+        challenge = ask(logins.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         right = {"Authorization": digest_value(challenge, "alice", "secret")}
-        assert site.ask("GET", "/digest", None, right).status == 200
+        assert logins.ask("GET", "/digest", None, right).status == 200
         for _ in range(11):
-            answer = site.ask("GET", "/digest", None, right)
+            answer = logins.ask("GET", "/digest", None, right)
             assert answer.status == 401
             assert "stale=true" in (answer.header("WWW-Authenticate") or "")
-        site.clock.advance(400)
+        logins.clock.advance(400)
         for _ in range(11):
-            assert site.ask("GET", "/digest", None, right).status == 401
-        assert site.digest("alice", "secret").status == 200
+            assert logins.ask("GET", "/digest", None, right).status == 401
+        assert logins.digest("alice", "secret").status == 200
 
-    def test_address_is_that_of_the_client_behind_the_proxy(self, site: Site) -> None:
+    def test_address_is_that_of_the_client_behind_the_proxy(self, logins: HttpLogins) -> None:
         def via(hops: str, password: str = "wrong", peer: str = "10.0.0.1") -> Response:
             headers = basic("alice", password) | {"X-Forwarded-For": hops}
-            return site.ask("GET", "/basic", None, headers, peer=peer)
+            return logins.ask("GET", "/basic", None, headers, peer=peer)
 
         for _ in range(10):
             assert via("6.6.6.6, 192.0.2.1").status == 401
@@ -557,73 +553,73 @@ class SchemesTests:
             assert via(f"6.6.6.{n}", peer="198.51.100.9").status == 401
         self.check_429(via("6.6.6.99", "secret", peer="198.51.100.9"))
 
-    def test_concurrent_wrong_passwords_stay_within_the_limit(self, site: Site) -> None:
-        asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(60)]
-        site.threads.run_waiting()
+    def test_concurrent_wrong_passwords_stay_within_the_limit(self, logins: HttpLogins) -> None:
+        asked = [logins.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(60)]
+        logins.threads.run_waiting()
         statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 50)
-        assert site.threads.done <= 10 + THREADS  # those being verified when the limit was reached
-        asked = [site.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(40)]
+        assert logins.threads.done <= 10 + THREADS  # those being verified when the limit was reached
+        asked = [logins.begin("GET", "/basic", None, basic("alice", f"wrong{n}")) for n in range(40)]
         assert [one.response().status for one in asked] == [429] * 40
 
-    def test_right_password_beyond_the_limit_is_refused(self, site: Site) -> None:
+    def test_right_password_beyond_the_limit_is_refused(self, logins: HttpLogins) -> None:
         passwords = [f"wrong{n}" for n in range(20)] + ["secret"] + [f"wrong{n}" for n in range(20, 40)]
-        asked = [site.begin("GET", "/basic", None, basic("alice", password)) for password in passwords]
-        site.threads.run_waiting()
+        asked = [logins.begin("GET", "/basic", None, basic("alice", password)) for password in passwords]
+        logins.threads.run_waiting()
         statuses = [one.response().status for one in asked]
         assert statuses[20] == 429
         assert statuses.count(401) == 10
 
-    def test_concurrent_equal_passwords_are_verified_once_and_counted_each(self, site: Site) -> None:
-        asked = [site.begin("GET", "/basic", None, basic("alice", "wrong")) for _ in range(100)]
-        assert len(site.threads.waiting) == 1
-        site.threads.run_waiting()
+    def test_concurrent_equal_passwords_are_verified_once_and_counted_each(self, logins: HttpLogins) -> None:
+        asked = [logins.begin("GET", "/basic", None, basic("alice", "wrong")) for _ in range(100)]
+        assert len(logins.threads.waiting) == 1
+        logins.threads.run_waiting()
         statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
-    def test_failures_of_another_address_do_not_lock_the_account(self, site: Site) -> None:
+    def test_failures_of_another_address_do_not_lock_the_account(self, logins: HttpLogins) -> None:
         """The limit of the account has room for the failures of ten addresses."""
-        asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(150)]
-        site.threads.run_waiting()
+        asked = [logins.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(150)]
+        logins.threads.run_waiting()
         assert {one.response().status for one in asked} == {401, 429}
-        assert site.basic("alice", "secret", peer=THERE).status == 200
-        assert site.form("alice", "secret", peer=THERE).status == 302
+        assert logins.basic("alice", "secret", peer=THERE).status == 200
+        assert logins.form("alice", "secret", peer=THERE).status == 302
 
-    def test_failures_of_another_account_do_not_lock_the_address(self, site: Site) -> None:
-        """In a household or an office, one account can use 10 of the 50 failures of the address."""
-        asked = [site.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(60)]
-        site.threads.run_waiting()
+    def test_failures_of_another_account_do_not_lock_the_address(self, logins: HttpLogins) -> None:
+        """An address may be shared: one account can use 10 of the 50 failures of the address."""
+        asked = [logins.begin("GET", "/basic", None, basic("alice", "wrong"), peer=HERE) for _ in range(60)]
+        logins.threads.run_waiting()
         assert {one.response().status for one in asked} == {401, 429}
-        assert site.basic("bob", "p:w", peer=HERE).status == 200
+        assert logins.basic("bob", "p:w", peer=HERE).status == 200
 
-    def test_concurrent_digest_responses_stay_within_the_limit(self, site: Site) -> None:
-        challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
+    def test_concurrent_digest_responses_stay_within_the_limit(self, logins: HttpLogins) -> None:
+        challenge = ask(logins.worker, "GET", "/digest").header("WWW-Authenticate") or ""
         headers = {"Authorization": digest_value(challenge, "alice", "wrong")}
-        asked = [begin(site.worker, "GET", "/digest", None, headers) for _ in range(100)]
+        asked = [begin(logins.worker, "GET", "/digest", None, headers) for _ in range(100)]
         statuses = [one.response().status for one in asked]
         assert (statuses.count(401), statuses.count(429)) == (10, 90)
 
-    def test_stopped_store_answers_503_without_verifying(self, site: Site) -> None:
-        challenge = ask(site.worker, "GET", "/digest").header("WWW-Authenticate") or ""
-        result_of(site.api.store.stop())
+    def test_stopped_store_answers_503_without_verifying(self, logins: HttpLogins) -> None:
+        challenge = ask(logins.worker, "GET", "/digest").header("WWW-Authenticate") or ""
+        result_of(logins.api.store.stop())
         headers = {"Authorization": digest_value(challenge, "alice", "secret")}
         for answer in (
-            site.basic("alice", "secret"),
-            site.form("alice", "secret"),
-            site.ask("GET", "/digest", None, headers),
+            logins.basic("alice", "secret"),
+            logins.form("alice", "secret"),
+            logins.ask("GET", "/digest", None, headers),
         ):
             assert answer.status == 503
             assert answer.header("Retry-After")
             assert answer.header("WWW-Authenticate") is None
-        assert site.threads.done == 0
+        assert logins.threads.done == 0
 
     def test_limits_are_settings(self, tmp_path: Path) -> None:
         settings = ThrottleSettings(failures=2, address_failures=3, account_failures=4, window_s=cast(Any, 7.0))
-        site = Site(tmp_path, settings)
-        assert [site.form().status for _ in range(3)] == [401, 401, 429]
-        assert [site.form("bob").status for _ in range(2)] == [401, 429]
-        assert [site.form(peer=THERE).status for _ in range(3)] == [401, 401, 429]
-        self.check_429(site.form(peer="198.51.100.1"), 7)
-        site.clock.advance(7)
-        assert site.form("alice", "secret").status == 302
-        site.api.close()
+        logins = HttpLogins(tmp_path, settings)
+        assert [logins.form().status for _ in range(3)] == [401, 401, 429]
+        assert [logins.form("bob").status for _ in range(2)] == [401, 429]
+        assert [logins.form(peer=THERE).status for _ in range(3)] == [401, 401, 429]
+        self.check_429(logins.form(peer="198.51.100.1"), 7)
+        logins.clock.advance(7)
+        assert logins.form("alice", "secret").status == 302
+        logins.close()

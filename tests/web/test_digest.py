@@ -577,7 +577,7 @@ class NonceTests:
         proof = server.proof(nonce=nonce, nc="00000002")
         check_authenticated(server.get(proof.headers()), proof)
 
-    def test_each_nonce_has_its_own_nonce_counts(self, server: Server) -> None:
+    def test_nonce_counts_are_separate_for_each_nonce(self, server: Server) -> None:
         for _ in range(3):
             proof = server.proof()
             check_authenticated(server.get(proof.headers()), proof)

@@ -180,7 +180,7 @@ class Page(HTMLParser):
 class FormTests:
     """GET `/`."""
 
-    def test_form_is_that_of_the_specification(self, api: InMemoryApi) -> None:
+    def test_form_matches_the_specification(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", "/")
         assert (answer.status, answer.header("Content-Type")) == (200, "text/html; charset=utf-8")
         assert answer.header("Set-Cookie") is None
@@ -216,7 +216,7 @@ class FormTests:
         assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
         assert answer.header("Set-Cookie") is None
 
-    def test_form_varies_by_cookie(self, api: InMemoryApi) -> None:
+    def test_form_is_not_cached(self, api: InMemoryApi) -> None:
         for headers in ({}, with_cookie(sign_in(api))):
             answer = ask(api, "GET", "/", None, headers)
             assert answer.header("Cache-Control") == "no-store"

@@ -114,7 +114,7 @@ class DocumentTests:
             assert ask(api, "GET", METADATA_PATH, headers=headers).body == expected
         assert ask(api, "GET", METADATA_PATH + "?x=1").body == expected
 
-    def test_head_is_as_get(self, api: InMemoryApi) -> None:
+    def test_head_has_the_headers_of_get(self, api: InMemoryApi) -> None:
         got, head = (ask(api, method, METADATA_PATH) for method in ("GET", "HEAD"))
         for answer in (got, head):
             remove_variable_fields(answer)
@@ -126,7 +126,7 @@ class DocumentTests:
         check_problem(answer, 405)
         assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
 
-    def test_options(self, api: InMemoryApi) -> None:
+    def test_options_is_204_with_allow(self, api: InMemoryApi) -> None:
         answer = ask(api, "OPTIONS", METADATA_PATH)
         assert (answer.status, answer.body) == (204, b"")
         assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
@@ -211,7 +211,7 @@ class OriginTests:
         assert metadata_url(ask(api, "GET", "/bearer", tls=True)) == "https://localhost" + METADATA_PATH
 
     @pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::7", "unix"])
-    def test_forwarded_proto_of_a_trusted_proxy_counts(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
+    def test_forwarded_proto_of_a_trusted_proxy_is_used(self, make: Callable[[str], InMemoryApi], peer: str) -> None:
         api = make(f"trusted_proxies = ['192.0.2.7', '2001:db8::/32', 'unix']\n{RULES}{ISSUERS}")
         for sent, scheme in (("https", "https"), ("HTTPS", "https"), ("http", "http"), ("x", "http"), ("", "http")):
             headers = {"X-Forwarded-Proto": sent, "Host": "posts.example"}

@@ -31,7 +31,7 @@ from tests.store.contract import error_of, started, until_available
 reactor = cast(IReactor, global_reactor)
 
 WAIT_MAX_S = BUSY_TIMEOUT_MS / 1000 + 2.5
-"""How long a write may wait, on a busy machine."""
+"""The longest wait of a write, on a busy machine."""
 
 
 @pytest_twisted.async_yield_fixture
@@ -61,11 +61,11 @@ class Process:
     def wait_for(self, words: str) -> None:
         assert self._read() == words
 
-    def write(self) -> None:
-        self._send_line()
-
-    def stop(self) -> None:
-        self._send_line()
+    def proceed(self) -> None:
+        """Send a line of input: the first one begins the writes, the second one ends them."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._read())
@@ -86,11 +86,6 @@ class Process:
         self._process.kill()
         self._process.communicate()
 
-    def _send_line(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
     def _read(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
@@ -109,9 +104,9 @@ def processes(path: Path, number: int, many: str, *, pause_s: float = 0.001) -> 
 
 
 def stop(writers: Sequence[Process]) -> list[dict[str, Any]]:
-    """Stop the writes; return the results."""
+    """End the writes; return the results."""
     for writer in writers:
-        writer.stop()
+        writer.proceed()
     return [writer.result() for writer in writers]
 
 
@@ -126,7 +121,7 @@ def at_most(seconds: float) -> Iterator[None]:
 def test_busy_processes_share_the_file_evenly(path: Path) -> None:
     with processes(path, 4, "32") as writers:
         for writer in writers:
-            writer.write()
+            writer.proceed()
         time.sleep(2)
         results = stop(writers)
     shares = [len(result["acknowledged"]) for result in results]
@@ -140,7 +135,7 @@ def test_busy_processes_share_the_file_evenly(path: Path) -> None:
 async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
     with processes(path, 2, "32") as writers:
         for writer in writers:
-            writer.write()
+            writer.proceed()
         await deferLater(reactor, 0.5)
         store = SqliteStore(str(path), reactor=reactor)
         with at_most(BUSY_TIMEOUT_MS / 1000):
@@ -163,7 +158,7 @@ async def test_suspended_writer_delays_others_no_longer_than_the_lock_timeout(
             with at_most(WAIT_MAX_S):
                 errors = await gatherResults([started(error_of(store.add_post("x"))) for store in stores])
             assert [type(error) for error in errors] == [StoreUnavailableError] * 2
-        holder.kill()  # its locks end with it
+        holder.kill()  # the kernel releases its locks
         with at_most(2):
             assert {await store.add_post("works again") for store in stores} == {1, 2}
 
@@ -194,7 +189,7 @@ async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[Sql
                 await gatherResults([started(store.add_post("past it")) for store in stores])
     write_turn.close()
     assert run_sql(path, "SELECT count(*) FROM post") == [(8,)]
-    # Afterwards they queue again.
+    # Once the process has left the queue, the stores wait for their turn again.
     await gatherResults([started(store.add_post("in turn")) for store in stores])
     other = WriteTurn(str(path))
     for store in stores:
@@ -226,7 +221,7 @@ async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, sto
     write_turn.close()
 
 
-def sqlites_locks(path: Path) -> list[str]:
+def sqlite_locks(path: Path) -> list[str]:
     """Return the bytes of a file that SQLite has locked in this process."""
     held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{path.stat().st_ino} " in line]
     return [lock[6] for lock in held if lock[1] == "POSIX" and lock[4] == str(os.getpid())]
@@ -236,14 +231,14 @@ def sqlites_locks(path: Path) -> list[str]:
 async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
-    """A process that does not find them removes the log."""
+    """Another process that finds no locks would remove the log."""
     files = [path, Path(f"{path}-shm")]
-    held = [sqlites_locks(file) for file in files]
+    held = [sqlite_locks(file) for file in files]
     assert all(held)
     SharedFile(str(path), os.O_RDONLY).close()
     SqliteStore(str(path), reactor=reactor).prepare()
     await stores.pop().stop()
-    assert [sqlites_locks(file) for file in files] == held
+    assert [sqlite_locks(file) for file in files] == held
     assert await stores[0].add_post("x") == 1
 
 
@@ -298,7 +293,7 @@ def make_backup(path: Path, name: str) -> Path:
 def wait_until_written(path: Path, writers: Sequence[Process]) -> None:
     """Wait until all writers have written to the file that is now at a path."""
     deadline = time.monotonic() + PATIENCE_S
-    # Before, the log beside it may be that of the old file: SQLite, without postd, would apply it to this one.
+    # Until then the log may be that of the old file, which SQLite without postd would apply to the new one.
     while not all(writer.has_open(path) for writer in writers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -319,8 +314,8 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     files = [path]
     with processes(path, 3, "8", pause_s=0.02) as writers:
         for number, writer in enumerate(writers):
-            writer.write()
-            time.sleep(0.3 * (number % 2))  # they check their file at different times
+            writer.proceed()
+            time.sleep(0.3 * (number % 2))  # the processes check their file at different times
         for name in ("second", "third"):
             time.sleep(1)
             files.append(path.with_name(f"old-{name}"))
@@ -334,7 +329,7 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
     for result in results:
         acknowledged = dict(result["acknowledged"])
         assert acknowledged.keys() <= set().union(*found)
-        # What was acknowledged of that asked for after the last replacement is in the new file.
+        # Writes that began after the last replacement and were acknowledged are in the new file.
         later = {text for text, asked in acknowledged.items() if asked > replaced}
         assert later
         assert later <= found[0]
@@ -346,7 +341,7 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
 async def test_late_process_does_not_remove_the_log_of_the_new_file(path: Path, stores: list[SqliteStore]) -> None:
     early, late = stores
     await early.add_post("only in the old one")
-    late.database.file_check.stop()  # it checks again when the test says so
+    late.database.file_check.stop()  # the test runs its checks
     make_backup(path, "new").rename(path)
     await deferLater(reactor, 1.1)
     await until_available(early)

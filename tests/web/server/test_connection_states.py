@@ -99,7 +99,7 @@ def test_each_transition_has_a_cause() -> None:
 
 
 @pytest.mark.parametrize(("before", "event"), TRANSITIONS, ids=lambda one: one.name)
-def test_transition(before: State, event: Event) -> None:
+def test_event_changes_the_state_as_in_the_table(before: State, event: Event) -> None:
     setup = Setup()
     setup.reach(before)
     CAUSES[before, event](setup)

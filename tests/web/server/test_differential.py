@@ -51,7 +51,7 @@ DEPARTURES: Sequence[Departure] = (
     ),
     # Refused by postd, accepted by stock Twisted.
     Departure("CONNECT is not implemented (RFC 9110 §15.6.2)", ["CONNECT/*", "CONNECT with a path/*"]),
-    Departure("CONNECT is refused before the end of the head", ["at once: another method/*"]),
+    Departure("CONNECT is refused before the end of the head", ["at once: CONNECT/*"]),
     Departure("the length of a method is limited (RFC 9112 §3)", ["long methods/*"]),
     Departure(
         "a target is in one of four forms, without user information or fragment (RFC 9112 §3.2, RFC 9110 §4.2.4)",
@@ -60,18 +60,18 @@ DEPARTURES: Sequence[Departure] = (
     ),
     Departure(
         "no control byte and no fragment is in a target (RFC 9112 §3.2)",
-        [r"no byte of a target/\x7f", r"no byte of a target/\x80", "no byte of a target/#"],
+        [r"invalid bytes in a target/\x7f", r"invalid bytes in a target/\x80", "invalid bytes in a target/#"],
     ),
     Departure("Host is one host and port (RFC 9112 §3.2)", ["bad hosts/*", "bad hosts on HTTP/1.0/*"]),
-    Departure("exactly one Host is required (RFC 9112 §3.2)", ["not one Host/*"], but=["none on HTTP/1.2"]),
+    Departure("exactly one Host is required (RFC 9112 §3.2)", ["no Host or several/*"], but=["none on HTTP/1.2"]),
     Departure(
         "no control byte is in a value (RFC 9110 §5.5)",
         [
-            "no byte of a value/*",
-            "no first byte of a value/*",
-            "no last byte of a value/*",
-            "no byte of a Host/*",
-            "line ends/a vertical tab for a line end",
+            "invalid bytes in a field value/*",
+            "invalid first bytes of a field value/*",
+            "invalid last bytes of a field value/*",
+            "invalid bytes in a Host/*",
+            "bad line ends/a vertical tab for a line end",
         ],
         but=[r"\x00", r"\n", r"\r"],
     ),
@@ -99,7 +99,7 @@ DEPARTURES: Sequence[Departure] = (
             "bad codings without chunks/identity",
             "bad codings and a length/identity",
             "two codings/chunked, then identity",
-            "after a request, in a bad one/a bad coding",
+            "in a bad request after a good one/a bad coding",
         ],
     ),
     Departure("HTTP/1.0 has no transfer codings (RFC 9112 §6.1)", ["a coding on HTTP/1.0/*"]),
@@ -108,10 +108,10 @@ DEPARTURES: Sequence[Departure] = (
         [
             "bad sizes of chunks/000000000000000013",
             "bad sizes of second chunks/000000000000000013",
-            "the end of the chunks/17 digits",
+            "bad last chunks/17 digits",
         ],
     ),
-    Departure("the length of a body is limited (reference: Post API)", ["chunks over the limit in all/*"]),
+    Departure("the length of a body is limited (reference: Post API)", ["chunks over the limit in total/*"]),
     Departure(
         "trailers are valid fields, and none of them is for framing (RFC 9112 §7.1.2, RFC 9110 §6.5.1)",
         ["bad trailers/*", "a request in a chunk extension/after a quote"],
@@ -119,9 +119,9 @@ DEPARTURES: Sequence[Departure] = (
     ),
     Departure(
         "chunks end with two CRLF (RFC 9112 §7.1)",
-        ["after a request, in a bad one/chunks that end in a line feed"],
+        ["in a bad request after a good one/chunks that end in a line feed"],
     ),
-    Departure("an unknown expectation is refused (RFC 9110 §10.1.1)", ["other expectations/*"]),
+    Departure("an unknown expectation is refused (RFC 9110 §10.1.1)", ["unknown expectations/*"]),
     Departure(
         "the lengths of targets, heads and chunk extensions are limited (reference: Settings)",
         [
@@ -135,7 +135,7 @@ DEPARTURES: Sequence[Departure] = (
         "close may be one of several connection options (RFC 9110 §7.6.1)",
         [
             "after the last request/close, TE",
-            "after the last request/two of Connection",
+            "after the last request/two Connection fields",
         ],
     ),
 )
@@ -231,7 +231,7 @@ def test_expect_100_continue_gets_100_unless_the_body_has_arrived(ours: Ours) ->
 
 
 def test_http_1_0_request_never_gets_100(ours: Ours) -> None:
-    head, separator, body = next(case.sent for case in ODD if case.name == "Expect is not for it").partition(
+    head, separator, body = next(case.sent for case in ODD if case.name == "Expect: 100-continue").partition(
         b"\r\n\r\n"
     )
     talk = ours.talk(head + separator, body)

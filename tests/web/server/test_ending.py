@@ -88,7 +88,7 @@ def test_response_that_has_begun_is_finished_as_the_last(server: SlowServer) -> 
     assert server.ended
 
 
-def test_pipelined_requests_behind_the_current_one_are_not_taken(server: SlowServer) -> None:
+def test_pipelined_requests_behind_the_current_one_are_discarded(server: SlowServer) -> None:
     transport, channel = server.connect()
     channel.dataReceived(GET * 3)
     server.end(within_s=GRACE_S)
