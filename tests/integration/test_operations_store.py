@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import PATIENCE_S, run_sql
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user, see_home, sign_in
-from tests.integration.test_moving import Writer, postd
+from tests.integration.test_transfer import Writer, postd
 from tests.store.sqlite.older import NEWEST, make_older
 
 WORKERS = 2

@@ -23,8 +23,6 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
 
 import math
 import re
-from collections.abc import Mapping
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +45,7 @@ from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, 
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.errors import Problem
+from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
 from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, has_unsent
@@ -61,50 +60,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
 
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-
-
-class State(StrEnum):
-    """The state of a connection."""
-
-    IDLE = "no request has begun"
-    HEAD = "a part of a head has been read"
-    BODY = "the head of a request is complete, its body is not"
-    RESPONDING = "a request is being answered; further input waits"
-    LINGERING = "the last response is written and our side is closed; further input is discarded (RFC 9112 §9.6)"
-    CLOSING = "the connection is closed once all output is sent; further input is discarded"
-    LOST = "the transport is closed"
-
-
-class Event(StrEnum):
-    """An event that changes the state of a connection."""
-
-    HEAD_BEGUN = "a part of a head has arrived"
-    BODY_BEGUN = "a head with a body has arrived"
-    REQUEST_READ = "a request is complete"
-    RESPONSE_WRITTEN = "the response to it is written, and another request may follow"
-    LINGER = "the last response is written, and the client may still be sending"
-    CLOSE = "the last response is written, or there is none to write"
-    CONNECTION_LOST = "the transport is closed"
-
-
-OPEN = (State.IDLE, State.HEAD, State.BODY, State.RESPONDING)
-"""The states in which input is processed."""
-
-_READING = (State.HEAD, State.BODY)
-
-TRANSITIONS: Mapping[tuple[State, Event], State] = {
-    (State.IDLE, Event.HEAD_BEGUN): State.HEAD,
-    (State.IDLE, Event.BODY_BEGUN): State.BODY,
-    (State.HEAD, Event.BODY_BEGUN): State.BODY,
-    (State.IDLE, Event.REQUEST_READ): State.RESPONDING,
-    (State.HEAD, Event.REQUEST_READ): State.RESPONDING,
-    (State.BODY, Event.REQUEST_READ): State.RESPONDING,
-    (State.RESPONDING, Event.RESPONSE_WRITTEN): State.IDLE,
-    **{(state, Event.LINGER): State.LINGERING for state in OPEN},
-    **{(state, Event.CLOSE): State.CLOSING for state in OPEN},
-    **{(state, Event.CONNECTION_LOST): State.LOST for state in State if state is not State.LOST},
-}
-"""All transitions; any other event in a state is a bug."""
 
 
 @implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
@@ -331,7 +286,7 @@ class HttpConnection(Protocol):
                 self.deadline_s = self._clock.seconds() + more_s
             else:
                 self.abort()
-        elif self.state in _READING:
+        elif self.state in READING:
             self._refuse(HttpSyntaxError(408, "The request took too long to come in."))
         elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
