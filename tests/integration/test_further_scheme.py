@@ -81,6 +81,7 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
     assert "scheme=apikey" in daemon.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
