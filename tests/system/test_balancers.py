@@ -432,8 +432,8 @@ def test_large_credentials_pass_the_proxy(client: httpx.Client) -> None:
 def test_long_list_is_complete(balancer: Balancer, client: httpx.Client, tmp_path: Path) -> None:
     lines = (json.dumps({"id": 1_000_000 + n, "post": f"post number {n} of many"}) for n in range(POSTS))
     (tmp_path / "posts").write_text("\n".join(lines) + "\n")
-    imported = run([POSTD, "import", "posts", "-s", balancer.redis.url], tmp_path)
-    assert imported.returncode == 0, imported.stderr
+    importing = [POSTD, "import", "--skip-existing", "posts", "-s", balancer.redis.url]
+    wait_until(lambda: run(importing, tmp_path).returncode == 0)  # Redis may not answer in time on a busy machine
     for _ in range(2):
         # Redis was blocked meanwhile: a balancer may have removed a node, or both.
         posts = wait_until(lambda: (answer := client.get("/post")).is_success and answer.json())
@@ -443,7 +443,8 @@ def test_long_list_is_complete(balancer: Balancer, client: httpx.Client, tmp_pat
 def test_readers_survive_the_death_and_return_of_a_node(balancer: Balancer) -> None:
     victim = balancer.nodes[0]
     with balancer.client() as client:
-        first = add(client, "before the storm").headers["Location"]
+        # Redis may not have answered in time just before, on a busy machine: then the nodes connect anew.
+        first = wait_until(lambda: add(client, "before the storm").headers.get("Location"))
     stop = threading.Event()
     read: list[Any] = []
     written: list[Any] = []
