@@ -26,6 +26,7 @@ INLINE_MAX_BYTES = 64 * 1024
 
 VARY: Mapping[bytes, bytes] = {b"Vary": b"Accept-Encoding"}
 GZIP: Mapping[bytes, bytes] = {b"Content-Encoding": b"gzip"}
+NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
 def wants_gzip(request: Request) -> bool:
@@ -66,15 +67,18 @@ def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) ->
 class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
-    It is compressed on first use, once for all concurrent requests. `headers` are those of both representations, `Vary`
-    (`VARY`) and a strong `ETag` included; the compressed one gets another tag (`gzip_etag`).
+    It is compressed on first use, once for all concurrent requests. `headers` are those of all responses, `Vary`
+    (`VARY`) and a strong `ETag` included; the compressed representation gets another tag (`gzip_etag`). `more` are
+    those of 200 responses alone (RFC 9110 §15.4.5).
     """
 
-    def __init__(self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> None:
+    def __init__(
+        self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes], more: Mapping[bytes, bytes] = NO_HEADERS
+    ) -> None:
         self._content_type = content_type
-        self._headers = headers
+        self._headers, self._more = headers, more
         self._acceptable_etags = [acceptable_etags(headers[b"ETag"], gzipped=gzipped) for gzipped in (False, True)]
-        self._plain = make_response(HTTPStatus.OK, content_type, body, headers)
+        self._plain = make_response(HTTPStatus.OK, content_type, body, {**headers, **more})
         # None before compression; the plain response if compression does not make it smaller.
         self._compressed = self._plain if len(body) < COMPRESSED_MIN_BYTES else None
         self._compressing: SingleFlight[None, Response] = SingleFlight()
@@ -103,7 +107,7 @@ class NegotiatedText:
         body = self._plain.body
         compressed = compress(body) if len(body) <= INLINE_MAX_BYTES else await deferToThread(compress, body)
         if len(compressed) < len(body):
-            headers = {**self._headers, **GZIP, b"ETag": gzip_etag(self._headers[b"ETag"])}
+            headers = {**self._headers, **self._more, **GZIP, b"ETag": gzip_etag(self._headers[b"ETag"])}
             self._compressed = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
         else:
             self._compressed = self._plain

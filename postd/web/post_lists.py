@@ -1,4 +1,4 @@
-"""The lists of posts: read once for each version of the posts, and kept while they are current (reference: Lists)."""
+"""The lists of posts, whole and by page, which are kept with the version at which they were read (reference: Lists)."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ SNAPSHOT_MAX = 10_000
 streamed page by page."""
 
 KEPT_MAX_BYTES = 16 * 1024 * 1024
-"""Limit on the kept lists, uncompressed: some 4,000 pages of 20 posts of 60 characters. Compressed
-ones take at most as much again."""
+"""Limit on the kept lists but the whole one, uncompressed, in each process: some 4,000 pages of 20 posts of 60
+characters. Compressed ones take at most as much again."""
 
 KEPT_OVERHEAD_BYTES = 2048
 """What a kept list takes beside its body: responses, fields, entity tags."""
@@ -42,9 +42,10 @@ class _Snapshot(Struct, frozen=True):
 class PostLists:
     """Responses with lists of posts, by span.
 
-    The first request for a span at a version reads it; concurrent ones wait for the same reading, and later ones are
-    answered with the responses made then. What was requested least recently is dropped first (`KEPT_MAX_BYTES`). A list
-    that is too long for a snapshot is streamed (`StreamedList`). `caching` are the fields for caches of all responses.
+    The first request for a span at a version reads it, and later ones are answered with the responses made then. The
+    whole list is kept until it is read anew; of the others the least recently requested are dropped first
+    (`KEPT_MAX_BYTES`). A list that is too long for a snapshot is streamed (`StreamedList`). `caching` are the fields
+    for caches of all responses.
     """
 
     def __init__(self, store: PostStore, caching: Mapping[bytes, bytes]) -> None:
@@ -67,8 +68,10 @@ class PostLists:
             not_modified = not_modified_if_current(request, self._headers_at(version, span))
             if not_modified is not None:
                 return not_modified
-            # A snapshot that another request began to read at this version is recent enough.
-            snapshot = await self._reading.run((version, span), partial(self._read, span))
+            if span[1] is None:  # a long one: what another request began to read at this version is recent enough
+                snapshot = await self._reading.run((version, span), partial(self._read, span))
+            else:
+                snapshot = await self._read(span)
         else:
             self._kept.move_to_end(span)
         if snapshot.text is not None:
@@ -84,20 +87,24 @@ class PostLists:
         if limit is None and page.more:
             snapshot = _Snapshot(page.version, None, KEPT_OVERHEAD_BYTES)
         else:
-            headers = self._headers_at(page.version, span)
+            link = {}
             if limit is not None and page.more:
-                headers[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
+                link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
             body = b"[\n%b\n]\n" % encode_posts(page.posts) if page.posts else b"[]\n"
-            snapshot = _Snapshot(page.version, NegotiatedText(JSON, body, headers), KEPT_OVERHEAD_BYTES + len(body))
+            text = NegotiatedText(JSON, body, self._headers_at(page.version, span), link)
+            snapshot = _Snapshot(page.version, text, KEPT_OVERHEAD_BYTES + len(body))
         self._keep(span, snapshot)
         return snapshot
 
     def _keep(self, span: Span, snapshot: _Snapshot) -> None:
         replaced = self._kept.pop(span, None)
         self._kept[span] = snapshot
+        if span == WHOLE:
+            return
         self._kept_bytes += snapshot.size - (replaced.size if replaced is not None else 0)
         while self._kept_bytes > KEPT_MAX_BYTES:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].size
+            oldest = next(kept for kept in self._kept if kept != WHOLE)
+            self._kept_bytes -= self._kept.pop(oldest).size
 
     def _headers_at(self, version: Version, span: Span) -> dict[bytes, bytes]:
         page = b"" if span == WHOLE else b"-%d-%d" % (span[0], span[1] or 0)

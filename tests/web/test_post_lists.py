@@ -41,7 +41,7 @@ def test_list_is_read_once_for_each_version(api: InMemoryApi, spans_read: Spans,
     assert len(spans_read) == 2
 
 
-@pytest.mark.parametrize("path", ["/post", "/post?limit=3"])
+@pytest.mark.parametrize("path", ["/post", "/post?after=3"])
 def test_concurrent_requests_share_one_query(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     reading: list[Deferred[Page]] = []
 
@@ -62,13 +62,15 @@ def test_cached_pages_are_limited_and_the_oldest_is_dropped(
 ) -> None:
     monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2500)
     first, *others = [f"/post?limit=1&after={after}" for after in range(5)]
-    bodies(api, [first, *others[:3]])
+    bodies(api, ["/post", first, *others[:3]])
     bodies(api, [first])
-    assert len(spans_read) == 4
-    bodies(api, [others[3], first])
     assert len(spans_read) == 5
-    bodies(api, [others[0]])
+    bodies(api, [others[3], first])
     assert len(spans_read) == 6
+    bodies(api, [others[0]])
+    assert len(spans_read) == 7
+    bodies(api, ["/post"])  # the whole list is not one of them
+    assert len(spans_read) == 7
 
 
 def test_list_over_the_limit_is_not_cached(
@@ -86,3 +88,11 @@ def test_long_list_is_not_read_as_a_snapshot_twice(
     monkeypatch.setattr("postd.web.streamed_list.PAGE_POSTS", 20)
     bodies(api, ["/post?after=1"] * 3)
     assert spans_read == [(1, 3), (1, 20), (1, 20), (1, 20)]
+
+
+@pytest.mark.usefixtures("spans_read")
+def test_link_is_in_200_alone_whether_the_page_is_kept_or_not(api: InMemoryApi) -> None:
+    first, kept = (ask(api, "GET", "/post?limit=3") for _ in range(2))
+    assert first.header("Link") == kept.header("Link") == '</post?limit=3&after=3>; rel="next"'
+    not_modified = ask(api, "GET", "/post?limit=3", headers={"If-None-Match": first.header("ETag") or ""})
+    assert (not_modified.status, not_modified.header("Link")) == (304, None)
