@@ -92,10 +92,10 @@ class DatabaseFile:
 
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
-            self._identify(connection)
             # All checks come before the first change.
             steps = schema_steps()
-            with transaction(connection):
+            with transaction(connection):  # another process may be creating the tables meanwhile
+                self._identify(connection)
                 schema = self._schema(connection, known=len(steps))
                 if schema:
                     self._check_tables(connection, steps[:schema])

@@ -4,15 +4,17 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from twisted.internet import reactor as global_reactor
 
-from postd.errors import StoreRefusedError
+from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
-from postd.store.sqlite.database_file import schema_steps
+from postd.store.sqlite.database_file import DatabaseFile, schema_steps
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import run_sql
 from tests.store.sqlite.files import make_store_file
@@ -32,6 +34,26 @@ def test_new_file_has_mode_0600(path: Path) -> None:
 def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     SqliteStore(str(path), reactor=reactor).prepare()
+    assert run_sql(path, "SELECT count(*) FROM post") == [(0,)]
+
+
+def test_store_created_by_another_process_meanwhile_is_not_foreign(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers that start at the same time: the other one creates the tables between two checks of the first."""
+    others: list[DatabaseFile] = []
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+            if statement == "SELECT count(*) FROM sqlite_master" and not others:
+                others.append(DatabaseFile(str(path)))
+                with suppress(StoreUnavailableError):  # the first one has locked the file
+                    others[0].open_writer(create=True).close()
+            return super().execute(statement, *parameters)
+
+    monkeypatch.setattr("postd.store.sqlite.database_file.OPEN_TIMEOUT_MS", 10)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Interrupted))
+    DatabaseFile(str(path)).open_writer(create=True).close()
+    assert others
+    monkeypatch.undo()
     assert run_sql(path, "SELECT count(*) FROM post") == [(0,)]
 
 
