@@ -143,6 +143,7 @@ class VerifierTests:
         assert self.verify(verifier, threads)
         assert threads.asked == 2
 
+    @pytest.mark.slow
     def test_cache_is_bounded(self, verifier: PasswordVerifier, threads: SlowThreads) -> None:
         stored = bcrypt_of("x")
         for n in range(CACHE_MAX + 10):

@@ -432,6 +432,7 @@ class EditUserFileTests:
         thread.join()
         assert len(decode(file.read_bytes())) == 101
 
+    @pytest.mark.slow
     def test_concurrent_edits_lose_nothing(self, file: Path) -> None:
         script = _SCRIPT + "for number in range(10): edit(sys.argv[1], f'{sys.argv[2]}-{number}')"
         with ExitStack() as ended:

@@ -260,6 +260,7 @@ def test_backup_to_standard_output_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(json.dumps({"id": n, "post": "x"}) + "\n" for n in range(1, 2001)))
     for command in (["import", "lines"], ["export", "out"], ["copy", "--to", "sqlite:copy.db"], ["backup", "b.db"]):

@@ -354,6 +354,7 @@ class TerminalTests:
         assert screen.shown == "postd: there is no user 'alice'\n"
 
 
+    @pytest.mark.slow
 class ProcessTests:
     def test_concurrent_edits_lose_no_user(self, users: Path) -> None:
         names = [f"user{number}" for number in range(8)]

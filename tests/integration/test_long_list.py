@@ -53,6 +53,7 @@ def test_long_list_is_complete_with_bounded_memory(daemon: Daemon) -> None:
     assert peak_memory_kib(daemon) - before < 32 * 1024
 
 
+@pytest.mark.slow
 def test_long_list_does_not_block_other_requests(daemon: Daemon) -> None:
     done = threading.Event()
 

@@ -239,6 +239,7 @@ def test_second_ctrl_c_is_quiet(store: Path) -> None:
     assert count_in(store) == POSTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["export", "backup"])
 def test_interrupted_output_file_is_removed(store: Path, command: str) -> None:
     def begun() -> bool:
@@ -253,6 +254,7 @@ def test_interrupted_output_file_is_removed(store: Path, command: str) -> None:
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["export", "backup"])
 def test_output_file_is_removed_when_the_disk_is_full(store: Path, command: str) -> None:
     def leave_no_room() -> None:

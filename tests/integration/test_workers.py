@@ -390,6 +390,7 @@ def check_proxied(client: socket.socket) -> None:
     assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.slow
 def test_workers_serve_a_systemd_socket(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/post"

@@ -131,6 +131,7 @@ def test_busy_processes_share_the_file_evenly(path: Path) -> None:
     assert run_sql(path, "SELECT count(*) FROM post") == [(sum(shares),)]
 
 
+@pytest.mark.slow
 @ensureDeferred
 async def test_store_opens_at_once_beside_busy_processes(path: Path) -> None:
     with processes(path, 2, "32") as writers:
