@@ -292,6 +292,7 @@ LINES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 5, 1000])
 @pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
 def test_chunked_body_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) -> None:
@@ -305,6 +306,7 @@ def test_chunked_body_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) 
     check(work, (Input(begin, unit) for unit in (*LINES, b"a", b";", b" ", b"\r\n")), size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 5, 1000])
 def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
     def work(text: bytes) -> None:
@@ -322,6 +324,7 @@ def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 64 * KIB])
 @pytest.mark.parametrize(
     "begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,7 @@ def foreign_classes(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if base.__module__.split(".")[0] not in own]
 
 
+@cache
 def private_names_of(cls: type) -> set[str]:
     try:
         return private_names_in(ast.parse(textwrap.dedent(inspect.getsource(cls))))

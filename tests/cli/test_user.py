@@ -354,8 +354,8 @@ class TerminalTests:
         assert screen.shown == "postd: there is no user 'alice'\n"
 
 
-    @pytest.mark.slow
 class ProcessTests:
+    @pytest.mark.slow
     def test_concurrent_edits_lose_no_user(self, users: Path) -> None:
         names = [f"user{number}" for number in range(8)]
         running = [_start("user", "add", name, "--password-stdin") for name in names]
