@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -365,10 +365,12 @@ def foreign_classes(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if base.__module__.split(".")[0] not in own]
 
 
-@cache
+source_of: Callable[[type], str] = cache(inspect.getsource)
+
+
 def private_names_of(cls: type) -> set[str]:
     try:
-        return private_names_in(ast.parse(textwrap.dedent(inspect.getsource(cls))))
+        return private_names_in(ast.parse(textwrap.dedent(source_of(cls))))
     except (OSError, TypeError):  # it is not written in Python
         return set()
 
