@@ -25,6 +25,9 @@ from tests.issuer import ABSENT, DISCOVERY, JWKS, Issuer, Key, Reply, b64
 
 POLL_MAX_S = PATIENCE_S
 
+WAIT_MAX_S = 3.0
+"""How long a request waits for keys (reference: Bearer)."""
+
 RULES = """
 users = "users"
 api = {read = ["open"], write = ["bearer"]}
@@ -128,11 +131,13 @@ def before(_issuer: Issuer) -> Reply:
     return Reply(before=threading.Event())
 
 
+HANGING = ("hanging", "hanging at the second attempt", "hanging at the third attempt")
+
 USABLE: Mapping[str, Preparing] = {
     "well-behaved": well_behaved,
     "rotating": well_behaved,
     "flooded": well_behaved,
-    "slow": well_behaved,
+    **dict.fromkeys(HANGING, well_behaved),
     "stuck": well_behaved,
     "leaving": well_behaved,
     "trusted": well_behaved,
@@ -323,29 +328,46 @@ def test_flood_of_unknown_key_ids_is_rate_limited(served: Served) -> None:
 
 
 def test_hanging_issuer_delays_no_other_request(served: Served) -> None:
-    """Neither with tokens whose keys are held; waiting requests share one fetch."""
-    issuer = served.issuers["slow"]
+    """Neither with tokens whose keys are held; waiting requests share one fetch.
+
+    On a busy machine the requests may have waited for 3 s before the others are answered. Another issuer is used then,
+    because unknown keys of one are fetched once in 30 s.
+    """
+    assert any(answers_while_hanging(served, served.issuers[name]) for name in HANGING)
+
+
+def answers_while_hanging(served: Served, issuer: Issuer) -> bool:
+    """Check what is answered while the keys of an issuer are fetched; return False if that took too long to tell."""
     held = issuer.token()
     assert served.try_token(held).status_code == 200
+    posts = httpx.get(f"{served.daemon.url}/post").json()
     new, release = Key.make("ES256", "new"), threading.Event()
     issuer.keys.append(new)
     issuer.replies[JWKS] = Reply(before=release)
     fetches = issuer.count(JWKS)
     with ThreadPoolExecutor(2) as pool:
+        started = time.monotonic()
         reading = pool.submit(served.try_token, issuer.token(new))
         writing = pool.submit(served.add_post, issuer.token(new))
         issuer.wait_for_request(JWKS, after=fetches)
         go_away(served.daemon, issuer.token(new))
-        assert httpx.get(f"{served.daemon.url}/post").json() == []
+        assert httpx.get(f"{served.daemon.url}/post").json() == posts
         assert served.try_token(held).status_code == 200
         assert served.try_token(served.issuers["well-behaved"].token()).status_code == 200
         assert httpx.get(f"{served.daemon.url}/token", auth=("alice", PASSWORD)).status_code == 200
-        assert not reading.done()
-        assert not writing.done()
+        waiting = not reading.done() and not writing.done()
         release.set()
-        assert (reading.result().status_code, writing.result().status_code) == (200, 201)
+        statuses = (reading.result().status_code, writing.result().status_code)
+        if time.monotonic() - started >= WAIT_MAX_S:
+            return False
+    assert waiting
+    assert statuses == (200, 201)
     assert issuer.count(JWKS) == fetches + 1
-    assert [post["post"] for post in httpx.get(f"{served.daemon.url}/post").json()] == ["x"]
+    assert [post["post"] for post in httpx.get(f"{served.daemon.url}/post").json()] == [
+        *(post["post"] for post in posts),
+        "x",
+    ]
+    return True
 
 
 def go_away(daemon: Daemon, token: str) -> None:
