@@ -1,9 +1,10 @@
 """The limit on failed logins, by account and address, across all schemes."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings, ThrottleSettings
+from postd.store.interface import Failures
 from tests.auth.helpers import Logins, refusing_writes
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Exchange, Worker, ask, begin, digest_value, user_line
@@ -339,6 +341,57 @@ class ThrottleTests:
             for _ in range(5):
                 self.run(api, throttle.release(self.admit(api, throttle), reset_failures=True))
         assert refused == []
+
+    def test_released_attempt_wakes_exactly_one_of_those_that_wait(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+        behind = [start(throttle.admit(attempt.keys)) for _ in range(3)]
+        api.clock.advance(0)
+        count_failures = Mock(side_effect=api.store.count_failures)
+        monkeypatch.setattr(api.store, "count_failures", count_failures)
+        start(throttle.release(attempt))
+        for _ in range(9):
+            api.clock.advance(0)
+        assert count_failures.call_count == 1
+        assert [one.called for one in behind] == [True, False, False]
+
+    def answer_reservations(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, *answers: Mapping[bytes, Failures] | None
+    ) -> None:
+        """Make the store answer requests for reservations as if other workers were ahead."""
+        monkeypatch.setattr(api.store, "reserve_attempt", AsyncMock(side_effect=answers))
+
+    def start_reserving(self, throttle: Throttle, call: str) -> Deferred[Any]:
+        """Make an attempt that needs a reservation; `call` is the method that requests it."""
+        keys = login_keys("alice", HERE)
+        attempt = Attempt(keys, had_failures=False)
+        return start(throttle.reserve(attempt) if call == "reserve" else throttle.admit(keys, compares_at_once=False))
+
+    @pytest.mark.parametrize("call", ["admit", "reserve"])
+    def test_reservation_refused_for_failures_refuses_the_attempt(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        throttle = self.make(api, failures=2)
+        pair = login_keys("alice", HERE)[0]
+        self.answer_reservations(api, monkeypatch, {pair: Failures(2, api.clock.seconds() + 7)})
+        with pytest.raises(TooManyFailuresError) as caught:
+            result_of(self.start_reserving(throttle, call))
+        assert caught.value.retry_after_s == 7
+
+    @pytest.mark.parametrize("call", ["admit", "reserve"])
+    def test_attempt_refused_a_reservation_for_pending_ones_waits_and_asks_again(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, call: str
+    ) -> None:
+        throttle = self.make(api, failures=2)
+        pair = login_keys("alice", HERE)[0]
+        self.answer_reservations(api, monkeypatch, {pair: Failures(1, api.clock.seconds() + 7, 1)}, None)
+        reserving = self.start_reserving(throttle, call)
+        api.clock.advance(POLL_INTERVAL_S / 2)
+        assert not reserving.called
+        api.clock.advance(POLL_INTERVAL_S / 2)
+        assert result_of(reserving).reservation is not None
 
     def test_ended_attempts_leave_no_state(self, api: InMemoryApi) -> None:
         throttle = self.make(api)

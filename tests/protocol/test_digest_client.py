@@ -40,6 +40,20 @@ def test_example_of_the_rfc(algorithm: str) -> None:
     assert decode_digest_response(sent.removeprefix(b"Digest ")) == shown
 
 
+def test_algorithm_nc_and_qop_are_sent_unquoted() -> None:
+    """RFC 7616 §3.4: they must not be quoted, and the other parameters must be."""
+    ha1 = h_a1("SHA-256", USER, REALM, PASSWORD)
+    challenge = DigestChallenge(REALM, NONCE, "SHA-256", OPAQUE)
+    shown = answer_challenge(challenge, USER, ha1, method="GET", uri="/dir/index.html", count=1, cnonce=CNONCE)
+    assert encode_digest_response(shown, OPAQUE) == (
+        b'Digest username="Mufasa", realm="http-auth@example.org", '
+        b'nonce="7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v", uri="/dir/index.html", '
+        b'response="753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1", algorithm=SHA-256, '
+        b'cnonce="f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ", nc=00000001, qop=auth, '
+        b'opaque="FQhe/qaU925kfnzjCev0ciny7QMkPqMAFRtzCUYo5tdS"'
+    )
+
+
 @pytest.mark.parametrize("user", ["a", "jürgen", 'a"b\\c', "a:b", ""])
 def test_encoded_response_can_be_decoded(user: str) -> None:
     challenge = DigestChallenge('a "realm"', "n\\n", "SHA-256")

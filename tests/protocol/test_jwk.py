@@ -2,12 +2,15 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc.errors import DecodeError
+from joserfc.jws import JWSRegistry
 from msgspec.structs import replace
 
 from postd.protocol.jwk import KEYS_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
@@ -197,6 +200,14 @@ class VerifyTests:
             for key in key_set({"kty": "RSA", "n": b64(n), "e": b64(e)}).keys:
                 for signature in (b"", b"\1", b"\1" * 256, b"\1" * len(n)):
                     assert not key.verify(replace(jwt, signature=signature))
+
+    @pytest.mark.parametrize("error", [DecodeError(), ValueError()], ids=lambda error: type(error).__name__)
+    def test_signature_that_the_library_fails_on_does_not_verify(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing raises for the malformed signatures of the other tests, but the interface of joserfc allows it."""
+        monkeypatch.setitem(JWSRegistry.algorithms, "ES256", Mock(verify=Mock(side_effect=error)))
+        assert not only_key(EC.jwk()).verify(signed(EC))
 
     @given(data=st.binary(), signature=st.binary(max_size=600) | st.binary(min_size=64, max_size=64))
     def test_random_signature_does_not_verify_or_raise(self, data: bytes, signature: bytes) -> None:

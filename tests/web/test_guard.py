@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
+from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -1055,6 +1056,13 @@ class PortalTests:
         assert checker.asked is not None
         checker.asked.callback(result)
         assert asking.response().status == status
+
+    def test_unauthorized_login_of_a_foreign_checker_is_401(self, worker: Worker, checker: DeferredChecker) -> None:
+        """`UnauthorizedLogin` is what stock checkers raise; ours raise `Refused`, a subclass."""
+        asking = begin(worker, "GET", "/here", headers=basic(password="later"))
+        assert checker.asked is not None
+        checker.asked.errback(UnauthorizedLogin())
+        check_challenged(asking.response(), BASIC, 'Bearer realm="postd"')
 
     def test_disconnected_request_is_logged_with_its_scheme(self, worker: Worker) -> None:
         with capturedLogs() as events:

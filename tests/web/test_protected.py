@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import errno
 import gc
 import os
 import stat
@@ -12,11 +13,13 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
+from twisted.web.static import File
 
 from postd.web.server.connection import HttpConnection
 from postd.web.server.request import SEGMENTS_MAX
@@ -419,6 +422,14 @@ class OddFileTests:
         os.mkfifo(folder / "bare" / "index.html")
         for path in ("/files/fifo", "/files/bare/", "/files/fifo/"):
             check_not_found(get(api, path))
+
+    def test_file_that_fails_to_open_is_500(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on a broken disk; only errors that say that there is no such file are 404."""
+        monkeypatch.setattr(File, "openForReading", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        with capturedLogs() as events:
+            assert get(api, "/files/digits.txt").status == 500
+        errors = [event["log_failure"].value.errno for event in events if "log_failure" in event]
+        assert errors == [errno.EIO]
 
     def test_unreadable_file_is_403(self, make_api: MakeApi) -> None:
         with tempfile.TemporaryDirectory() as name:

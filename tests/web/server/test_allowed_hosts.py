@@ -109,6 +109,15 @@ def test_only_listed_hosts_are_allowed(to: IAddress, peer: IAddress) -> None:
         assert not server.allows(host, to=to, peer=peer)
 
 
+def test_listed_host_is_allowed_up_to_260_bytes() -> None:
+    """The longest DNS name, its final dot and a port; settings allow no longer name."""
+    longest = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 61])
+    longer = f"{longest}d"
+    server = Server([longest, longer])
+    assert server.allows(f"{longest}.:65535".encode())
+    assert not server.allows(f"{longer}.:65535".encode())
+
+
 def test_listed_hosts_of_an_admin_listener_are_allowed_beside_local_hosts() -> None:
     server = Server(["node1"], exclusive=False)
     assert server.allows(b"node1:9180")

@@ -5,14 +5,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
+from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
 from postd.auth.identity import AuthenticationResult
+from postd.monitoring.tally import Tally
 from postd.web.server.access_log import DELAY_S
 from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
 from postd.web.server.driver import PacedWriter
@@ -57,8 +59,8 @@ class Connection:
         self.clock = Clock()
         self.recorder = Recorder()
         self.transport = HalfClosableTransport()
-        site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
-        self.channel = connect(self.transport, site)
+        self.site = make_site(self.recorder, clock=self.clock, max_body_bytes=LIMIT)
+        self.channel = connect(self.transport, self.site)
 
     def send(self, data: bytes) -> bytes:
         """Send bytes; return the output that follows."""
@@ -249,6 +251,34 @@ def test_disconnect_after_413_leaves_no_timer(connection: Connection) -> None:
     assert connection.clock.getDelayedCalls() == []
 
 
+@pytest.mark.parametrize(
+    ("tls", "unsent", "half_closed"),
+    [(False, False, True), (False, True, False), (True, False, False), (True, True, False)],
+    ids=["all is sent", "unsent output", "TLS", "TLS and unsent output"],
+)
+def test_idle_connection_is_half_closed_only_without_tls_and_unsent_output(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, *, tls: bool, unsent: bool, half_closed: bool
+) -> None:
+    """TLS has its own end, close_notify, which must still be sent, as must the rest of a response."""
+    end_output = Mock()
+    monkeypatch.setattr("postd.web.server.connection.has_unsent", lambda _: unsent)
+    monkeypatch.setattr("postd.web.server.connection.end_output", end_output)
+    if tls:
+        alsoProvides(connection.transport, ISSLTransport)
+    connection.channel.close_if_idle()
+    assert connection.transport.disconnecting
+    assert end_output.called is half_closed
+
+
+def test_connection_closed_twice_closes_its_transport_once(connection: Connection) -> None:
+    connection.transport.closes_slowly = True
+    closing = Mock(side_effect=connection.transport.loseConnection)
+    connection.transport.loseConnection = closing  # type: ignore[method-assign]
+    for _ in range(2):
+        connection.channel.loseConnection()
+    assert closing.call_count == 1
+
+
 def test_half_close_after_413_closes_the_connection(connection: Connection) -> None:
     connection.send(head(f"Content-Length: {LIMIT + 1}") + b"the body begins")
     connection.channel.readConnectionLost()
@@ -274,6 +304,14 @@ def test_each_request_has_a_line_in_the_access_log(connection: Connection) -> No
     first, second = event["lines"].splitlines()
     assert '"GET /[4 bytes]?[1 bytes] HTTP/1.1" 200 4 ' in first
     assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
+
+
+def test_authenticated_request_is_counted_by_scheme_and_outcome(connection: Connection) -> None:
+    connection.site._tally = tally = Tally()  # noqa: SLF001 - make_site has none
+    connection.send(b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n")
+    counters = tally.metrics(full=False).counters
+    assert counters["auth", "bearer", "accepted"] == 1
+    assert counters["requests", "none", "GET", "200", "bearer"] == 1
 
 
 def test_access_log_shows_a_user_name_that_looks_like_a_token(connection: Connection) -> None:
