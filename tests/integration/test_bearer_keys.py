@@ -131,13 +131,13 @@ def before(_issuer: Issuer) -> Reply:
     return Reply(before=threading.Event())
 
 
-HANGING = ("hanging", "hanging at the second attempt", "hanging at the third attempt")
+SLOW = ("slow", "slow at the second attempt", "slow at the third attempt")
 
 USABLE: Mapping[str, Preparing] = {
     "well-behaved": well_behaved,
     "rotating": well_behaved,
     "flooded": well_behaved,
-    **dict.fromkeys(HANGING, well_behaved),
+    **dict.fromkeys(SLOW, well_behaved),
     "stuck": well_behaved,
     "leaving": well_behaved,
     "trusted": well_behaved,
@@ -333,7 +333,7 @@ def test_hanging_issuer_delays_no_other_request(served: Served) -> None:
     On a busy machine the requests may have waited for 3 s before the others are answered. Another issuer is used then,
     because unknown keys of one are fetched once in 30 s.
     """
-    assert any(answers_while_hanging(served, served.issuers[name]) for name in HANGING)
+    assert any(answers_while_hanging(served, served.issuers[name]) for name in SLOW)
 
 
 def answers_while_hanging(served: Served, issuer: Issuer) -> bool:
