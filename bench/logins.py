@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from bench.contenders import AUDIENCE, ISSUER, POSTD, REALM
+from bench.contenders import AUDIENCE, ISSUER, REALM
 from bench.loads import Load, load, percentile_99, script, time_slow_client
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
 from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
@@ -172,17 +172,17 @@ def measure_signin(server: Server, folder: Path, duration: Duration) -> dict[str
     return {"logins/s": measured.per_second, "GET p99 ms": percentile_99(took) * 1000}
 
 
-def measure_without_signins(folder: Path, duration: Duration) -> dict[str, float]:
+def measure_without_signins(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
     """Let the reader of `measure_signin` have the server for itself."""
-    with serving_short_list(POSTD, folder) as address:
-        size = len(check_list(POSTD, address.port, SHORT_LIST))
-        load(POSTD, address.port, duration.warm_up_s)
+    with serving_short_list(server, folder) as address:
+        size = len(check_list(server, address.port, SHORT_LIST))
+        load(server, address.port, duration.warm_up_s)
         end = time.monotonic() + duration.measured_s
-        took = time_slow_client(POSTD, address.port, size, until=lambda: time.monotonic() >= end)
+        took = time_slow_client(server, address.port, size, until=lambda: time.monotonic() >= end)
     return {"GET p99 ms": percentile_99(took) * 1000}
 
 
-def measure_hash(_folder: Path, duration: Duration) -> dict[str, float]:
+def measure_hash(_server: Server, _folder: Path, duration: Duration) -> dict[str, float]:
     """Let the servers' core do nothing but verify the password, as often as it can."""
     password_hash = hash_password(PASSWORD)
     os.sched_setaffinity(0, {SERVER_CORE})

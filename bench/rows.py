@@ -1,7 +1,7 @@
 """The rows of the table: who is put to which work, and which figures are divided by which."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from bench.contenders import (
     fastify,
     flask,
     nginx,
+    postd_command,
 )
 from bench.logins import (
     basic_fields,
@@ -36,7 +37,6 @@ from bench.logins import (
 )
 from bench.servers import Server
 from bench.workloads import (
-    Duration,
     Measure,
     fill_long_list,
     measure_both,
@@ -61,8 +61,7 @@ class Contender:
 
     name: str
     measure: Measure
-    server: Server | None = None
-    """None: something that needs no server of its own to be started."""
+    server: Server
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,24 @@ class Row:
 
 
 def side_by_side(
-    measure: Callable[[Server, Path, Duration], Mapping[str, float]],
+    measure: Measure,
     *servers: Server,
     ratios: Sequence[tuple[str, str]] = (),
     prepare: Callable[[Path], None] | None = None,
 ) -> Row:
     """Return a row of servers that are measured in the same way."""
-    return Row([Contender(server.name, partial(measure, server), server) for server in servers], ratios, prepare)
+    return Row([Contender(server.name, measure, server) for server in servers], ratios, prepare)
+
+
+def beside_itself(row: Row, before: Path) -> Row:
+    """Return a row of the postd servers of another one, each beside the same of the checkout `before`."""
+    contenders, ratios = [], []
+    for now in row.contenders:
+        if now.server.command is postd_command and now.measure is not measure_hash:
+            then = replace(now, name=f"{now.name} before", server=replace(now.server, tree=before))
+            contenders += [now, then]
+            ratios.append((now.name, then.name))
+    return replace(row, contenders=contenders, ratios=ratios)
 
 
 ROWS = {
@@ -163,18 +173,18 @@ ROWS = {
     ),
     "logins": Row(
         [
-            Contender("open", partial(measure_get20, POSTD), POSTD),
-            Contender("basic", partial(measure_known, basic_fields, POSTD_PROTECTED), POSTD_PROTECTED),
-            Contender("digest", partial(measure_known, digest_fields, POSTD_PROTECTED), POSTD_PROTECTED),
-            Contender("session", partial(measure_known, session_fields, POSTD_PROTECTED), POSTD_PROTECTED),
-            Contender("bearer", partial(measure_bearer, POSTD_BEARER), POSTD_BEARER),
+            Contender("open", measure_get20, POSTD),
+            Contender("basic", partial(measure_known, basic_fields), POSTD_PROTECTED),
+            Contender("digest", partial(measure_known, digest_fields), POSTD_PROTECTED),
+            Contender("session", partial(measure_known, session_fields), POSTD_PROTECTED),
+            Contender("bearer", measure_bearer, POSTD_BEARER),
         ],
         [("basic", "open"), ("digest", "open"), ("session", "open"), ("bearer", "open")],
     ),
     "signin-bounds": Row(
         [
-            Contender("signin", partial(measure_signin, POSTD_WITH_USERS), POSTD_WITH_USERS),
-            Contender("argon2", measure_hash),
+            Contender("signin", measure_signin, POSTD_WITH_USERS),
+            Contender("argon2", measure_hash, POSTD_WITH_USERS),  # its hash only: it is not started
             Contender("no logins", measure_without_signins, POSTD),
         ],
         [("signin", "argon2"), ("signin", "no logins")],
@@ -182,8 +192,8 @@ ROWS = {
     "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER, ratios=[("two", "one")]),
     "store": Row(
         [
-            Contender("sqlite", partial(measure_both, ON_SQLITE), ON_SQLITE),
-            Contender("redis", partial(measure_on_redis, ON_REDIS), ON_REDIS),
+            Contender("sqlite", measure_both, ON_SQLITE),
+            Contender("redis", measure_on_redis, ON_REDIS),
         ],
         [("redis", "sqlite")],
     ),

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.report import Line, make_report
-from bench.rows import ROWS, Row
+from bench.rows import ROWS, Row, beside_itself
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, command_of_this_python
 from bench.workloads import Duration
 
@@ -39,7 +39,7 @@ def measure_row(name: str, row: Row, rounds: int, duration: Duration) -> list[Li
         for number in range(1, rounds + 1):
             for contender in row.contenders:
                 with temporary_folder() as own:
-                    measured = contender.measure(shared if row.prepare else own, duration)
+                    measured = contender.measure(contender.server, shared if row.prepare else own, duration)
                 for figure, value in measured.items():
                     line = lines.setdefault(figure, Line(name, figure, row.ratios))
                     line.rounds.setdefault(contender.name, []).append(value)
@@ -57,21 +57,33 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def choose(names: Sequence[str], only: Sequence[str] | None) -> tuple[dict[str, Row], dict[str, str]]:
+def choose(arguments: argparse.Namespace) -> tuple[dict[str, Row], dict[str, str]]:
     """Return the rows with those contenders that are asked for and can be started, and what the others lack.
 
-    The rows that are not about peers are as they are.
-
     Raises:
-        BenchError: nobody is left in a row.
+        BenchError: nobody is left in a row, or the other checkout is none.
     """
+    if arguments.before:
+        return put_beside(arguments.before, arguments.rows), {}
+    return put_to_peers(arguments.rows, arguments.only)
+
+
+def put_beside(before: Path, names: Sequence[str]) -> dict[str, Row]:
+    """Return rows of postd beside that of another checkout."""
+    if not (before / "postd").is_dir():
+        raise BenchError(f"{before} is not a checkout of postd")
+    return {name: beside_itself(ROWS[name], before.resolve()) for name in names}
+
+
+def put_to_peers(names: Sequence[str], only: Sequence[str] | None) -> tuple[dict[str, Row], dict[str, str]]:
+    """Return rows of postd beside its peers; those that are not about peers are as they are."""
     rows, left_out = {}, {}
     for name in names:
         kept = []
         for contender in ROWS[name].contenders:
             if only is not None and not ROWS[name].ratios and contender.name not in only:
                 continue
-            missing = contender.server.find_missing() if contender.server else ""
+            missing = contender.server.find_missing()
             if missing:
                 left_out[contender.name] = missing
             else:
@@ -101,7 +113,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows", type=known_rows, default=list(ROWS), help=f"which to measure, of {','.join(ROWS)} (all)"
     )
-    parser.add_argument("--only", type=known_peers, help=f"whom to measure, of {','.join(postd_and_peers())} (all)")
+    against = parser.add_mutually_exclusive_group()
+    against.add_argument("--only", type=known_peers, help=f"whom to measure, of {','.join(postd_and_peers())} (all)")
+    against.add_argument("--before", type=Path, metavar="FOLDER", help="the peer is the postd of another checkout")
     parser.add_argument(
         "--write", type=Path, nargs="?", const=RESULTS, metavar="FILE", help="also write the tables (to RESULTS.md)"
     )
@@ -148,7 +162,7 @@ def main() -> None:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         check_tools()
-        rows, left_out = choose(arguments.rows, arguments.only)
+        rows, left_out = choose(arguments)
         for name, missing in left_out.items():
             say(f"left out: {name}, {missing}")
         lines = run(rows, arguments.rounds, Duration(arguments.seconds, arguments.warm_up))

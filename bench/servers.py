@@ -41,6 +41,8 @@ class Server:
     settings_file: str = "postd.toml"
     static: bool = False
     """Whether it only sends files: the answers, which are written for it."""
+    tree: Path = ROOT
+    """The checkout whose code it runs."""
     cores: str = str(SERVER_CORE)
     """Where it runs; on all of them it shares them with wrk."""
     find_missing: Callable[[], str] = str
@@ -74,7 +76,7 @@ def running(server: Server, folder: Path) -> Iterator[Address]:
         process = subprocess.Popen(
             ["taskset", "-c", server.cores, *server.command(port)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},  # where `bench.peers` is
+            env={**os.environ, "PYTHONPATH": str(server.tree)},  # where `postd` and `bench.peers` are
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -28,7 +28,7 @@ class Duration:
     warm_up_s: int
 
 
-Measure = Callable[[Path, Duration], Mapping[str, float]]
+Measure = Callable[[Server, Path, Duration], Mapping[str, float]]
 """Starts a server in a folder, measures it, ends it, and returns its figures by name."""
 
 

@@ -54,6 +54,18 @@ def test_rows_are_measured(rows: str, only: str) -> None:
         assert word in result.stdout
 
 
+def test_postd_is_measured_beside_another_checkout() -> None:
+    result = run_bench("--rows", "get20-nolog,signin-bounds", "--before", str(RUN.parent.parent))
+    assert result.returncode == 0, result.stderr
+    for word in ("postd / postd before", "signin / signin before", "no logins / no logins before"):
+        assert word in result.stdout
+
+
+def test_folder_without_postd_is_no_checkout(tmp_path: Path) -> None:
+    result = run_bench("--before", str(tmp_path))
+    assert (result.returncode, result.stderr) == (1, f"bench: {tmp_path} is not a checkout of postd\n")
+
+
 def test_output_file_equals_standard_output(tmp_path: Path) -> None:
     written = tmp_path / "results.md"
     result = run_bench("--rows", "store", "--write", str(written))
