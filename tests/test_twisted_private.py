@@ -37,6 +37,7 @@ from twisted.web.static import Data
 from twisted.web.test.requesthelper import DummyRequest
 from zope.interface import Interface
 
+from postd.protect.guard import Realm
 from postd.protocol.http1.head import Head
 from postd.twisted_private import (
     PROXY_V2_SIGNATURE,
@@ -57,7 +58,6 @@ from postd.twisted_private import (
     systemd_sockets,
     take_adopted_socket,
 )
-from postd.web.guard import Realm
 from postd.web.server.request import HttpRequest
 from tests.helpers import make_certificate
 

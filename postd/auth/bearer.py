@@ -6,7 +6,7 @@ For any application of `twisted.cred`, not only this server's:
     portal = Portal(realm, [BearerChecker([issuer])])
     issuer.start()
 
-`postd.web.bearer` and `postd.web.guard` connect it to HTTP.
+`postd.protect.bearer` and `postd.protect.guard` connect it to HTTP.
 """
 
 import time

@@ -15,14 +15,15 @@ from postd.auth.throttle import Throttle
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
 from postd.daemon.settings_checks import find_problems
 from postd.errors import StoreUnavailableError
+from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Metrics
+from postd.protect.guard import Realm
 from postd.reactor import IReactor
 from postd.schemes import load_options, load_schemes
 from postd.schemes.interface import Background, Context
 from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
-from postd.web.guard import Access, Realm, SchemeParts
-from postd.web.peer import PeerResolver
+from postd.web.access import Access, SchemeParts
 
 PURGE_EVERY_S = 10
 """How often expired sessions, nonces and failures are removed from the store."""

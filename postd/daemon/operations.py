@@ -21,13 +21,13 @@ from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError
+from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
 from postd.net.listening import Listener, certificate_warnings, close
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
-from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import HttpFactory
 

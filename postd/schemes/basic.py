@@ -1,8 +1,8 @@
 """Basic (RFC 7617; spec: Basic)."""
 
+from postd.protect.basic import BasicCredentialFactory
 from postd.schemes.interface import Context, Scheme
-from postd.web.basic import BasicCredentialFactory
-from postd.web.guard import SchemeDescription, SchemeParts
+from postd.web.access import SchemeDescription, SchemeParts
 
 
 class BasicScheme(Scheme):

@@ -14,13 +14,14 @@ from postd.model import has_issuer
 from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
 from postd.net.fetching import FetchError
+from postd.protect.bearer import BearerCredentialFactory
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import BearerSettings, Page, Settings
-from postd.web.bearer import BearerCredentialFactory, ResourceMetadata
-from postd.web.guard import SchemeDescription, SchemeParts, Views
+from postd.web.access import SchemeDescription, SchemeParts, Views
+from postd.web.resource_metadata import ResourceMetadata
 
 _PROBE = "postd-check"
 """An unknown token, to test the introspection endpoint with."""

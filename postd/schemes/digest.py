@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from postd.auth.digest import DigestChecker, NonceRegistry
 from postd.auth.user_file import Account
 from postd.errors import join_names
+from postd.protect.digest import DigestCredentialFactory
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
-from postd.web.digest import DigestCredentialFactory
-from postd.web.guard import SchemeDescription, SchemeParts
+from postd.web.access import SchemeDescription, SchemeParts
 
 
 class DigestScheme(Scheme):

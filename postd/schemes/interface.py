@@ -10,13 +10,13 @@ from postd.auth.password import PasswordChecker
 from postd.auth.throttle import Throttle
 from postd.auth.user_file import Account
 from postd.auth.users import UserDirectory
+from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Metrics
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.store.interface import Store
-from postd.web.guard import SchemeDescription, SchemeParts
-from postd.web.peer import PeerResolver
+from postd.web.access import SchemeDescription, SchemeParts
 
 CheckResult = tuple[bool, str]
 """A line of `postd check`: whether it is ok, and its text."""

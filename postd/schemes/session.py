@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
+from postd.protect.cookie import SessionReader
 from postd.schemes.interface import Context, Scheme
-from postd.web.cookie import SessionReader
-from postd.web.guard import SchemeDescription, SchemeParts, Views
+from postd.web.access import SchemeDescription, SchemeParts, Views
 from postd.web.login import LoginPages
 from postd.web.openapi.components import CROSS_SITE
 

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
+from postd.http.responses import TEXT, Response, make_response
 from postd.monitoring.exposition import CONTENT_TYPE, encode
 from postd.monitoring.health import Health
-from postd.web.responses import TEXT, Response, make_response
 from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-store"}

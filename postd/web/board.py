@@ -12,17 +12,17 @@ from http import HTTPStatus
 
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
+from postd.http.errors import Problem
+from postd.http.interface import Request
+from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
+from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
-from postd.web.errors import Problem
 from postd.web.idempotency import KEPT_S
-from postd.web.interface import Request
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.protected import show_name
-from postd.web.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.web.server.routing import Application
-from postd.web.urlencoded import decode_form, decode_number, decode_query
 
 PAGE_POSTS = 100
 """Limit on the posts of a page."""

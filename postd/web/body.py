@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from postd.http.errors import Problem
+from postd.http.interface import Request
 from postd.model import PostText, check_text
 from postd.protocol.nesting import is_too_deep
-from postd.web.errors import Problem
-from postd.web.interface import Request
 
 
 class NewText(Struct, frozen=True):

@@ -12,11 +12,11 @@ from http import HTTPStatus
 from twisted.internet.threads import deferToThread
 
 from postd.caching import SingleFlight
+from postd.http.interface import Request
+from postd.http.responses import Response, make_not_modified, make_response
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
-from postd.web.interface import Request
 from postd.web.preconditions import has_preconditions, matching_etag
-from postd.web.responses import Response, make_not_modified, make_response
 
 COMPRESSED_MIN_BYTES = 1024
 """Shorter texts are not compressed: they fit into one or two packets."""

@@ -9,15 +9,16 @@ Other origins are answered without CORS fields, and otherwise alike: the browser
 """
 
 from collections.abc import Collection
+from http import HTTPStatus
 from typing import Any
 
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
-from werkzeug.exceptions import NotFound
 
-from postd.web.errors import API_SEGMENTS
-from postd.web.interface import Request
-from postd.web.responses import encode_header, make_no_content
+from postd.http.errors import Problem, not_found
+from postd.http.responses import encode_header, make_no_content
+from postd.protect.guard import is_preflight
+from postd.web.api_paths import API_SEGMENTS
 
 ALL = "*"
 """Allows every origin."""
@@ -37,12 +38,6 @@ _PREFLIGHT_OF_NOTHING = make_no_content({b"Allow": b"OPTIONS"})
 
 def _allow(origin: str) -> bytes:
     return encode_header(b"Access-Control-Allow-Origin", origin.encode("ascii"))
-
-
-def is_preflight(request: Request) -> bool:
-    """Return whether a request is a CORS preflight, which never has credentials."""
-    fields = request.fields
-    return request.method == b"OPTIONS" and b"Origin" in fields and b"Access-Control-Request-Method" in fields
 
 
 class _CorsResource(Resource):
@@ -67,8 +62,8 @@ class _CorsResource(Resource):
         request.extra_headers += allow + self._vary + (_PREFLIGHT if preflight else _EXPOSED)
         try:
             return self._resource.render(request)
-        except NotFound:
-            if not preflight:
+        except Problem as problem:
+            if not preflight or problem.status is not HTTPStatus.NOT_FOUND:
                 raise
             # With a failed preflight the page would see a network error in place of the 404.
             request.send(_PREFLIGHT_OF_NOTHING)
@@ -85,4 +80,4 @@ class _NotFoundResource(Resource):
     isLeaf = True
 
     def render(self, _request: Any) -> Any:
-        raise NotFound
+        raise not_found()

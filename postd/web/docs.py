@@ -7,12 +7,12 @@ from hashlib import blake2b
 import orjson
 from klein import Klein
 
+from postd.http.interface import Request
+from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
+from postd.web.access import SchemeDescription
 from postd.web.compression import VARY, NegotiatedText
-from postd.web.guard import SchemeDescription
-from postd.web.interface import Request
 from postd.web.openapi.document import Route, Schemes, find_routes, make_document
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
-from postd.web.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.server.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-cache", **VARY}

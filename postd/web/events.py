@@ -17,11 +17,11 @@ from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, StoreUnavailableError
+from postd.http.interface import Request
+from postd.http.responses import StreamedResponse, make_streamed_response
+from postd.http.urlencoded import decode_query, parse_number
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.interface import Request
-from postd.web.responses import StreamedResponse, make_streamed_response
-from postd.web.urlencoded import decode_query, parse_number
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from postd.errors import KeyInUseError
+from postd.http.errors import Problem
+from postd.http.interface import Request
 from postd.store.interface import IdempotencyKey
-from postd.web.errors import Problem
-from postd.web.interface import Request
 
 KEPT_S = 24 * 3600
 """How long a key is remembered after the post was stored."""

@@ -7,11 +7,11 @@ from functools import partial
 from msgspec import Struct
 
 from postd.caching import SingleFlight
+from postd.http.interface import Request
+from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
 from postd.store.interface import PostStore
 from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
-from postd.web.interface import Request
-from postd.web.responses import JSON, Response, StreamedResponse
 from postd.web.streamed_list import StreamedList, encode_posts
 
 SNAPSHOT_MAX = 10_000

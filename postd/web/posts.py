@@ -10,17 +10,17 @@ from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
 from postd.auth.identity import always_valid
+from postd.http.interface import Request
+from postd.http.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
+from postd.http.urlencoded import decode_number, decode_query
 from postd.model import POST_ID_MAX, Post
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
-from postd.web.interface import Request
 from postd.web.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
-from postd.web.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.web.server.routing import Application
-from postd.web.urlencoded import decode_number, decode_query
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""
@@ -73,7 +73,7 @@ class PostApi:
 
     The spec gives paths, methods and bodies. Choices where it is silent (reference: Post API): 201 with `Location` for
     a new post and 200 otherwise; ascending ids; `text/plain` confirmations; PUT never creates, because the server
-    assigns ids; 404, 400, 415 and 422 for bad input (`postd.web.errors`, `postd.web.body`). Where reading needs
+    assigns ids; 404, 400, 415 and 422 for bad input (`postd.http.errors`, `postd.web.body`). Where reading needs
     credentials (`private`), no cache may store responses.
     """
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from postd.web.errors import precondition_failed
-from postd.web.interface import Request
+from postd.http.errors import precondition_failed
+from postd.http.interface import Request
 
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)

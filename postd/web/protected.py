@@ -17,12 +17,11 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
-from werkzeug.exceptions import NotFound
 
-from postd.web.errors import Problem
-from postd.web.interface import Request
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
+from postd.http.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
+from postd.http.errors import Problem, not_found
+from postd.http.interface import Request
+from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 
 _log = Logger()
 
@@ -48,7 +47,7 @@ def check_method(request: Request) -> None:
 async def show_name(request: Request) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
     if request.postpath:
-        raise NotFound
+        raise not_found()
     check_method(request)
     assert request.identity is not None  # the guard has set it
     return _make_name_page(request.identity.name)
@@ -80,7 +79,7 @@ class Folder(Resource):
             return _File.forbidden.render(request)
         except OSError as error:
             if error.errno in _NOT_THERE:
-                raise NotFound from None
+                raise not_found() from None
             raise
 
     def _send(self, request: Request) -> Any:
@@ -104,37 +103,37 @@ class Folder(Resource):
         """Return the file at a path, None for the path of a folder without its trailing slash.
 
         Raises:
-            NotFound: there is none.
+            Problem: 404, there is none.
         """
         try:
             names = [segment.decode("utf-8") for segment in segments]
         except UnicodeDecodeError:
-            raise NotFound from None
+            raise not_found() from None
         with_slash = names[-1:] == [""]
         if with_slash:
             names.pop()
         if any(not name or name.startswith(".") or set(name) & set("/\0") for name in names):
-            raise NotFound
+            raise not_found()
         # Path.resolve() raises RuntimeError for a symbolic link loop.
         root = Path(os.path.realpath(self._path))
         found = Path(os.path.realpath(root.joinpath(*names)))
         if not found.is_relative_to(root) or any(part.startswith(".") for part in found.relative_to(root).parts):
-            raise NotFound
+            raise not_found()
         if found.is_dir():
             if not with_slash:
                 return None
             found /= "index.html"
         elif with_slash:
-            raise NotFound
+            raise not_found()
         if not stat.S_ISREG(os.lstat(found).st_mode):
-            raise NotFound
+            raise not_found()
         return found
 
 
 class _File(File):
     """A file with postd's error responses; a body that becomes shorter than announced aborts the connection."""
 
-    childNotFound: Any = error_page(NotFound())
+    childNotFound: Any = error_page(not_found())
     forbidden: Any = error_page(Problem(403, "The server may not read this file."))
 
     def makeProducer(self, request: Any, fileForReading: IO[bytes]) -> Any:

@@ -7,7 +7,7 @@
 | `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
-| `/.well-known/oauth-protected-resource` | `bearer.ResourceMetadata`, if there are issuers of tokens | |
+| `/.well-known/oauth-protected-resource` | `resource_metadata.ResourceMetadata`, if there are issuers of tokens | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """
@@ -17,20 +17,20 @@ from typing import Any
 
 from msgspec import Struct
 from twisted.web.resource import IResource, Resource
-from werkzeug.exceptions import NotFound
 
+from postd.http.driver import ViewResource, error_page
+from postd.http.errors import not_found
 from postd.store.interface import PostStore
+from postd.web.access import Access
 from postd.web.board import Board, show_name_and_board
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
-from postd.web.guard import Access
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
-from postd.web.server.driver import ViewResource, error_page
 from postd.web.server.routing import Router
 
-_NOT_FOUND = error_page(NotFound())
+_NOT_FOUND = error_page(not_found())
 
 
 class ProtectedPage(Struct, frozen=True):

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 import orjson
 from msgspec import Struct
 
+from postd.http.interface import Request
+from postd.http.responses import JSON, StreamedResponse, make_streamed_response
 from postd.model import Version
 from postd.protocol.gzip import HEADER, Parts, inflate
 from postd.store.interface import PostStore
 from postd.web.compression import GZIP, gzip_etag, wants_gzip
-from postd.web.interface import Request
-from postd.web.responses import JSON, StreamedResponse, make_streamed_response
 
 PAGE_POSTS = 512
 """Posts of a streamed list that are in memory at a time: about the size of a socket buffer."""

@@ -34,10 +34,10 @@ from postd.auth.credentials import (
 from postd.auth.portal import CoroutinePortal
 from postd.auth.throttle import Throttle, address_keys
 from postd.errors import IssuerUnavailableError, TooManyFailuresError
+from postd.protect.guard import Protected, Realm
 from postd.protocol.jwt import LEEWAY_S, TokenPolicy
 from postd.reactor import IReactor
 from postd.store.sqlite.store import MemoryStore
-from postd.web.guard import Protected, Realm
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
 from tests.issuer import INTROSPECTION, Issuer, Key, Mint, Reply

@@ -19,13 +19,13 @@ from twisted.web.static import Data
 from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
 from postd.auth.portal import CoroutinePortal
+from postd.http.peer import PeerResolver
+from postd.protect.bearer import BearerCredentialFactory
+from postd.protect.guard import Guard, Realm
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.settings.schema import Limits
 from postd.settings.values import ByteCount
-from postd.web.bearer import BearerCredentialFactory
-from postd.web.guard import Guard, Realm
-from postd.web.peer import PeerResolver
 from postd.web.server.factory import HttpFactory
 from tests.issuer import INTROSPECTION, Issuer, Key
 

@@ -15,12 +15,12 @@ from twisted.web.resource import Resource
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.jwks import WAIT_MAX_S, KeySource
 from postd.auth.portal import CoroutinePortal
+from postd.http.peer import PeerResolver
+from postd.protect.bearer import METADATA_PATH, BearerCredentialFactory
+from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
-from postd.web.bearer import METADATA_PATH, BearerCredentialFactory
-from postd.web.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
-from postd.web.peer import PeerResolver
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.web.clients import (

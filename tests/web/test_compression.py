@@ -12,13 +12,13 @@ from pytest_twisted import ensureDeferred
 from twisted.internet import reactor
 from twisted.internet.task import Clock, deferLater
 
+from postd.http.driver import ViewResource
+from postd.http.responses import TEXT
 from postd.reactor import IReactor
 from postd.web import compression as compress
 from postd.web.compression import COMPRESSED_MIN_BYTES, INLINE_MAX_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
 from postd.web.posts import PostApi
-from postd.web.responses import TEXT
-from postd.web.server.driver import ViewResource
 from postd.web.server.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.web.wire import Exchange, Worker, ask, begin

@@ -42,16 +42,16 @@ from postd.auth.credentials import (
 from postd.auth.portal import CoroutinePortal
 from postd.daemon.service import make_service
 from postd.errors import ConfigError, StoreUnavailableError
+from postd.http.driver import ViewResource, error_page
+from postd.http.errors import Problem
+from postd.http.peer import PeerResolver
+from postd.protect.basic import BasicCredentialFactory
+from postd.protect.bearer import BearerCredentialFactory
+from postd.protect.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
-from postd.web.basic import BasicCredentialFactory
-from postd.web.bearer import BearerCredentialFactory
-from postd.web.errors import Problem
-from postd.web.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
-from postd.web.peer import PeerResolver
 from postd.web.protected import show_name
-from postd.web.server.driver import ViewResource, error_page
 from postd.web.server.request import HttpRequest
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.web.clients import (

@@ -14,8 +14,8 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.web.resource import Resource
 from zope.interface import directlyProvides
 
-from postd.web.errors import Problem
-from postd.web.peer import PeerResolver
+from postd.http.errors import Problem
+from postd.http.peer import PeerResolver
 from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_site
 
 PROXY = IPv4Address("TCP", "10.0.0.1", 4711)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.web.bearer import METADATA_PATH
+from postd.protect.bearer import METADATA_PATH
 from tests.helpers import InMemoryApi, Response
 from tests.web.clients import ask_raw, basic
 from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, remove_variable_fields

@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
+from postd.http.driver import WRITE_MAX_BYTES, PacedWriter
 from postd.web.post_lists import SNAPSHOT_MAX
-from postd.web.server.driver import WRITE_MAX_BYTES, PacedWriter
 from postd.web.streamed_list import PAGE_POSTS
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 from tests.web.wire import ask

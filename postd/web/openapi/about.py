@@ -1,10 +1,10 @@
-"""Descriptions of `postd.web.bearer.ResourceMetadata` and `postd.web.docs`."""
+"""Descriptions of `postd.web.resource_metadata` and `postd.web.docs`."""
 
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from postd.web.bearer import METADATA_PATH
+from postd.protect.bearer import METADATA_PATH
 from postd.web.openapi.components import CONDITIONS, NOT_MODIFIED, Body, Operation, Reply, html
 
 _CHANGED = "`If-Match` does not hold."

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from postd.http.responses import HTML, TEXT
 from postd.model import POST_ID_MAX, PostId
 from postd.web.posts import LIMIT_MAX
-from postd.web.responses import HTML, TEXT
 
 TEXT_TYPE = TEXT.decode("ascii")
 HTML_TYPE = HTML.decode("ascii")

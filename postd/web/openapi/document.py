@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 from klein import Klein
 
-from postd.web.errors import is_api
-from postd.web.guard import SchemeDescription
+from postd.http.responses import phrase
+from postd.web.access import SchemeDescription
+from postd.web.api_paths import is_api
 from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
@@ -22,7 +23,6 @@ from postd.web.openapi.components import (
     ProblemDetails,
     Rule,
 )
-from postd.web.responses import phrase
 from postd.web.server.routing import VARIABLE
 
 SECTIONS = (
@@ -208,7 +208,7 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
 
 
 def _guard_errors(schemes: Schemes, rule: Rule) -> Sequence[tuple[int, str]]:
-    """Return the errors of authentication and authorization (`postd.web.guard`)."""
+    """Return the errors of authentication and authorization (`postd.protect.guard`)."""
     if not schemes:
         return ()
     errors = [(401, "Credentials are missing or invalid.")]

@@ -6,8 +6,9 @@ from string import Template
 
 from msgspec import Struct
 
+from postd.http.pages import STYLE, fill_page, make_policy
 from postd.model import POST_MAX_CHARS, Post
-from postd.web.pages import STYLE, fill_page, make_policy, read
+from postd.web.pages import read
 
 _BOARD_STYLE = STYLE + read("board.css")
 _SCRIPT = read("board.js")

@@ -8,8 +8,9 @@ from http import HTTPStatus
 from string import Template
 from typing import Any
 
-from postd.web.pages import COLORS, make_policy, read
-from postd.web.responses import phrase
+from postd.http.pages import COLORS, make_policy
+from postd.http.responses import phrase
+from postd.web.pages import read
 
 _STYLE = COLORS + read("docs.css")
 

@@ -13,7 +13,7 @@
 | from its head to its answer's end, in milliseconds | `ms=` | `ms` |
 | what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
 
-`postd.web.redaction` decides which parts of a request are shown.
+`postd.http.redaction` decides which parts of a request are shown.
 """
 
 import re
@@ -24,8 +24,8 @@ import orjson
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from postd.web.interface import Request
-from postd.web.redaction import (
+from postd.http.interface import Request
+from postd.http.redaction import (
     USER_MAX_CHARS,
     escape,
     shorten,

@@ -11,10 +11,10 @@ from typing import NoReturn, Protocol
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
+from postd.http.peer import PeerResolver
 from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
-from postd.web.peer import PeerResolver
 
 _REMEMBERED_MAX = 256
 

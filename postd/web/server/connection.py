@@ -40,11 +40,11 @@ from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
+from postd.http.errors import Problem
 from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
-from postd.web.errors import Problem
 from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest

@@ -26,8 +26,8 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
+from postd.http.interface import Request
 from postd.monitoring.tally import Tally
-from postd.web.interface import Request
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection

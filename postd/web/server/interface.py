@@ -7,7 +7,7 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
-from postd.web.interface import Request
+from postd.http.interface import Request
 from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
 
 

@@ -21,16 +21,16 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource, getChildForRequest
 from twisted.web.server import Request
-from werkzeug.exceptions import NotFound
 from zope.interface import implementer
 
 from postd.auth.identity import AuthenticationResult, Identity
+from postd.http.errors import make_error_response, not_found
+from postd.http.responses import Response, StreamedResponse, encode_header, make_no_content
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
-from postd.web.errors import make_error_response
-from postd.web.responses import Response, StreamedResponse, encode_header, make_no_content
+from postd.web.api_paths import is_api
 from postd.web.server.interface import Connection, Site
 
 SEGMENTS_MAX = 256
@@ -51,7 +51,7 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 @implementer(IRequest)
 class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
-    """A request whose body is complete (`postd.web.interface.Request`)."""
+    """A request whose body is complete (`postd.http.interface.Request`)."""
 
     defaultContentType = None
     authentication: AuthenticationResult | None = None
@@ -107,6 +107,10 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
         return None if self.authentication is None else self.authentication.identity
 
     @property
+    def is_api(self) -> bool:
+        return is_api(self.path)
+
+    @property
     def id(self) -> str:
         if self._id is None:
             given = self.fields.get(b"X-Request-Id")
@@ -125,7 +129,7 @@ class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
             self.send(_ALLOWED_SOMEWHERE)
             return
         if path.count(b"/") > SEGMENTS_MAX:
-            self.fail(NotFound())
+            self.fail(not_found())
             return
         self.prepath = []
         segments = path[1:].split(b"/")

@@ -8,7 +8,7 @@ This is `KleinResource` with these departures:
   `/post/1`, and a path that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug would take `post` for `POST`.
 - What a path leads to is remembered, and a view that waits for nothing is answered without a Deferred.
-- One table has all errors (`postd.web.errors`; `postd.web.server.driver`).
+- One table has all errors (`postd.http.errors`; `postd.http.driver`).
 """
 
 import re
@@ -17,11 +17,13 @@ from typing import Any, TypeVar, cast
 
 from klein import Klein
 from klein.resource import KleinResource
+from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
+from postd.http.driver import respond
+from postd.http.errors import Problem, not_found
+from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.protocol.percent import percent_decode
-from postd.web.responses import Response, StreamedResponse
-from postd.web.server.driver import respond
 
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are remembered; paths with ids in them have no end."""
@@ -57,11 +59,18 @@ class Router(KleinResource):
         asked = request.method, request.path
         try:
             view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
+        except NotFound:
+            raise not_found() from None
         except MethodNotAllowed as error:
             for method in error.valid_methods or ():
                 request.route = self._match(method.encode("ascii"), request.path)[2]
                 break
-            raise
+            allowed = ", ".join(sorted({*(error.valid_methods or ()), "OPTIONS"}))
+            headers = {b"Allow": allowed.encode("ascii")}
+            if request.method != b"OPTIONS":
+                raise Problem(405, f"Allowed here: {allowed}.", headers=headers) from None
+            request.send(make_no_content(headers))
+            return NOT_DONE_YET
         return respond(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:

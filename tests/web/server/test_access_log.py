@@ -11,8 +11,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.auth.identity import AuthenticationResult
-from postd.settings.schema import Limits
-from postd.web.redaction import (
+from postd.http.redaction import (
     AGENT_MAX_BYTES,
     EXAMINED_PARAMETERS_MAX,
     FILE_MAX_BYTES,
@@ -20,6 +19,7 @@ from postd.web.redaction import (
     PRODUCTS_MAX,
     USER_MAX_CHARS,
 )
+from postd.settings.schema import Limits
 from postd.web.server.access_log import DELAY_S, AccessLog
 from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, connect

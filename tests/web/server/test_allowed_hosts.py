@@ -9,8 +9,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, eventAsText
 
+from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
-from postd.web.peer import PeerResolver
 from postd.web.server.allowed_hosts import Hosts
 from tests.helpers import connect, make_site
 from tests.web.server.connections import Recorder, Transport, decode_responses

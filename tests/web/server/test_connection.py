@@ -14,10 +14,10 @@ from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
 from postd.auth.identity import AuthenticationResult
+from postd.http.driver import PacedWriter
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import DELAY_S
 from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
-from postd.web.server.driver import PacedWriter
 from tests.helpers import MemoryTransport, connect, make_site
 
 LIMIT = 100

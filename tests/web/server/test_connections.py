@@ -9,10 +9,10 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.settings.schema import Limits
-from postd.web.peer import PeerResolver
 from postd.web.server.factory import FULL_NOTE_S, HttpFactory
 from tests.helpers import MemoryTransport
 from tests.web.server.connections import Recorder

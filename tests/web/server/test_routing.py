@@ -12,7 +12,7 @@ from twisted.web.resource import IResource
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
-from postd.web.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
 from postd.web.server.routing import Application, Router
 from tests.helpers import MemoryTransport, connect, make_site
 

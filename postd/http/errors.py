@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.errors import (
     InvalidTextError,
@@ -26,15 +25,9 @@ from postd.errors import (
     StoreUnavailableError,
     TooManyFailuresError,
 )
-from postd.protocol.percent import percent_decode
-from postd.web.interface import Request
-from postd.web.redaction import show_method, show_target
-from postd.web.responses import PAGE_HEADERS, TEXT, Response, make_no_content, make_response, phrase
-
-API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
-"""First path segments of the API."""
-
-_API = [[b"", segment] for segment in API_SEGMENTS]
+from postd.http.interface import Request
+from postd.http.redaction import show_method, show_target
+from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response, phrase
 
 RETRY_AFTER_S = 1
 """`Retry-After` of temporary errors, in seconds."""
@@ -82,13 +75,13 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
             return Problem(503, "Too many writes are waiting; nothing was stored.", headers=_retry())
         case StoreUnavailableError():
             return Problem(503, "The store does not answer now.", headers=_retry())
-        case MethodNotAllowed(valid_methods=methods):
-            allow = ", ".join(sorted({*(methods or ()), "OPTIONS"}))
-            return Problem(405, f"Allowed here: {allow}.", headers={b"Allow": allow.encode()})
-        case NotFound():
-            return Problem(404, "There is nothing at this address.")
         case _:
             return None
+
+
+def not_found() -> Problem:
+    """Return the problem of a path that leads to nothing."""
+    return Problem(404, "There is nothing at this address.")
 
 
 def precondition_failed() -> Problem:
@@ -112,17 +105,15 @@ def make_error_response(request: Request, error: BaseException) -> Response:
             id=request.id,
         )
         problem = Problem(500, "Something went wrong here; the log of the server says what.")
-    if isinstance(error, MethodNotAllowed) and request.method == b"OPTIONS":
-        return make_no_content(problem.headers)
-    return make_problem_response(request.path, problem)
+    return make_problem_response(request, problem)
 
 
-def make_problem_response(path: bytes, problem: Problem) -> Response:
-    """Return the response with a problem, in the form that suits the path."""
+def make_problem_response(request: Request, problem: Problem) -> Response:
+    """Return the response with a problem, in the form that suits the request."""
     # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
     # A request for a host that is not ours has no page (reference: Hosts).
-    if not is_api(path) and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
+    if not request.is_api and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         body = f"{phrase(problem.status)}\n".encode()
         return make_response(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
     members: dict[str, Any] = {
@@ -135,8 +126,3 @@ def make_problem_response(path: bytes, problem: Problem) -> Response:
         members["pointer"] = problem.pointer
     body = orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     return make_response(problem.status, b"application/problem+json", body, headers)
-
-
-def is_api(path: bytes) -> bool:
-    """Return whether errors at a path are problem details; also true of the empty path of an undecodable request."""
-    return not path or [percent_decode(segment) for segment in path.split(b"/", 2)[:2]] in _API

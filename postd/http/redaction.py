@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import quote
 
-from postd.web.interface import Request
+from postd.http.interface import Request
 
 METHODS = frozenset(
     b"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY "

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from postd.auth.credentials import PasswordCredentials, Refused
+from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
-from postd.web.interface import Request
-from postd.web.peer import PeerResolver
 
 
 class BasicCredentialFactory:
-    """`postd.web.guard.CredentialFactory` of Basic."""
+    """`postd.protect.guard.CredentialFactory` of Basic."""
 
     scheme = b"basic"
 

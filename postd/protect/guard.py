@@ -17,7 +17,7 @@
 - Without credentials there is no sign-in, not even as `Anonymous`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -28,23 +28,18 @@ from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
-from postd.auth.checker import Checker
 from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import AuthenticationResult
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
+from postd.http.driver import ViewResource, error_page
+from postd.http.errors import Problem, make_problem_response
+from postd.http.interface import Request
+from postd.http.peer import PeerResolver
+from postd.http.responses import Response, make_no_content
 from postd.twisted_private import AuthSessionWrapper
-from postd.web.cors import is_preflight
-from postd.web.errors import Problem, is_api, make_problem_response
-from postd.web.interface import Request
-from postd.web.peer import PeerResolver
-from postd.web.responses import Response, make_no_content
-from postd.web.server.driver import ViewResource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
-
-Views = tuple[Sequence[bytes], Any]
-"""Top-level path segments, and an instance of the class of the Klein application that serves them."""
 
 
 class CredentialFactory(Protocol):
@@ -201,9 +196,9 @@ class Guard(AuthSessionWrapper):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
             await _add_challenges([factory] if factory is not None else [], refusal, request)
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
-            return make_problem_response(request.path, problem)
+            return make_problem_response(request, problem)
         if not self._factories:
-            if not is_api(request.path):
+            if not request.is_api:
                 invitations = (reader.invite(request) for reader in self._readers)
                 invitation = next(filter(None, invitations), None)
                 if invitation is not None:
@@ -212,68 +207,19 @@ class Guard(AuthSessionWrapper):
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, refusal, request)
         detail = "The credentials are invalid." if refusal else "Credentials are required."
-        return make_problem_response(request.path, Problem(HTTPStatus.UNAUTHORIZED, detail))
-
-
-class SchemeParts(Struct, frozen=True):
-    """The parts of an authentication scheme, made from settings.
-
-    Args:
-        checkers: check its credentials.
-        factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
-        reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
-        make_views: returns the views of its own pages, which may sign clients in; None if it has none.
-    """
-
-    checkers: Sequence[Checker]
-    factory: CredentialFactory | None = None
-    reader: CredentialReader | None = None
-    make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
-
-
-class SchemeDescription(Struct, frozen=True, eq=False):
-    """The words for an authentication scheme in the description of the API.
-
-    Args:
-        title: its name for people.
-        security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
-        curl: the words of an example's command line that give its credentials.
-        errors: statuses and reasons of the errors that it adds to an operation.
-        write_errors: those that it adds to operations that write.
-        headers: the header fields that it adds to replies at times.
-    """
-
-    title: str
-    security: Mapping[str, str]
-    curl: str
-    errors: tuple[tuple[int, str], ...] = ()
-    write_errors: tuple[tuple[int, str], ...] = ()
-    headers: tuple[str, ...] = ()
-
-
-class Access(Struct, frozen=True):
-    """The schemes in force by name, in the order of the challenges; `descriptions` has the words for each of them."""
-
-    portal: CoroutinePortal
-    schemes: Mapping[str, SchemeParts]
-    descriptions: Mapping[str, SchemeDescription]
-    clients: PeerResolver
-    realm: str
-
-    def protect(self, resource: IResource, rule: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
-        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
-        if "open" in rule:
-            return resource
-        allowed = [parts for name, parts in self.schemes.items() if name in rule]
-        factories = [parts.factory for parts in allowed if parts.factory is not None]
-        readers = [parts.reader for parts in allowed if parts.reader is not None]
-        return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
+        return make_problem_response(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
 async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):
             request.add_header(b"WWW-Authenticate", challenge)
+
+
+def is_preflight(request: Request) -> bool:
+    """Return whether a request is a CORS preflight, which never has credentials."""
+    fields = request.fields
+    return request.method == b"OPTIONS" and b"Origin" in fields and b"Access-Control-Request-Method" in fields
 
 
 # A preflight never has credentials (Fetch standard §4.8). Nothing is allowed by this answer.

@@ -3,29 +3,35 @@
 import re
 
 from postd.auth.credentials import SessionCredentials
+from postd.http.interface import Request
+from postd.http.responses import Response, make_redirect
 from postd.protocol.session import hash_session_id
-from postd.web.interface import Request
-from postd.web.responses import Response, make_redirect
 
 _SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
 
 
-def make_challenge(realm: str) -> bytes:
-    """Return a challenge that names the form: a 401 must have one (RFC 9110 §15.5.2).
+def below(folder: str, name: str) -> str:
+    """Return the path of a name below another path."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def make_challenge(realm: str, sign_in: str) -> bytes:
+    """Return a challenge that names the form below the path `sign_in`: a 401 must have one (RFC 9110 §15.5.2).
 
     Browsers know no scheme of this name; they show the answer's body and ask for nothing.
     """
-    return f'Cookie realm="{realm}", form-action="/login", cookie-name=session'.encode("ascii")
+    return f'Cookie realm="{realm}", form-action="{below(sign_in, "login")}", cookie-name=session'.encode("ascii")
 
 
 class SessionReader:
-    """`postd.web.guard.CredentialReader` of sessions."""
+    """`postd.protect.guard.CredentialReader` of sessions."""
 
     scheme = "session"
     ambient = True
 
-    def __init__(self, realm: str) -> None:
-        self.challenge = make_challenge(realm)
+    def __init__(self, realm: str, sign_in: str = "/") -> None:
+        self.challenge = make_challenge(realm, sign_in)
+        self._to_form = make_redirect(sign_in.encode("ascii"))
 
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
@@ -34,7 +40,7 @@ class SessionReader:
         """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
-        return make_redirect(b"/")
+        return self._to_form
 
 
 def decode_session_cookies(request: Request) -> SessionCredentials | None:

@@ -6,17 +6,16 @@ from http import HTTPStatus
 import orjson
 
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
+from postd.http.interface import Request
+from postd.http.peer import SAFE_METHODS, PeerResolver
+from postd.http.responses import JSON, Response, make_response
 from postd.protocol.bearer import BearerSyntaxError, decode_token
-from postd.web.interface import Request
-from postd.web.peer import SAFE_METHODS, PeerResolver
-from postd.web.responses import JSON, Response, make_response
-from postd.web.server.routing import Application
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
 
 class BearerCredentialFactory:
-    """`postd.web.guard.CredentialFactory` of Bearer.
+    """`postd.protect.guard.CredentialFactory` of Bearer.
 
     A token counts only in `Authorization`: neither `?access_token=` nor one in a form is looked at (RFC 9700 §4.3.2).
     `with_metadata` adds the URL of the resource metadata to challenges (RFC 9728 §5.1).
@@ -50,17 +49,14 @@ class BearerCredentialFactory:
         return BearerCredentials(token, request.method not in SAFE_METHODS, self._clients.address(request))
 
 
-class ResourceMetadata:
+class MetadataView:
     """Protected resource metadata (RFC 9728; reference: Bearer), where a challenge's `resource_metadata` leads to."""
-
-    app = Application()
 
     def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: PeerResolver) -> None:
         self._issuers = issuers
         self._scopes = scopes
         self._clients = clients
 
-    @app.route(METADATA_PATH, methods=["GET"])
     async def show(self, request: Request) -> Response:
         members = {
             "resource": self._clients.origin(request),

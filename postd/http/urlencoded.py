@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 
+from postd.http.errors import Problem
+from postd.http.interface import Request
 from postd.protocol.percent import parse_urlencoded
-from postd.web.errors import Problem
-from postd.web.interface import Request
 
 FORM_MAX_BYTES = 8 * 1024
 """Size limit of a form body (reference: Form login)."""

@@ -7,7 +7,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult, Identity
-from postd.web.responses import Response, StreamedResponse
+from postd.http.responses import Response, StreamedResponse
 
 
 class Request(Protocol):
@@ -40,6 +40,10 @@ class Request(Protocol):
     @property
     def requestHeaders(self) -> Headers:
         """The fields, for resources of twisted.web, which may change them."""
+
+    @property
+    def is_api(self) -> bool:
+        """Whether the client is a program: errors are problem details, and no page is in their place."""
 
     @property
     def id(self) -> str:

@@ -7,16 +7,16 @@ from twisted.logger import Logger
 
 from postd.auth.credentials import DigestCredentials, Refused, StaleNonceError, unknown_user
 from postd.auth.digest import NonceRegistry
+from postd.http.errors import Problem
+from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.protocol.digest import DigestSyntaxError, decode_digest_response
-from postd.web.errors import Problem
-from postd.web.interface import Request
-from postd.web.peer import PeerResolver
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class DigestCredentialFactory:
-    """`postd.web.guard.CredentialFactory` of Digest: one challenge for each algorithm, in one factory.
+    """`postd.protect.guard.CredentialFactory` of Digest: one challenge for each algorithm, in one factory.
 
     Stock Twisted takes the first factory whose scheme fits, so that a second one for Digest would never decode.
     """

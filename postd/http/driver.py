@@ -13,9 +13,9 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
-from postd.web.errors import make_error_response
-from postd.web.interface import Request
-from postd.web.responses import Response, StreamedResponse
+from postd.http.errors import make_error_response
+from postd.http.interface import Request
+from postd.http.responses import Response, StreamedResponse
 
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""

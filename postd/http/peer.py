@@ -14,9 +14,9 @@ from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
 from postd.auth.throttle import client_network
-from postd.web.errors import Problem
-from postd.web.interface import Request
-from postd.web.responses import encode_header
+from postd.http.errors import Problem
+from postd.http.interface import Request
+from postd.http.responses import encode_header
 
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""

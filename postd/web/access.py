@@ -1,0 +1,70 @@
+"""The schemes in force, and what they protect."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from twisted.web.resource import IResource
+
+from postd.auth.checker import Checker
+from postd.auth.portal import CoroutinePortal
+from postd.http.peer import PeerResolver
+from postd.protect.guard import CredentialFactory, CredentialReader, Guard
+
+Views = tuple[Sequence[bytes], Any]
+"""Top-level path segments, and an instance of the class of the Klein application that serves them."""
+
+
+class SchemeParts(Struct, frozen=True):
+    """The parts of an authentication scheme, made from settings.
+
+    Args:
+        checkers: check its credentials.
+        factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
+        reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
+        make_views: returns the views of its own pages, which may sign clients in; None if it has none.
+    """
+
+    checkers: Sequence[Checker]
+    factory: CredentialFactory | None = None
+    reader: CredentialReader | None = None
+    make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
+
+
+class SchemeDescription(Struct, frozen=True, eq=False):
+    """The words for an authentication scheme in the description of the API.
+
+    Args:
+        title: its name for people.
+        security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
+        curl: the words of an example's command line that give its credentials.
+        errors: statuses and reasons of the errors that it adds to an operation.
+        write_errors: those that it adds to operations that write.
+        headers: the header fields that it adds to replies at times.
+    """
+
+    title: str
+    security: Mapping[str, str]
+    curl: str
+    errors: tuple[tuple[int, str], ...] = ()
+    write_errors: tuple[tuple[int, str], ...] = ()
+    headers: tuple[str, ...] = ()
+
+
+class Access(Struct, frozen=True):
+    """The schemes in force by name, in the order of the challenges; `descriptions` has the words for each of them."""
+
+    portal: CoroutinePortal
+    schemes: Mapping[str, SchemeParts]
+    descriptions: Mapping[str, SchemeDescription]
+    clients: PeerResolver
+    realm: str
+
+    def protect(self, resource: IResource, rule: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
+        if "open" in rule:
+            return resource
+        allowed = [parts for name, parts in self.schemes.items() if name in rule]
+        factories = [parts.factory for parts in allowed if parts.factory is not None]
+        readers = [parts.reader for parts in allowed if parts.reader is not None]
+        return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
