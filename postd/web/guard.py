@@ -39,7 +39,7 @@ from postd.web.errors import Problem, is_api, make_problem_response
 from postd.web.interface import Request
 from postd.web.peer import PeerResolver
 from postd.web.responses import Response, make_no_content
-from postd.web.server.driver import ViewResource, error_page
+from postd.web.server.driver import choose_resource, error_page
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
 
@@ -139,11 +139,10 @@ class Guard(AuthSessionWrapper):
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
-        self._entrance = ViewResource(self._enter, shielded=True)
 
-    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
-        return self._entrance
+    def resource_for(self, request: Any) -> IResource:
+        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        return choose_resource(request, self._enter(request), shielded=True)
 
     async def _enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
