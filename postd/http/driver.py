@@ -42,6 +42,26 @@ def respond(
     return NOT_DONE_YET
 
 
+def choose_resource(
+    request: Request, choosing: Coroutine[Any, Any, Response | IResource], *, shielded: bool = False
+) -> IResource:
+    """Return the resource that a coroutine chooses for a request; if that has to be waited for, one that waits.
+
+    The resource that is returned then, or in the place of a response or an error, is to be rendered for this request.
+    A choice that waits for nothing costs no more than the coroutine. `shielded` is as for `respond`.
+    """
+    try:
+        waiting = choosing.send(None)
+    except StopIteration as stop:
+        chosen: Response | IResource = stop.value
+        return ViewResource(_return(chosen)) if isinstance(chosen, Response) else chosen
+    except Exception as error:  # noqa: BLE001 - each is an answer
+        return error_page(error)
+    responder = _Responder(request, choosing, shielded=shielded)
+    responder.wait(waiting)
+    return _WAITING
+
+
 class _Responder:
     """Resumes a coroutine each time that the Deferred it waits for has fired, and answers with its result.
 
@@ -72,8 +92,7 @@ class _Responder:
         except Exception as error:  # noqa: BLE001 - each is an answer
             end, outcome = self._fail, error
         else:
-            self._waiting, self._request.responder = waiting, self
-            waiting.addBoth(self.resume)
+            self.wait(waiting)
             return
         # Else request and responder would keep each other until the garbage collector comes.
         self._waiting = self._request.responder = None
@@ -84,6 +103,11 @@ class _Responder:
         finally:
             # An exception has this frame in its traceback: a cycle with the credentials of a refused request in it.
             del end, outcome, result
+
+    def wait(self, waiting: Deferred[Any]) -> None:
+        """Resume the coroutine when the Deferred that it waits for has fired."""
+        self._waiting, self._request.responder = waiting, self
+        waiting.addBoth(self.resume)
 
     def cancel(self) -> None:
         """Called when the client has gone."""
@@ -183,3 +207,22 @@ def error_page(error: Exception) -> ViewResource:
         return make_error_response(request, error)
 
     return ViewResource(view)
+
+
+def _return(response: Response) -> View:
+    async def view(_request: Request) -> Response:
+        return response
+
+    return view
+
+
+class _Waiting(Resource):
+    """Renders nothing: a `_Responder` answers the request later."""
+
+    isLeaf = True
+
+    def render(self, _request: Any) -> int:
+        return NOT_DONE_YET
+
+
+_WAITING = _Waiting()

@@ -32,7 +32,7 @@ from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceEr
 from postd.auth.identity import AuthenticationResult
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
-from postd.http.driver import ViewResource, error_page
+from postd.http.driver import choose_resource, error_page
 from postd.http.errors import Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
@@ -134,11 +134,10 @@ class Guard(AuthSessionWrapper):
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
-        self._entrance = ViewResource(self._enter, shielded=True)
 
-    def resource_for(self, request: Any) -> IResource:  # noqa: ARG002 - `AuthSessionWrapper`'s
-        return self._entrance
+    def resource_for(self, request: Any) -> IResource:
+        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        return choose_resource(request, self._enter(request), shielded=True)
 
     async def _enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
