@@ -17,7 +17,8 @@ class Identity(Struct, frozen=True):
     """An authenticated client.
 
     Args:
-        name: that of the account in the user file, normalized; of a token the value of its user claim.
+        name: that of the account in the user file, normalized; that which a stock checker gives; of a token the value
+            of its user claim.
         scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session` or `bearer`.
         issuer: the URL of a token's issuer, empty for the user file.
         scopes: those of a token.

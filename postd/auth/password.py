@@ -163,8 +163,7 @@ class PasswordChecker(Checker):
             LoginsBusyError: too many passwords wait to be verified.
             StoreUnavailableError: the throttle's counts cannot be read.
         """
-        if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
-            raise _refused(credentials, "longer than any name or password")  # normalizing it could take a second
+        check_lengths(credentials)
         name, password = normalize(credentials.username), normalize(credentials.password)
         account = self._users.get(name)
         if account:
@@ -177,11 +176,11 @@ class PasswordChecker(Checker):
         done = cached and not self._throttle.needs_release(attempt)
         if not done and not await self._verify(normalized, stored, attempt, cached=cached, known=account is not None):
             why = "wrong password" if account else "no such user"
-            raise _refused(normalized, why, known=account is not None)
+            raise refused(normalized, why, known=account is not None)
         # Last: nothing waits between this check and the session that the caller begins.
         account = self._users.get(name)
         if account is None or account.password_hash != stored:
-            raise _refused(normalized, "the password was changed meanwhile", known=True)
+            raise refused(normalized, "the password was changed meanwhile", known=True)
         return Identity(name, credentials.scheme, revalidate=self._users.revalidate(name))
 
     async def _verify(
@@ -211,5 +210,16 @@ class PasswordChecker(Checker):
         return False
 
 
-def _refused(credentials: PasswordCredentials, why: str, *, known: bool = False) -> Refused:
+def check_lengths(credentials: PasswordCredentials) -> None:
+    """Check that a name and a password are short enough to be normalized, which could take a second.
+
+    Raises:
+        Refused: one of them is longer than any.
+    """
+    if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
+        raise refused(credentials, "longer than any name or password")
+
+
+def refused(credentials: PasswordCredentials, why: str, *, known: bool = False) -> Refused:
+    """Log why a name and a password are refused; return the refusal, to be raised."""
     return log_refusal(credentials.scheme, Refused(why, credentials.username, known=known), credentials.address)

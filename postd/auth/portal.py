@@ -6,12 +6,12 @@ from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
-from twisted.cred.error import UnauthorizedLogin, UnhandledCredentials
+from twisted.cred.error import LoginFailed, Unauthorized, UnhandledCredentials
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import Interface
 
-from postd.auth.checker import Checker
+from postd.auth.checker import Checker, await_account
 from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
 
@@ -25,8 +25,13 @@ class CoroutinePortal(Portal):
     """
 
     def __init__(self, realm: Any, checkers: Any = ()) -> None:
-        super().__init__(realm, checkers)
         self._checks: dict[type, _Check] = {}
+        super().__init__(realm, checkers)
+
+    def registerChecker(self, checker: ICredentialsChecker, *credentialInterfaces: type[Interface]) -> None:
+        """Check credentials of these interfaces by this checker from now on; without any, of all that it can check."""
+        super().registerChecker(checker, *credentialInterfaces)
+        self._checks.clear()
 
     async def authenticate(self, credentials: ICredentials) -> Identity:
         """Return the identity that the credentials prove.
@@ -42,12 +47,20 @@ class CoroutinePortal(Portal):
     async def sign_in(
         self, credentials: ICredentials, mind: object, interface: type[Interface]
     ) -> tuple[Identity, Any]:
-        """Return the identity, as `authenticate`, and its avatar; the realm gets `mind` and `interface`."""
+        """Return the identity, as `authenticate`, and its avatar; the realm gets `mind` and `interface`.
+
+        Raises:
+            Refused: also if the realm refuses the account.
+            Exception: what else the realm raises.
+        """
         # As `authenticate`, whose coroutine would cost more than these two lines.
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
         identity = await check(credentials)
-        avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
-        _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
+        try:
+            avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
+            _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
+        except (LoginFailed, Unauthorized) as error:
+            raise Refused("the realm refuses the account", identity.account, known=True) from error
         return identity, found
 
     def _find_check(self, credentials: ICredentials) -> _Check:
@@ -60,10 +73,5 @@ class CoroutinePortal(Portal):
 
 
 async def _ask(checker: ICredentialsChecker, credentials: Any) -> Identity:
-    try:
-        avatar_id = await maybeDeferred(checker.requestAvatarId, credentials)
-    except Refused:
-        raise
-    except UnauthorizedLogin:
-        raise Refused("the checker refuses them") from None
-    return Identity(bytes(avatar_id).decode(), getattr(credentials, "scheme", ""))
+    account = await await_account(maybeDeferred(checker.requestAvatarId, credentials))
+    return Identity(account, getattr(credentials, "scheme", ""))

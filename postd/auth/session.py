@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
 from postd.auth.identity import Identity
-from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
 from postd.model import Session
 from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
@@ -17,17 +17,25 @@ _CANDIDATES_MAX = 32
 """How many session identifiers a request may have: a browser sends one, unless a neighboring site has set others."""
 
 
+class Fingerprints(Protocol):
+    """The accounts that may have sessions, such as those of `postd.auth.users.UserDirectory`."""
+
+    def fingerprint(self, name: str) -> bytes | None:
+        """Return what a session carries of its account, None if there is no such account; a change ends the session."""
+
+
 class Sessions:
     """Begins, checks and ends sessions.
 
     Args:
+        users: the fingerprints of the accounts.
         idle_s: how long a session lasts without being used, in seconds.
         lifetime_s: how long it lasts at most, in seconds.
         now: the clock, in seconds since the epoch.
     """
 
     def __init__(
-        self, store: LoginStore, users: UserDirectory, *, idle_s: float, lifetime_s: float, now: Callable[[], float]
+        self, store: LoginStore, users: Fingerprints, *, idle_s: float, lifetime_s: float, now: Callable[[], float]
     ) -> None:
         self._store = store
         self._users = users

@@ -1,0 +1,102 @@
+"""Checks user names with passwords by any `twisted.cred` checker of `IUsernamePassword`, such as `FilePasswordDB`.
+
+The throttle counts its failures like those of `postd.auth.password`. Nothing is cached: the checker is asked each time.
+"""
+
+from typing import Any, TypeVar
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.credentials import IUsernamePassword, UsernamePassword
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from postd.auth.checker import Checker, await_account
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused
+from postd.auth.identity import Identity
+from postd.auth.password import check_lengths, refused
+from postd.auth.throttle import Throttle, login_keys
+from postd.errors import LoginsBusyError
+from postd.protocol.password import normalize
+
+_FINGERPRINT = bytes(16)
+
+T = TypeVar("T")
+
+
+class AnyAccount:
+    """The accounts of a stock checker, which cannot be asked for one: each name has an account that never changes.
+
+    A session therefore lasts until it expires, also when the password is changed or the account removed meanwhile.
+    """
+
+    def fingerprint(self, _name: str) -> bytes:
+        """Return the same fingerprint for each name."""
+        return _FINGERPRINT
+
+
+class StockChecker(Checker):
+    """Checks user names with passwords by a stock checker, behind the throttle.
+
+    Args:
+        users: the stock checker. It gets names and passwords as they were sent, in UTF-8; its avatar id (UTF-8 bytes
+            or text) becomes the name of the identity. An identity holds for good.
+        throttle: limits the failures, by the normalized name and the client's address.
+        clock: the throttle's.
+
+    Raises:
+        ValueError: `users` is no checker of `IUsernamePassword`.
+    """
+
+    credentialInterfaces = (IPasswordCredentials,)
+
+    def __init__(self, users: ICredentialsChecker, throttle: Throttle, *, clock: IReactorTime) -> None:
+        if not ICredentialsChecker.providedBy(users) or not any(map(IUsernamePassword.isOrExtends, _interfaces(users))):
+            kind = users.__name__ if isinstance(users, type) else type(users).__name__
+            raise ValueError(f"users: expected a twisted.cred checker of IUsernamePassword, got {kind}")
+        self._users = users
+        self._throttle = throttle
+        self._clock = clock
+
+    async def check(self, credentials: PasswordCredentials) -> Identity:
+        """Return the identity that the checker names.
+
+        Raises:
+            Refused: the login failed or is anonymous, or the name or the password is not UTF-8 text or too long.
+            TooManyFailuresError: the throttle does not admit the attempt.
+            LoginsBusyError: the checker has not answered before the attempt's reservation expired.
+            StoreUnavailableError: the throttle's counts cannot be read or written.
+            Exception: what else the checker raises; it is no failure of the client.
+        """
+        check_lengths(credentials)
+        try:
+            sent = UsernamePassword(credentials.username.encode(), credentials.password.encode())
+        except UnicodeEncodeError:
+            raise refused(credentials, "not UTF-8 text") from None
+        keys = login_keys(normalize(credentials.username), credentials.address)
+        attempt = await self._throttle.admit(keys, compares_at_once=False)
+        assert attempt.reservation is not None
+        try:
+            name = await await_account(self._ask(sent, deadline=attempt.reservation.expires))
+        except Refused as refusal:
+            await self._throttle.record_failure(attempt)
+            raise refused(credentials, refusal.why) from None
+        except Exception:
+            await self._throttle.release(attempt)
+            raise
+        await self._throttle.release(attempt, reset_failures=True)
+        return Identity(name, credentials.scheme)
+
+    def _ask(self, credentials: UsernamePassword, *, deadline: float) -> Deferred[Any]:
+        """Return a Deferred for the checker's answer; it fails with `LoginsBusyError` at the deadline."""
+
+        def check_time(answer: T) -> T | Failure:
+            return answer if self._clock.seconds() < deadline else Failure(LoginsBusyError())
+
+        asking = maybeDeferred(self._users.requestAvatarId, credentials)
+        # Without a timer as well: this process may have been suspended.
+        return asking.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock).addBoth(check_time)
+
+
+def _interfaces(checker: ICredentialsChecker) -> Any:
+    return getattr(checker, "credentialInterfaces", ())
