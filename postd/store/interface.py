@@ -285,5 +285,9 @@ class Lifecycle(Protocol):
         """Refuse new writes, finish pending ones, close."""
 
 
-class Store(PostStore, LoginStore, Lifecycle, Protocol):
+class LoginStoreWithLifecycle(LoginStore, Lifecycle, Protocol):
+    """The state of authentication, to be opened and closed by its user."""
+
+
+class Store(PostStore, LoginStoreWithLifecycle, Protocol):
     """All persistent state of the service."""

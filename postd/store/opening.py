@@ -1,15 +1,20 @@
-"""Open a store by its URL."""
+"""Open a store, or a login store, by its URL.
+
+Each kind of store is imported when it is opened: with it come libraries that the others do without.
+"""
+# ruff: noqa: PLC0415 - therefore
 
 import re
 
 import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError
 from postd.reactor import IReactor
-from postd.store.interface import Store
-from postd.store.redis.url import REDIS_URLS, decode_redis_url
-from postd.store.sqlite.store import MemoryStore, SqliteStore
+from postd.store.interface import LoginStoreWithLifecycle, Store
 
-STORE_URLS = f"sqlite:PATH, {REDIS_URLS}, or memory:"
+STORE_URLS = (
+    "sqlite:PATH, redis://[USER[:PASSWORD]@]HOST[:PORT][/DB], rediss:// likewise, redis+unix://PATH, "
+    "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]/PRIMARY[/DB], or memory:"
+)
 """The forms of a store URL, for messages."""
 
 
@@ -27,11 +32,16 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
     """
     kind, colon, rest = url.partition(":")
     if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
+        from postd.store.sqlite.store import SqliteStore
+
         return SqliteStore(rest, reactor=reactor, upgrade=upgrade)
     if kind == "memory" and colon and not rest:
+        from postd.store.sqlite.store import MemoryStore
+
         return MemoryStore(reactor=reactor)
     if kind.startswith("redis"):
-        from postd.store.redis.store import RedisStore  # noqa: PLC0415 - imports libraries that SQLite does not need
+        from postd.store.redis.store import RedisStore
+        from postd.store.redis.url import decode_redis_url
 
         try:
             return RedisStore(decode_redis_url(url), reactor=reactor)
@@ -40,3 +50,23 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
             raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
     shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)
     raise ConfigError(where, f"{shown!r} is no store; allowed: {STORE_URLS}")
+
+
+def open_login_store(url: str, *, reactor: IReactor) -> LoginStoreWithLifecycle:
+    """Make the login store that `url` names; nothing is opened yet.
+
+    `memory:` is a store for one process, without SQLite. The others are whole stores, for any number of processes: the
+    same ones as those of `open_store`.
+
+    Args:
+        url: one of `STORE_URLS`.
+        reactor: as for the stores.
+
+    Raises:
+        ConfigError: the URL is invalid; the place to correct is given as `store`.
+    """
+    if url == "memory:":
+        from postd.store.memory.logins import MemoryLogins
+
+        return MemoryLogins(reactor=reactor)
+    return open_store(url, where="store", reactor=reactor)

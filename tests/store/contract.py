@@ -1,12 +1,14 @@
 """The tests that every store must pass.
 
-The test module of a store derives a class from `PostStoreContract` and has a fixture `make_store`: a function that
-returns a store that is not started. Called again, it returns another one on the same place, if the place is persistent.
+The test module of a store derives a class from the contracts that the store fulfills, and has a fixture `make_store`: a
+function that returns a store that is not started. Called again, it returns another one on the same place, if the place
+is persistent. A whole store fulfills `StoreContract` or, if its place is persistent, `LastingStoreContract`; a login
+store without posts fulfills `LoginStoreContract`.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 import pytest_twisted
@@ -39,11 +41,15 @@ from postd.store.interface import (
     FailureKeys,
     Failures,
     IdempotencyKey,
+    LoginStore,
+    LoginStoreWithLifecycle,
     Reservation,
     Store,
 )
 
 MakeStore = Callable[[], Store]
+MakeLoginStore = Callable[[], LoginStoreWithLifecycle]
+StoreT = TypeVar("StoreT", bound=LoginStoreWithLifecycle)
 
 TRIMMED_BEYOND = 500
 """The log holds at least `CHANGES_KEPT` changes, and fewer than this number more."""
@@ -51,7 +57,7 @@ TRIMMED_BEYOND = 500
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=140)
 
 
-async def open_store(make_store: MakeStore) -> Store:
+async def open_store(make_store: Callable[[], StoreT]) -> StoreT:
     store = make_store()
     with suppress(StoreUnavailableError):  # on a busy machine; `start` tries again
         store.prepare()
@@ -60,7 +66,7 @@ async def open_store(make_store: MakeStore) -> Store:
 
 
 @pytest_twisted.async_yield_fixture
-async def store(make_store: MakeStore) -> AsyncIterator[Store]:
+async def store(make_store: MakeLoginStore) -> AsyncIterator[LoginStoreWithLifecycle]:
     opened = await open_store(make_store)
     yield opened
     await opened.stop()
@@ -591,7 +597,7 @@ class PostStoreContract(ImportContract):
         assert isinstance(await error_of(store.list_posts(limit=1)), StoreUnavailableError)
 
 
-class LastingStoreContract(PostStoreContract):
+class LastingPostStoreContract(PostStoreContract):
     """In addition: acknowledged writes survive the process, and stores on one place share them."""
 
     @ensureDeferred
@@ -691,18 +697,18 @@ class LoginStoreContract:
     """Sessions, nonce counts, failed logins and service keys."""
 
     @ensureDeferred
-    async def test_service_key_is_random_and_stays_the_same(self, store: Store) -> None:
+    async def test_service_key_is_random_and_stays_the_same(self, store: LoginStore) -> None:
         keys = [await store.key(name) for name in ("one", "two", "one", "", "ü")]
         assert keys[0] == keys[2]
         assert len(set(keys)) == 4
         assert {len(key) for key in keys} == {KEY_BYTES}
 
     @ensureDeferred
-    async def test_concurrent_calls_get_the_same_new_service_key(self, store: Store) -> None:
+    async def test_concurrent_calls_get_the_same_new_service_key(self, store: LoginStore) -> None:
         assert len(set(await gatherResults([started(store.key("new")) for _ in range(20)]))) == 1
 
     @ensureDeferred
-    async def test_nonce_count_is_accepted_once_in_any_order(self, store: Store) -> None:
+    async def test_nonce_count_is_accepted_once_in_any_order(self, store: LoginStore) -> None:
         for count in (5, 3, 1, 2**32 - 1, 4):
             assert await store.use_nonce(b"nonce", count, expires=NOW)
         for count in (1, 3, 4, 5, 2**32 - 1):
@@ -711,36 +717,29 @@ class LoginStoreContract:
         assert await store.use_nonce(b"nonce", 2, expires=NOW)
 
     @ensureDeferred
-    async def test_one_of_concurrent_uses_of_a_nonce_count_is_accepted(self, store: Store) -> None:
+    async def test_one_of_concurrent_uses_of_a_nonce_count_is_accepted(self, store: LoginStore) -> None:
         firsts = await gatherResults([started(store.use_nonce(b"nonce", 1, expires=NOW)) for _ in range(50)])
         assert firsts.count(True) == 1
 
     @ensureDeferred
-    async def test_concurrent_uses_of_nonces_have_their_own_results(self, store: Store) -> None:
+    async def test_concurrent_uses_of_nonces_have_their_own_results(self, store: LoginStore) -> None:
         uses = [(b"nonce", 1), (b"nonce", 2), (b"other", 2), (b"nonce", 3), (b"nonce", 4)]
         results = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
         assert results == [True] * 5
         uses = [(b"nonce", 5), (b"nonce", 3), (b"other", 3), (b"other", 2), (b"nonce", 6), (b"third", 1)]
-        results = await gatherResults(
-            [
-                started(call)
-                for nonce, n in uses
-                for call in (store.use_nonce(nonce, n, expires=NOW), store.add_post("beside it"))
-            ]
-        )
-        assert results[::2] == [True, False, True, False, True, True]
+        results = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
+        assert results == [True, False, True, False, True, True]
         assert not any(await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses]))
-        assert len((await store.list_posts(limit=10)).posts) == len(uses)
 
     @ensureDeferred
-    async def test_hundreds_of_concurrent_uses_of_a_nonce_have_their_own_results(self, store: Store) -> None:
+    async def test_hundreds_of_concurrent_uses_of_a_nonce_have_their_own_results(self, store: LoginStore) -> None:
         assert await store.use_nonce(b"nonce", 300, expires=NOW)
         uses = [store.use_nonce(b"nonce", n, expires=NOW) for n in (*range(1, 500), 450)]
         results = await gatherResults([started(use) for use in uses])
         assert results == [n != 300 for n in range(1, 500)] + [False]
 
     @ensureDeferred
-    async def test_expired_nonce_is_kept_for_a_while(self, store: Store) -> None:
+    async def test_expired_nonce_is_kept_for_a_while(self, store: LoginStore) -> None:
         """A node whose clock is behind still accepts it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)
         await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1)
@@ -749,7 +748,7 @@ class LoginStoreContract:
         assert await store.use_nonce(b"nonce", 1, expires=NOW)
 
     @ensureDeferred
-    async def test_session_is_stored_exactly(self, store: Store) -> None:
+    async def test_session_is_stored_exactly(self, store: LoginStore) -> None:
         for number, session in enumerate(
             [
                 make_session(),
@@ -763,7 +762,7 @@ class LoginStoreContract:
         assert await store.get_session(b"") is None
 
     @ensureDeferred
-    async def test_sessions_are_listed_oldest_first(self, store: Store) -> None:
+    async def test_sessions_are_listed_oldest_first(self, store: LoginStore) -> None:
         assert await store.list_sessions() == []
         ages = [3, 1, 2]
         for number in ages:
@@ -771,7 +770,7 @@ class LoginStoreContract:
         assert [session.username for session in await store.list_sessions()] == ["user1", "user2", "user3"]
 
     @ensureDeferred
-    async def test_new_session_replaces_old_ones(self, store: Store) -> None:
+    async def test_new_session_replaces_old_ones(self, store: LoginStore) -> None:
         for number in range(4):
             await store.add_session(id_hash_of(number), make_session())
         await store.add_session(id_hash_of(9), make_session("bob"), in_place_of=[id_hash_of(n) for n in (0, 2, 77)])
@@ -779,7 +778,7 @@ class LoginStoreContract:
         assert found == [False, True, False, True, True]
 
     @ensureDeferred
-    async def test_session_is_renewed(self, store: Store) -> None:
+    async def test_session_is_renewed(self, store: LoginStore) -> None:
         for number in (1, 2):
             await store.add_session(id_hash_of(number), make_session())
         await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
@@ -789,7 +788,7 @@ class LoginStoreContract:
         assert await store.get_session(id_hash_of(2)) == make_session()
 
     @ensureDeferred
-    async def test_ended_session_is_not_renewed(self, store: Store) -> None:
+    async def test_ended_session_is_not_renewed(self, store: LoginStore) -> None:
         await store.add_session(id_hash_of(1), make_session())
         await gatherResults(
             [
@@ -802,7 +801,7 @@ class LoginStoreContract:
         assert await store.list_sessions() == []
 
     @ensureDeferred
-    async def test_deletion_of_sessions_returns_their_number(self, store: Store) -> None:
+    async def test_deletion_of_sessions_returns_their_number(self, store: LoginStore) -> None:
         for number in range(5):
             await store.add_session(id_hash_of(number), make_session())
         assert await store.delete_sessions([]) == 0
@@ -814,7 +813,7 @@ class LoginStoreContract:
         assert await store.list_sessions() == []
 
     @ensureDeferred
-    async def test_sessions_of_a_user_with_another_fingerprint_end(self, store: Store) -> None:
+    async def test_sessions_of_a_user_with_another_fingerprint_end(self, store: LoginStore) -> None:
         for number, (name, fingerprint) in enumerate(
             [("alice", b"old"), ("alice", b"new"), ("bob", b"old"), ("bob", b"new"), ("carol", b"old")]
         ):
@@ -825,7 +824,7 @@ class LoginStoreContract:
         assert left == {("alice", b"new"), ("carol", b"old")}
 
     @ensureDeferred
-    async def test_failures_are_counted_for_each_key(self, store: Store) -> None:
+    async def test_failures_are_counted_for_each_key(self, store: LoginStore) -> None:
         assert await store.count_failures(KEYS, now=NOW) == {}
         assert await store.add_failure(KEYS, now=NOW, expires=NOW + 300) == dict.fromkeys(KEYS, Failures(1, NOW + 300))
         counted = await store.add_failure((b"pair2", b"address", b"account2"), now=NOW + 1, expires=NOW + 301)
@@ -842,7 +841,7 @@ class LoginStoreContract:
         assert await store.count_failures((b"x", b"y", b"account2"), now=NOW) == {b"account2": Failures(1, NOW + 301)}
 
     @ensureDeferred
-    async def test_failure_counts_until_it_expires_purged_or_not(self, store: Store) -> None:
+    async def test_failure_counts_until_it_expires_purged_or_not(self, store: LoginStore) -> None:
         for n in range(3):
             await store.add_failure(KEYS, now=NOW + n, expires=NOW + 300 + n)
         for now, left in ((NOW + 299.9, 3), (NOW + 300, 2), (NOW + 301, 1), (NOW + 302, 0), (NOW + 300, 2)):
@@ -852,7 +851,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 302))
 
     @ensureDeferred
-    async def test_failures_of_a_key_can_be_removed(self, store: Store) -> None:
+    async def test_failures_of_a_key_can_be_removed(self, store: LoginStore) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.add_failure((b"pair2", b"address", b"account"), now=NOW, expires=NOW + 300)
         await store.forget_failures(b"pair")
@@ -863,12 +862,12 @@ class LoginStoreContract:
         }
 
     @ensureDeferred
-    async def test_concurrent_failures_return_different_counts(self, store: Store) -> None:
+    async def test_concurrent_failures_return_different_counts(self, store: LoginStore) -> None:
         results = await gatherResults([started(store.add_failure(KEYS, now=NOW, expires=NOW + 1)) for _ in range(50)])
         assert sorted(counted[b"pair"].count for counted in results) == list(range(1, 51))
 
     @ensureDeferred
-    async def test_reservation_counts_until_released(self, store: Store) -> None:
+    async def test_reservation_counts_until_released(self, store: LoginStore) -> None:
         one, other = make_reservation("one"), make_reservation("other")
         for reservation in (one, other):
             assert await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW) is None
@@ -880,7 +879,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == {}
 
     @ensureDeferred
-    async def test_failure_replaces_its_reservation(self, store: Store) -> None:
+    async def test_failure_replaces_its_reservation(self, store: LoginStore) -> None:
         one, other = make_reservation("one"), make_reservation("other")
         for reservation in (one, other):
             await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=NOW)
@@ -892,7 +891,7 @@ class LoginStoreContract:
 
     @pytest.mark.parametrize("full", range(3))
     @ensureDeferred
-    async def test_reservation_is_refused_at_the_limit_of_any_key(self, store: Store, full: int) -> None:
+    async def test_reservation_is_refused_at_the_limit_of_any_key(self, store: LoginStore, full: int) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
         counted = dict.fromkeys(KEYS, Failures(1, NOW + 300, 1))
@@ -902,7 +901,7 @@ class LoginStoreContract:
         assert await store.reserve_attempt(make_reservation("two"), allowed=(3, 3, 3), now=NOW) is None
 
     @ensureDeferred
-    async def test_reservation_may_have_one_key(self, store: Store) -> None:
+    async def test_reservation_may_have_one_key(self, store: LoginStore) -> None:
         reservation = Reservation("one", (b"address",), NOW + 60)
         assert await store.reserve_attempt(reservation, allowed=(1,), now=NOW) is None
         counted = await store.reserve_attempt(make_reservation("two"), allowed=(1, 1, 1), now=NOW)
@@ -911,7 +910,7 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == {}
 
     @ensureDeferred
-    async def test_expired_reservation_does_not_count_and_is_removed(self, store: Store) -> None:
+    async def test_expired_reservation_does_not_count_and_is_removed(self, store: LoginStore) -> None:
         for n in range(3):
             await store.reserve_attempt(make_reservation(f"{n}", NOW + 60 + n), allowed=(9, 9, 9), now=NOW)
         for now, left in ((NOW + 59.9, 3), (NOW + 60, 2), (NOW + 61, 1), (NOW + 62, 0)):
@@ -922,14 +921,14 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 2))
 
     @ensureDeferred
-    async def test_removal_of_failures_keeps_reservations(self, store: Store) -> None:
+    async def test_removal_of_failures_keeps_reservations(self, store: LoginStore) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
         await store.forget_failures(KEYS[0])
         assert (await store.count_failures(KEYS, now=NOW))[KEYS[0]] == Failures(0, 0, 1)
 
     @ensureDeferred
-    async def test_concurrent_reservations_stay_within_the_limit(self, store: Store) -> None:
+    async def test_concurrent_reservations_stay_within_the_limit(self, store: LoginStore) -> None:
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
         reservations = [make_reservation(f"{n}") for n in range(200)]
         made = await gatherResults(
@@ -939,9 +938,8 @@ class LoginStoreContract:
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 300, 9))
 
     @ensureDeferred
-    async def test_purge_removes_only_expired_entries(self, store: Store) -> None:
+    async def test_purge_removes_only_expired_entries(self, store: LoginStore) -> None:
         key = await store.key("kept")
-        await store.add_post("kept")
         for number in range(3):
             session = Session("alice", b"", NOW, NOW, NOW + number, NOW + 100)
             await store.add_session(id_hash_of(number), session)
@@ -953,10 +951,9 @@ class LoginStoreContract:
         await store.purge_expired(now=NOW + 1e9)
         assert await store.list_sessions() == []
         assert await store.key("kept") == key
-        assert (await store.get_post(1)).post == "kept"
 
     @ensureDeferred
-    async def test_each_write_is_visible_at_once(self, store: Store) -> None:
+    async def test_each_write_is_visible_at_once(self, store: LoginStore) -> None:
         """No cached result is returned after a write."""
         for n in range(20):
             assert await store.get_session(id_hash_of(1)) is None
@@ -973,24 +970,7 @@ class LoginStoreContract:
             assert counted == await store.count_failures(KEYS, now=NOW)
 
     @ensureDeferred
-    async def test_login_state_does_not_change_the_version_of_posts(self, store: Store) -> None:
-        await store.add_post("one")
-        version = await store.version()
-        await store.key("new")
-        await store.use_nonce(b"nonce", 1, expires=NOW)
-        await store.add_session(id_hash_of(1), make_session())
-        await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
-        await store.delete_all_sessions()
-        await store.add_failure(KEYS, now=NOW, expires=NOW)
-        await store.forget_failures(b"pair")
-        await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
-        await store.release_attempt(make_reservation("one"))
-        await store.purge_expired(now=NOW + 1000)
-        assert await store.version() == version
-        assert len(await store.list_changes(after=0, limit=9)) == 1
-
-    @ensureDeferred
-    async def test_login_state_of_a_store_not_started_is_unavailable(self, make_store: MakeStore) -> None:
+    async def test_login_state_of_a_store_not_started_is_unavailable(self, make_store: MakeLoginStore) -> None:
         store = make_store()
         for call in (
             store.key("x"),
@@ -1002,7 +982,7 @@ class LoginStoreContract:
             assert isinstance(await error_of(call), StoreUnavailableError)
 
     @ensureDeferred
-    async def test_login_state_of_a_stopped_store_is_unavailable(self, make_store: MakeStore) -> None:
+    async def test_login_state_of_a_stopped_store_is_unavailable(self, make_store: MakeLoginStore) -> None:
         store = await open_store(make_store)
         await store.add_session(id_hash_of(1), make_session())
         assert await store.get_session(id_hash_of(1)) is not None
@@ -1028,7 +1008,7 @@ class LastingLoginStoreContract(LoginStoreContract):
     """In addition: the state survives the process, and stores on one place share it."""
 
     @ensureDeferred
-    async def test_login_state_survives_a_restart(self, make_store: MakeStore) -> None:
+    async def test_login_state_survives_a_restart(self, make_store: MakeLoginStore) -> None:
         store = await open_store(make_store)
         key = await store.key("one")
         assert await store.use_nonce(b"nonce", 7, expires=NOW)
@@ -1052,7 +1032,7 @@ class LastingLoginStoreContract(LoginStoreContract):
         await again.stop()
 
     @ensureDeferred
-    async def test_stores_on_one_place_share_login_state_at_once(self, make_store: MakeStore) -> None:
+    async def test_stores_on_one_place_share_login_state_at_once(self, make_store: MakeLoginStore) -> None:
         stores = here, there = await open_store(make_store), await open_store(make_store)
         made = await gatherResults([started(store.key(name)) for name in ("one", "two") for store in stores])
         assert made[0] == made[1] != made[2] == made[3]
@@ -1076,7 +1056,7 @@ class LastingLoginStoreContract(LoginStoreContract):
         await there.stop()
 
     @ensureDeferred
-    async def test_stores_on_one_place_share_reservations(self, make_store: MakeStore) -> None:
+    async def test_stores_on_one_place_share_reservations(self, make_store: MakeLoginStore) -> None:
         stores = here, there = await open_store(make_store), await open_store(make_store)
         reserving = [
             started(stores[n % 2].reserve_attempt(make_reservation(f"{n}"), allowed=(10, 50, 100), now=NOW))
@@ -1088,3 +1068,51 @@ class LastingLoginStoreContract(LoginStoreContract):
         assert await again.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 10))
         await again.stop()
         await there.stop()
+
+
+class StoreContract(PostStoreContract, LoginStoreContract):
+    """A whole store, whose posts and logins do not affect each other."""
+
+    @ensureDeferred
+    async def test_concurrent_uses_of_nonces_beside_posts_have_their_own_results(self, store: Store) -> None:
+        assert await store.use_nonce(b"nonce", 3, expires=NOW)
+        assert await store.use_nonce(b"other", 2, expires=NOW)
+        uses = [(b"nonce", 5), (b"nonce", 3), (b"other", 3), (b"other", 2), (b"nonce", 6), (b"third", 1)]
+        results = await gatherResults(
+            [
+                started(call)
+                for nonce, n in uses
+                for call in (store.use_nonce(nonce, n, expires=NOW), store.add_post("beside it"))
+            ]
+        )
+        assert results[::2] == [True, False, True, False, True, True]
+        assert len((await store.list_posts(limit=10)).posts) == len(uses)
+
+    @ensureDeferred
+    async def test_purge_keeps_posts(self, store: Store) -> None:
+        await store.add_post("kept")
+        await store.add_session(id_hash_of(1), make_session())
+        await store.purge_expired(now=NOW + 1e9)
+        assert await store.list_sessions() == []
+        assert (await store.get_post(1)).post == "kept"
+
+    @ensureDeferred
+    async def test_login_state_does_not_change_the_version_of_posts(self, store: Store) -> None:
+        await store.add_post("one")
+        version = await store.version()
+        await store.key("new")
+        await store.use_nonce(b"nonce", 1, expires=NOW)
+        await store.add_session(id_hash_of(1), make_session())
+        await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
+        await store.delete_all_sessions()
+        await store.add_failure(KEYS, now=NOW, expires=NOW)
+        await store.forget_failures(b"pair")
+        await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
+        await store.release_attempt(make_reservation("one"))
+        await store.purge_expired(now=NOW + 1000)
+        assert await store.version() == version
+        assert len(await store.list_changes(after=0, limit=9)) == 1
+
+
+class LastingStoreContract(LastingPostStoreContract, LastingLoginStoreContract, StoreContract):
+    """A whole store on a persistent place."""

@@ -9,12 +9,6 @@ from msgspec.structs import replace
 
 from postd.errors import check_socket_path
 
-REDIS_URLS = (
-    "redis://[USER[:PASSWORD]@]HOST[:PORT][/DB], rediss:// likewise, redis+unix://PATH, "
-    "redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]/PRIMARY[/DB]"
-)
-"""The forms of such a URL, for messages."""
-
 # The invalid part is not shown: it may be a piece of a password with one of these characters.
 _QUOTED = " (in a password, / is written %2F, ? is %3F, @ is %40, % is %25)"
 

@@ -11,7 +11,6 @@ from postd.store.interface import Store
 from postd.store.opening import open_store as make_store_of
 from tests.redis_server import RedisServer
 from tests.store.contract import (
-    LastingLoginStoreContract,
     LastingStoreContract,
     MakeStore,
     check_text_comes_back,
@@ -28,7 +27,7 @@ def server(shared_server: RedisServer) -> RedisServer:
     return shared_server
 
 
-class RedisStoreTests(LastingStoreContract, LastingLoginStoreContract):
+class RedisStoreTests(LastingStoreContract):
     @pytest.fixture
     def make_store(self, server: RedisServer) -> MakeStore:
         return lambda: make_store_of(server.url, where="store", reactor=reactor)

@@ -11,11 +11,9 @@ from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite.store import MemoryStore, SqliteStore
 from tests.store.contract import (
-    LastingLoginStoreContract,
     LastingStoreContract,
-    LoginStoreContract,
     MakeStore,
-    PostStoreContract,
+    StoreContract,
     check_text_comes_back,
     open_store,
     with_any_text,
@@ -24,7 +22,7 @@ from tests.store.contract import (
 reactor = cast(IReactor, global_reactor)
 
 
-class SqliteStoreTests(LastingStoreContract, LastingLoginStoreContract):
+class SqliteStoreTests(LastingStoreContract):
     @pytest.fixture
     def make_store(self, path: Path) -> MakeStore:
         return lambda: SqliteStore(str(path), reactor=reactor)
@@ -35,7 +33,7 @@ class SqliteStoreTests(LastingStoreContract, LastingLoginStoreContract):
         await check_text_comes_back(store, text)
 
 
-class MemoryStoreTests(PostStoreContract, LoginStoreContract):
+class MemoryStoreTests(StoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: MemoryStore(reactor=reactor)

@@ -1,0 +1,267 @@
+"""Sessions, nonce counts, failed logins and keys in memory (`postd.store.interface.LoginStore`)."""
+
+import secrets
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from postd.errors import StoreUnavailableError
+from postd.model import Session
+from postd.store.interface import (
+    KEY_BYTES,
+    NONCE_COUNTS_KEPT_S,
+    FailureKeys,
+    Failures,
+    OperationObserver,
+    Reservation,
+    ignore_operation,
+)
+from postd.store.memory.expiry_queue import ExpiryQueue
+
+_PURGED_AT_ONCE = 200
+"""How many entries of each kind are purged before the reactor runs on: a millisecond or two."""
+
+_EXPIRY: Callable[[tuple[float, str]], float] = itemgetter(0)
+
+
+class _Attempts(Struct):
+    """The attempts of a key that were not purged.
+
+    Args:
+        failures: the expiry of each, in ascending order.
+        reservations: the expiry and the id of each, in ascending order.
+    """
+
+    failures: list[float] = field(default_factory=list)
+    reservations: list[tuple[float, str]] = field(default_factory=list)
+
+    def count(self, now: float) -> Failures:
+        expired = bisect_right(self.failures, now)
+        count = len(self.failures) - expired
+        reserved = len(self.reservations) - bisect_right(self.reservations, now, key=_EXPIRY)
+        return Failures(count, self.failures[expired] if count else 0.0, reserved)
+
+    def delete_reservation(self, reservation: Reservation) -> bool:
+        """Delete a reservation; return whether there was one."""
+        kept = reservation.expires, reservation.id
+        index = bisect_left(self.reservations, kept)
+        found = self.reservations[index : index + 1] == [kept]
+        if found:
+            del self.reservations[index]
+        return found
+
+    def first_expiry(self) -> float | None:
+        return min((*self.failures[:1], *map(_EXPIRY, self.reservations[:1])), default=None)
+
+    def drop_expired(self, now: float) -> None:
+        del self.failures[: bisect_right(self.failures, now)]
+        del self.reservations[: bisect_right(self.reservations, now, key=_EXPIRY)]
+
+
+class MemoryLogins:
+    """A login store of one process, in memory (`postd.store.interface.LoginStoreWithLifecycle`).
+
+    It lasts as long as this object: a restart of it keeps all, and the end of the process nothing. An operation is done
+    without waiting, in one step, except for `purge_expired`.
+
+    Args:
+        reactor: runs on between the steps of a large purge.
+
+    Attributes:
+        description: the store for the log and for messages.
+        observer: is called with each read and write, whose duration is given as 0.
+    """
+
+    def __init__(self, *, reactor: IReactorTime) -> None:
+        self.description = "memory:"
+        self.observer: OperationObserver = ignore_operation
+        self._reactor = reactor
+        self._why_closed = "memory: not open yet"
+        self._keys: dict[str, bytes] = {}
+        self._sessions: dict[bytes, Session] = {}
+        self._sessions_of: dict[str, set[bytes]] = {}
+        self._session_expiries = ExpiryQueue()
+        self._nonce_counts: dict[bytes, set[int]] = {}
+        self._nonce_expiries = ExpiryQueue()
+        self._attempts: dict[bytes, _Attempts] = {}
+        self._attempt_expiries = ExpiryQueue()  # of each key the first expiry
+
+    def prepare(self, *, create: bool = True) -> None:
+        """Do nothing: there is nothing to check or to create."""
+
+    async def start(self) -> None:
+        self._why_closed = ""
+
+    async def stop(self) -> None:
+        self._why_closed = "memory: closed"
+
+    async def key(self, name: str) -> bytes:
+        key = self._keys.get(name)
+        self._begin("write" if key is None else "read")
+        if key is None:
+            key = self._keys[name] = secrets.token_bytes(KEY_BYTES)
+        return key
+
+    async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
+        self._begin("write")
+        counts = self._nonce_counts.setdefault(nonce, set())
+        if count in counts:
+            return False
+        counts.add(count)
+        self._nonce_expiries.set(nonce, expires)
+        return True
+
+    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+        self._begin("write")
+        for old in (*in_place_of, id_hash):
+            self._end_session(old)
+        self._sessions[id_hash] = session
+        self._sessions_of.setdefault(session.username, set()).add(id_hash)
+        self._session_expiries.set(id_hash, session.expires)
+
+    async def get_session(self, id_hash: bytes) -> Session | None:
+        self._begin("read")
+        return self._sessions.get(id_hash)
+
+    async def list_sessions(self) -> list[Session]:
+        self._begin("read")
+        return sorted(self._sessions.values(), key=lambda session: (session.created, session.username))
+
+    async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
+        self._begin("write")
+        session = self._sessions.get(id_hash)
+        if session is not None:
+            self._sessions[id_hash] = replace(session, seen=seen, expires=expires)
+            self._session_expiries.set(id_hash, expires)
+
+    async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
+        self._begin("write")
+        return sum(map(self._end_session, id_hashes))
+
+    async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
+        self._begin("write")
+        ended = [
+            id_hash
+            for username, kept in fingerprints.items()
+            for id_hash in self._sessions_of.get(username, ())
+            if self._sessions[id_hash].fingerprint != kept
+        ]
+        return sum(map(self._end_session, ended))
+
+    async def delete_all_sessions(self) -> int:
+        self._begin("write")
+        return sum(map(self._end_session, list(self._sessions)))
+
+    async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
+        self._begin("read")
+        return self._count(keys, now)
+
+    async def reserve_attempt(
+        self, reservation: Reservation, *, allowed: Sequence[int], now: float
+    ) -> Mapping[bytes, Failures] | None:
+        self._begin("write")
+        counted = self._count(reservation.keys, now)
+        for key, most in zip(reservation.keys, allowed, strict=True):
+            if key in counted and counted[key].count + counted[key].reserved >= most:
+                return counted
+        for key in reservation.keys:
+            attempts = self._attempts.setdefault(key, _Attempts())
+            insort(attempts.reservations, (reservation.expires, reservation.id))
+            self._update_expiry(key, attempts)
+        return None
+
+    async def release_attempt(self, reservation: Reservation) -> None:
+        self._begin("write")
+        self._delete_reservation(reservation)
+
+    async def add_failure(
+        self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
+    ) -> Mapping[bytes, Failures]:
+        self._begin("write")
+        if reservation is not None:
+            self._delete_reservation(reservation)
+        for key in keys:
+            attempts = self._attempts.setdefault(key, _Attempts())
+            insort(attempts.failures, expires)
+            self._update_expiry(key, attempts)
+        return self._count(keys, now)
+
+    async def forget_failures(self, key: bytes) -> None:
+        self._begin("write")
+        attempts = self._attempts.get(key)
+        if attempts is not None:
+            attempts.failures.clear()
+            self._update_expiry(key, attempts)
+
+    async def purge_expired(self, *, now: float) -> None:
+        self._begin("write")
+        while self._purge_some(now):
+            await deferLater(self._reactor, 0)
+
+    def _purge_some(self, now: float) -> bool:
+        """Remove at most `_PURGED_AT_ONCE` expired entries of each kind; return whether there may be more."""
+        sessions = self._session_expiries.pop_expired(now=now, most=_PURGED_AT_ONCE)
+        for id_hash in sessions:
+            self._end_session(id_hash)
+        nonces = self._nonce_expiries.pop_expired(now=now - NONCE_COUNTS_KEPT_S, most=_PURGED_AT_ONCE)
+        for nonce in nonces:
+            del self._nonce_counts[nonce]
+        keys = self._attempt_expiries.pop_expired(now=now, most=_PURGED_AT_ONCE)
+        for key in keys:
+            attempts = self._attempts[key]
+            attempts.drop_expired(now)
+            self._update_expiry(key, attempts)
+        return max(len(sessions), len(nonces), len(keys)) == _PURGED_AT_ONCE
+
+    def _begin(self, operation: Literal["read", "write"]) -> None:
+        """Pass an operation to the observer.
+
+        Raises:
+            StoreUnavailableError: the store is not open.
+        """
+        self.observer(operation, 0.0, failed=bool(self._why_closed))
+        if self._why_closed:
+            raise StoreUnavailableError(self._why_closed)
+
+    def _end_session(self, id_hash: bytes) -> bool:
+        """End a session; return whether there was one."""
+        session = self._sessions.pop(id_hash, None)
+        if session is None:
+            return False
+        others = self._sessions_of[session.username]
+        others.remove(id_hash)
+        if not others:
+            del self._sessions_of[session.username]
+        self._session_expiries.discard(id_hash)
+        return True
+
+    def _count(self, keys: FailureKeys, now: float) -> dict[bytes, Failures]:
+        counted = {}
+        for key in keys:
+            attempts = self._attempts.get(key)
+            if attempts is not None:
+                found = attempts.count(now)
+                if found.count or found.reserved:
+                    counted[key] = found
+        return counted
+
+    def _delete_reservation(self, reservation: Reservation) -> None:
+        for key in reservation.keys:
+            attempts = self._attempts.get(key)
+            if attempts is not None and attempts.delete_reservation(reservation):
+                self._update_expiry(key, attempts)
+
+    def _update_expiry(self, key: bytes, attempts: _Attempts) -> None:
+        """Note when the first attempt of a key expires, after a change of them; remove the key if none is left."""
+        expires = attempts.first_expiry()
+        if expires is None:
+            del self._attempts[key]
+            self._attempt_expiries.discard(key)
+        else:
+            self._attempt_expiries.set(key, expires)
