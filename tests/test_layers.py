@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "settings": {"errors", "model", "net", "protocol", "scheme_names", "settings", "store"},
     "auth": {"auth", "caching", "errors", "model", "net", "protocol", "reactor", "store"},
     "http": {"auth", "errors", "http", "protocol"},
-    "protect": {"auth", "errors", "http", "protect", "protocol", "store", "twisted_private"},
+    "protect": {"auth", "errors", "http", "model", "protect", "protocol", "reactor", "store", "twisted_private"},
     "web": {
         "auth",
         "caching",
@@ -106,7 +106,7 @@ ONLY_MODULES = {
     ("client", "net"): {"postd.net.fetching"},
     ("auth", "store"): {"postd.store.interface"},
     ("http", "auth"): {"postd.auth.identity", "postd.auth.throttle"},
-    ("protect", "store"): {"postd.store.interface"},
+    ("protect", "store"): {"postd.store.opening"},
     ("web", "store"): {"postd.store.interface"},
     ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.settings_checks"},
     ("cli", "schemes"): {"postd.schemes"},

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -30,7 +31,7 @@ from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.throttle import Throttle, address_keys
 from postd.caching import TTLCache
-from postd.errors import IssuerUnavailableError, LoginsBusyError
+from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
 from postd.protocol.jwk import KeySet
@@ -39,6 +40,25 @@ from postd.reactor import IReactor
 
 CACHE_MAX = 4096
 """How many verified tokens are cached."""
+
+
+def read_secret(file: str) -> str:
+    """Return the first line of a file with a `client_secret`, empty if no file is named.
+
+    Raises:
+        ConfigError: it cannot be read, or its first line is empty.
+    """
+    if not file:
+        return ""
+    try:
+        secret = Path(file).read_text("utf-8").partition("\n")[0].strip()
+    except OSError as error:
+        raise ConfigError("client_secret_file", f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        secret = ""
+    if not secret:
+        raise ConfigError("client_secret_file", f"{file}: has no text in its first line")
+    return secret
 
 
 class Issuer:
@@ -108,9 +128,12 @@ class Issuer:
         """All scopes that a token may need, for reading or for writing."""
         return frozenset[str]().union(*(words for _, words in self._scopes))
 
-    def missing_scope(self, token: AccessToken, *, writing: bool) -> str:
-        """Return the required scope if the token lacks it, otherwise an empty string."""
-        scope, words = self._scopes[writing]
+    def missing_scope(self, token: AccessToken, *, writing: bool, scope: str = "") -> str:
+        """Return the required scope if the token lacks it, otherwise an empty string.
+
+        `scope`, if not empty, is required in place of the issuer's.
+        """
+        scope, words = (scope, decode_scope(scope)) if scope else self._scopes[writing]
         return "" if words <= token.scopes else scope
 
     async def accept(self, jwt: Jwt) -> AccessToken:
@@ -172,7 +195,7 @@ class BearerChecker(Checker):
         accepted = await self._check(credentials, self._throttle)
         token = accepted.token
         revalidate = partial(self._is_accepted, credentials)
-        return Identity(token.user, "bearer", accepted.issuer.url, token.scopes, revalidate)
+        return Identity(token.user, "bearer", accepted.issuer.url, token.scopes, revalidate, token.claims_json)
 
     async def _check(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         try:
@@ -180,7 +203,7 @@ class BearerChecker(Checker):
         except TokenError as error:
             refusal = InvalidTokenError(str(error), expired=isinstance(error, ExpiredTokenError))
             raise log_refusal("bearer", refusal, credentials.address) from None
-        missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes)
+        missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes, scope=credentials.scope)
         if missing:
             owner = f"{accepted.issuer.url}#{accepted.token.user}"
             raise log_refusal("bearer", InsufficientScopeError(owner, missing), credentials.address)

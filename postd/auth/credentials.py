@@ -50,6 +50,7 @@ class IBearerCredentials(ICredentials):
     token: str = Attribute("the token as sent")
     writes: bool = Attribute("whether the request changes data")
     address: str = Attribute("the client's address, for log and throttle")
+    scope: str = Attribute("the scope that the token needs, empty for its issuer's")
 
 
 @implementer(IPasswordCredentials)
@@ -81,6 +82,7 @@ class BearerCredentials(Struct, frozen=True):
     token: str
     writes: bool
     address: str
+    scope: str = ""
 
     def __repr__(self) -> str:
         return f"BearerCredentials(writes={self.writes}, address={self.address!r})"

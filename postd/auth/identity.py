@@ -1,6 +1,9 @@
 """What authentication returns: the identity of a client, and the outcome for log and metrics."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,6 +25,7 @@ class Identity(Struct, frozen=True):
         scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session` or `bearer`.
         issuer: the URL of a token's issuer, empty for the user file.
         scopes: those of a token.
+        claims_json: all claims of a token, or the issuer's answer about it, as a JSON object.
         revalidate: returns later whether the identity still holds.
     """
 
@@ -30,6 +34,15 @@ class Identity(Struct, frozen=True):
     issuer: str = ""
     scopes: frozenset[str] = frozenset()
     revalidate: Revalidate = always_valid
+    claims_json: bytes = b"{}"
+
+    def __repr__(self) -> str:
+        return f"Identity({self.name!r}, {self.scheme!r}, issuer={self.issuer!r})"  # claims may be secret
+
+    @property
+    def claims(self) -> Mapping[str, Any]:
+        """All claims of a token; read-only, and a copy each time: an accepted token is shared by its requests."""
+        return MappingProxyType(json.loads(self.claims_json))
 
     @property
     def account(self) -> str:

@@ -56,8 +56,8 @@ class HashThreads:
         self._pool.start()
 
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
-        if self._pool.joined:
-            raise LoginsBusyError  # stopped: the pool would silently drop the call
+        if not self._pool.started:
+            raise LoginsBusyError  # the pool would keep the call until it is started, or drop it if it was stopped
         return deferToThreadPool(self._reactor, self._pool, self._run, function, *args)
 
     def stop(self) -> None:

@@ -1,20 +1,16 @@
 """Authentication, made from the settings: user file, throttle, password cache, and all schemes over one portal."""
 
-from collections.abc import Mapping
 from functools import partial
 
 from msgspec.structs import asdict
-from twisted.internet.defer import Deferred
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.throttle import Throttle
-from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
+from postd.auth.upkeep import Upkeep, end_sessions
+from postd.auth.users import UserDirectory
 from postd.daemon.settings_checks import find_problems
-from postd.errors import StoreUnavailableError
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Metrics
 from postd.protect.guard import Realm
@@ -24,9 +20,6 @@ from postd.schemes.interface import Background, Context
 from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
 from postd.web.access import Access, SchemeParts
-
-PURGE_EVERY_S = 10
-"""How often expired sessions, nonces and failures are removed from the store."""
 
 
 class Authentication:
@@ -62,14 +55,12 @@ class Authentication:
     ) -> None:
         self.settings = settings = loaded.settings
         self.options = options = load_options(loaded)
-        self._store = store
-        self._reactor = reactor
         self._previous = previous if previous is not None and previous.running else None
         if previous is not None and previous.settings.users == settings.users:
             self.users: UserDirectory = previous.users
             self.users.check()
         else:
-            self.users = UserDirectory(settings.users, changed=partial(_end_sessions, store))
+            self.users = UserDirectory(settings.users, changed=partial(end_sessions, store))
             self.users.load()
         if previous is None:
             self.threads = threads or HashThreads(reactor)
@@ -77,9 +68,7 @@ class Authentication:
             self.throttle = Throttle(store, **asdict(settings.throttle), clock=reactor)
         else:
             self.threads, self.verifier, self.throttle = previous.threads, previous.verifier, previous.throttle
-        self._loops = [LoopingCall(self._watch_users), LoopingCall(self._purge)]
-        for loop in self._loops:
-            loop.clock = reactor
+        self._upkeep = Upkeep(self.users, self.verifier, store, reactor=reactor, reloaded=self._log_problems)
         clients = PeerResolver(settings.trusted_proxies, settings.public_url)
         passwords = PasswordChecker(self.users, self.verifier, self.throttle, store=store)
         parts: dict[str, SchemeParts] = {}
@@ -106,12 +95,11 @@ class Authentication:
         else:
             previous.retire()
             self.throttle.set_limits(**asdict(self.settings.throttle))
-            self._watch_users()
+            self._upkeep.watch_users()
         for name, background in self.background.items():
             background.start(None if previous is None else previous.background.get(name))
         self._log_problems()
-        for loop, every_s in zip(self._loops, (WATCH_INTERVAL_S, PURGE_EVERY_S), strict=True):
-            loop.start(every_s, now=False).addErrback(self._log_failure)
+        self._upkeep.start()
 
     def stop(self) -> None:
         self.retire()
@@ -122,9 +110,7 @@ class Authentication:
     def retire(self) -> None:
         """Stop background work; authentications that are running finish."""
         self.running = False
-        for loop in self._loops:
-            if loop.running:
-                loop.stop()
+        self._upkeep.stop()
         for background in self.background.values():
             background.retire()
 
@@ -141,25 +127,6 @@ class Authentication:
             metrics.add(background.metrics)
         return metrics
 
-    def _log_failure(self, failure: Failure) -> None:
-        self._log.failure("background work of authentication stopped", failure=failure)
-
-    def _watch_users(self) -> None:
-        if self.users.refresh():
-            self.verifier.clear_cache()
-            self._log_problems()
-
-    def _purge(self) -> Deferred[None]:
-        purging = Deferred.fromCoroutine(self._store.purge_expired(now=self._reactor.seconds()))
-        return purging.addErrback(lambda failure: failure.trap(StoreUnavailableError))
-
     def _log_problems(self) -> None:
         for problem in find_problems(self.settings, self.users.accounts):
             self._log.warn("{problem}", problem=problem)
-
-
-def _end_sessions(store: Store, fingerprints: Mapping[str, bytes | None]) -> None:
-    """End the sessions of users whose password has changed, or who were removed."""
-    ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
-    # The fingerprints alone make the sessions invalid; this removes them from the store.
-    ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))

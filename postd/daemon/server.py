@@ -233,7 +233,10 @@ class Server(Service):
 
 def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:
     """Return the resource tree that the settings ask for."""
-    pages = [ProtectedPage(page.path, page.schemes, page.files, page.allowed) for page in settings.pages]
+    pages = [
+        ProtectedPage(page.path, page.schemes, page.files, page.allowed, page.read_scope, page.write_scope)
+        for page in settings.pages
+    ]
     api = settings.api
     return make_root(
         store, events, authentication.access, read=api.read, write=api.write, pages=pages, cors_origins=api.cors_origins

@@ -16,6 +16,7 @@ from zope.interface import implementer
 from postd.http.errors import make_error_response
 from postd.http.interface import Request
 from postd.http.responses import Response, StreamedResponse
+from postd.http.stock_request import adapt
 
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
@@ -29,26 +30,22 @@ _log = Logger()
 def respond(
     request: Request,
     making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
-    *,
-    shielded: bool = False,
 ) -> int:
     """Respond to a request with what a coroutine returns, or with the error that it raises.
 
     An answer that was begun and cannot be finished is cut off, so that it is not taken for complete. The coroutine may
     return a resource that is to answer, or None if it has sent the answer itself. When the client has gone it is
-    cancelled, which a store does not heed for a write that it has taken; `shielded`, it goes on.
+    cancelled, which a store does not heed for a write that it has taken.
     """
-    _Responder(request, making, shielded=shielded).resume(None)
+    _Responder(request, making).resume(None)
     return NOT_DONE_YET
 
 
-def choose_resource(
-    request: Request, choosing: Coroutine[Any, Any, Response | IResource], *, shielded: bool = False
-) -> IResource:
+def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | IResource]) -> IResource:
     """Return the resource that a coroutine chooses for a request; if that has to be waited for, one that waits.
 
     The resource that is returned then, or in the place of a response or an error, is to be rendered for this request.
-    A choice that waits for nothing costs no more than the coroutine. `shielded` is as for `respond`.
+    A choice that waits for nothing costs no more than the coroutine. One that waits goes on when the client has gone.
     """
     try:
         waiting = choosing.send(None)
@@ -57,7 +54,7 @@ def choose_resource(
         return ViewResource(_return(chosen)) if isinstance(chosen, Response) else chosen
     except Exception as error:  # noqa: BLE001 - each is an answer
         return error_page(error)
-    responder = _Responder(request, choosing, shielded=shielded)
+    responder = _Responder(request, choosing, shielded=True)
     responder.wait(waiting)
     return _WAITING
 
@@ -71,7 +68,7 @@ class _Responder:
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
-    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool) -> None:
+    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool = False) -> None:
         self._request = request
         self._coroutine = coroutine
         self._shielded = shielded
@@ -184,17 +181,17 @@ class PacedWriter:
 
 
 class ViewResource(Resource):
-    """A resource, with all below it, that one view answers for; `shielded` as for `respond`."""
+    """A resource, with all below it, that one view answers for."""
 
     isLeaf = True
 
-    def __init__(self, view: View, *, shielded: bool = False) -> None:
+    def __init__(self, view: View) -> None:
         super().__init__()
         self._view = view
-        self._shielded = shielded
 
     def render(self, request: Any) -> Any:
-        return respond(request, self._view(request), shielded=self._shielded)
+        adapted = adapt(request)
+        return respond(adapted, self._view(adapted))
 
 
 def error_page(error: Exception) -> ViewResource:

@@ -10,6 +10,10 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.responses import Response, StreamedResponse
 
 
+class NativeRequest:
+    """The base of requests that have the interface of `Request`; others are adapted (`postd.http.stock_request`)."""
+
+
 class Request(Protocol):
     """A request whose body is complete, and its response.
 

@@ -1,1 +1,24 @@
-"""Authentication of HTTP requests: the guard before a resource, and what is between header fields and credentials."""
+"""Authentication for any application of twisted.web or Klein: Basic, Digest, a form with a session, Bearer tokens.
+
+`Protection` is made once, from arguments; its `protect` puts a guard before a resource, and `identity` says in the
+resource who the client is. docs/protect.md has programs, and what a stock `twisted.web.server.Site` does not check.
+"""
+
+from typing import Any
+
+from postd.auth.identity import Identity
+from postd.http.stock_request import result_of_authentication
+from postd.protect.issuers import issuer
+from postd.protect.protection import Protection
+
+__all__ = ["Identity", "Protection", "identity", "issuer"]
+
+
+def identity(request: Any) -> Identity | None:
+    """Return the client that a guard let in with this request; None if no guard protects the resource.
+
+    Args:
+        request: the `twisted.web.server.Request` that the resource or the Klein view got.
+    """
+    result = result_of_authentication(request)
+    return None if result is None else result.identity

@@ -18,7 +18,9 @@ class BearerCredentialFactory:
     """`postd.protect.guard.CredentialFactory` of Bearer.
 
     A token counts only in `Authorization`: neither `?access_token=` nor one in a form is looked at (RFC 9700 §4.3.2).
-    `with_metadata` adds the URL of the resource metadata to challenges (RFC 9728 §5.1).
+
+    Attributes:
+        with_metadata: whether challenges have the URL of the resource metadata (RFC 9728 §5.1).
     """
 
     scheme = b"bearer"
@@ -26,7 +28,7 @@ class BearerCredentialFactory:
     def __init__(self, realm: str, clients: PeerResolver | None = None, *, with_metadata: bool = False) -> None:
         self._realm = realm
         self._clients = clients or PeerResolver()
-        self._with_metadata = with_metadata
+        self.with_metadata = with_metadata
 
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
         parameters = {"realm": self._realm}
@@ -36,7 +38,7 @@ class BearerCredentialFactory:
             parameters |= {"error": "invalid_token", "error_description": why}
         elif isinstance(refusal, InsufficientScopeError):
             parameters |= {"error": "insufficient_scope", "scope": refusal.scope}
-        if self._with_metadata:
+        if self.with_metadata:
             parameters["resource_metadata"] = self._clients.origin(request) + METADATA_PATH
         return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
 

@@ -23,13 +23,14 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
-from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
-from postd.auth.identity import AuthenticationResult
+from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Refused, StaleNonceError, log_refusal
+from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.http.driver import choose_resource, error_page
@@ -37,6 +38,7 @@ from postd.http.errors import Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, make_no_content
+from postd.http.stock_request import adapt
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -112,8 +114,12 @@ FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resou
 class Guard(AuthSessionWrapper):
     """Protects a resource and all below it.
 
-    The schemes of `factories`, in the order of their challenges, and of `readers` may be used. `users` are the only
-    accounts that may enter; all may if there is none.
+    The schemes of `factories`, in the order of their challenges, and of `readers` may be used.
+
+    Args:
+        users: the only accounts that may enter; all may if there is none.
+        read_scope: the scope that a token needs here for safe methods, words separated by spaces; "" for its issuer's.
+        write_scope: likewise for other methods.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -125,21 +131,27 @@ class Guard(AuthSessionWrapper):
         readers: Sequence[CredentialReader] = (),
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
+        read_scope: str = "",
+        write_scope: str = "",
     ) -> None:
         super().__init__(portal, factories)
         self._factories = factories
-        self._sign_in = portal.sign_in
+        self._sign_in = self._ask_portal = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
+        self._scopes = (read_scope, write_scope)
+        if read_scope or write_scope:
+            self._sign_in = self._sign_in_with_scope
 
     def resource_for(self, request: Any) -> IResource:
+        adapted = adapt(request)
         # A sign-in goes on when its client has gone: else its failure would not be counted.
-        return choose_resource(request, self._enter(request), shielded=True)
+        return choose_resource(adapted, self.enter(adapted))
 
-    async def _enter(self, request: Request) -> Response | IResource:
+    async def enter(self, request: Request) -> Response | IResource:
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
@@ -173,6 +185,14 @@ class Guard(AuthSessionWrapper):
         request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity)
         resource: IResource = avatar
         return resource
+
+    async def _sign_in_with_scope(
+        self, credentials: ICredentials, mind: object, interface: type[Interface]
+    ) -> tuple[Identity, Any]:
+        """As `CoroutinePortal.sign_in`; a token needs the scope of this resource."""
+        if isinstance(credentials, BearerCredentials):
+            credentials = replace(credentials, scope=self._scopes[credentials.writes])
+        return await self._ask_portal(credentials, mind, interface)
 
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request

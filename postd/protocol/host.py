@@ -66,3 +66,15 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return "%" not in text
+
+
+def check_proxy(text: str) -> str:
+    """Return an IP address or network, normalized, or `"unix"`: a peer on a UNIX socket.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    try:
+        return text if text == "unix" else str(ipaddress.ip_network(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None

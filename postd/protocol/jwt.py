@@ -73,11 +73,15 @@ class Jwt(Struct, frozen=True):
 
 
 class AccessToken(Struct, frozen=True):
-    """The claims of an accepted token: its user, its scopes, and its expiry in seconds since the epoch."""
+    """What an accepted token says: its user, its scopes, its expiry in seconds since the epoch, its claims as JSON."""
 
     user: str
     scopes: frozenset[str]
     expires_at: float | None = None
+    claims_json: bytes = b"{}"
+
+    def __repr__(self) -> str:
+        return f"AccessToken({self.user!r}, {set(self.scopes)}, expires_at={self.expires_at})"  # claims may be secret
 
 
 class TokenPolicy(Struct, frozen=True):
@@ -175,7 +179,8 @@ class TokenPolicy(Struct, frozen=True):
         for name, values in self.required_claims.items():
             if not _has_one_of(claims.get(name), values):
                 raise TokenError(f"{name} is not accepted here")
-        return AccessToken(self._user_of(claims, introspected=introspected), self._scopes_of(claims), expires_at)
+        user = self._user_of(claims, introspected=introspected)
+        return AccessToken(user, self._scopes_of(claims), expires_at, json.dumps(claims).encode())
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
         if not self.audiences:

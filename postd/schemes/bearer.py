@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
-from postd.auth.bearer import BearerChecker, Issuer
+from postd.auth.bearer import BearerChecker, Issuer, read_secret
 from postd.auth.jwks import FetchedKeys
 from postd.auth.portal import CoroutinePortal
 from postd.errors import ConfigError, join_names
@@ -167,25 +166,10 @@ def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IRe
             write_scope=settings.write_scope,
             introspection_endpoint=settings.introspection_endpoint,
             client_id=settings.client_id,
-            client_secret=_read_secret(settings.client_secret_file),
+            client_secret=read_secret(settings.client_secret_file),
         )
     except ConfigError as error:
         raise ConfigError(f"{where}.{error.where}", error.why) from None
-
-
-def _read_secret(file: str) -> str:
-    """Return the first line of a file, empty if no file is named."""
-    if not file:
-        return ""
-    try:
-        secret = Path(file).read_text("utf-8").partition("\n")[0].strip()
-    except OSError as error:
-        raise ConfigError("client_secret_file", f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        secret = ""
-    if not secret:
-        raise ConfigError("client_secret_file", f"{file}: has no text in its first line")
-    return secret
 
 
 async def _check_issuers(loaded: LoadedSettings, reactor: IReactor) -> Sequence[Checked]:

@@ -63,12 +63,17 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty."""
+    """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty.
+
+    `read_scope` and `write_scope` are what a token needs here, "" for those of its issuer.
+    """
 
     path: PagePath
     schemes: Annotated[tuple[SchemeName, ...], Meta(min_length=1)]
     files: str = ""
     users: tuple[str, ...] = ()
+    read_scope: ScopeText = ScopeText("")
+    write_scope: ScopeText = ScopeText("")
 
     @property
     def allowed(self) -> frozenset[str]:

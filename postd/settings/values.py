@@ -3,15 +3,15 @@
 Each class has `decode`, which raises `ValueError` with the reason; some have `ALLOWED`, for error messages.
 """
 
-import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.host import check_host
+from postd.protocol.host import check_host, check_proxy
+from postd.protocol.quantity import DURATION_MAX_S, DURATION_UNITS, decode_quantity
 from postd.scheme_names import SCHEMES
 
 
@@ -22,7 +22,8 @@ class ByteCount(int):
 
     @classmethod
     def decode(cls, value: str) -> Self:
-        return cls(_decode_quantity(value, {"KiB": 1024, "MiB": 1024**2}, 1, 1024**3, cls.ALLOWED))
+        units = {"KiB": 1024, "MiB": 1024**2}
+        return cls(decode_quantity(value, units, least=1, most=1024**3, wanted=cls.ALLOWED))
 
 
 class Seconds(float):
@@ -33,8 +34,7 @@ class Seconds(float):
 
     @classmethod
     def decode(cls, value: str) -> Self:
-        units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-        return cls(_decode_quantity(value, units, cls.LEAST, 3650 * 86400, cls.ALLOWED))
+        return cls(decode_quantity(value, DURATION_UNITS, least=cls.LEAST, most=DURATION_MAX_S, wanted=cls.ALLOWED))
 
 
 class Leeway(Seconds):
@@ -42,15 +42,6 @@ class Leeway(Seconds):
 
     LEAST = 0.0
     ALLOWED = 'a duration of at most 3650d, such as "30s" or "0s"'
-
-
-def _decode_quantity(value: str, units: Mapping[str, float], least: float, most: float, wanted: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", value)
-    unit = units.get(match[2]) if match else None
-    amount = float(match[1]) * unit if match and unit else None
-    if amount is None or not least <= amount <= most:
-        raise ValueError(f"{value!r} is not {wanted}")
-    return amount
 
 
 class Text(str):
@@ -72,13 +63,6 @@ def _check_max_age(value: str) -> str:
         return f"{Leeway.decode(value):.0f}" if value else ""
     except ValueError:
         raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
-
-
-def _check_proxy(value: str) -> str:
-    try:
-        return value if value == "unix" else str(ipaddress.ip_network(value))
-    except ValueError:
-        raise ValueError(f"{value!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
 
 
 def _check_origin(value: str) -> str:
@@ -129,7 +113,7 @@ class Realm(Text, check=check_realm):
     """The text of a protection realm, in characters that every client can quote (`postd.protocol.digest`)."""
 
 
-class TrustedProxy(Text, check=_check_proxy):
+class TrustedProxy(Text, check=check_proxy):
     """An IP address or network, normalized, or `"unix"`."""
 
 

@@ -60,11 +60,31 @@ class Access(Struct, frozen=True):
     clients: PeerResolver
     realm: str
 
-    def protect(self, resource: IResource, rule: Collection[str], users: frozenset[str] = frozenset()) -> IResource:
-        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
+    def protect(
+        self,
+        resource: IResource,
+        rule: Collection[str],
+        users: frozenset[str] = frozenset(),
+        *,
+        read_scope: str = "",
+        write_scope: str = "",
+    ) -> IResource:
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none.
+
+        The other arguments are those of `Guard`.
+        """
         if "open" in rule:
             return resource
         allowed = [parts for name, parts in self.schemes.items() if name in rule]
         factories = [parts.factory for parts in allowed if parts.factory is not None]
         readers = [parts.reader for parts in allowed if parts.reader is not None]
-        return Guard(self.portal, factories, resource, readers=readers, clients=self.clients, users=users)
+        return Guard(
+            self.portal,
+            factories,
+            resource,
+            readers=readers,
+            clients=self.clients,
+            users=users,
+            read_scope=read_scope,
+            write_scope=write_scope,
+        )

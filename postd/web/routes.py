@@ -34,12 +34,17 @@ _NOT_FOUND = error_page(not_found())
 
 
 class ProtectedPage(Struct, frozen=True):
-    """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users."""
+    """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users.
+
+    `read_scope` and `write_scope` are as in `Guard`.
+    """
 
     path: str
     schemes: Collection[str]
     files: str = ""
     users: frozenset[str] = frozenset()
+    read_scope: str = ""
+    write_scope: str = ""
 
 
 class _ByMethod(Resource):
@@ -101,7 +106,11 @@ def make_root(  # noqa: PLR0913 - all that there is
     """
     by_path = {
         tuple(page.path.encode("ascii").split(b"/")[1:]): access.protect(
-            Folder(page.files) if page.files else ViewResource(show_name), page.schemes, page.users
+            Folder(page.files) if page.files else ViewResource(show_name),
+            page.schemes,
+            page.users,
+            read_scope=page.read_scope,
+            write_scope=page.write_scope,
         )
         for page in pages
     }

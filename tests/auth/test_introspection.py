@@ -34,7 +34,7 @@ START_S = 1_800_000_000.0
 
 GOOD: Mapping[str, Any] = {"active": True, "sub": "alice", "aud": AUDIENCE, "scope": "read write"}
 BAD: Mapping[str, Any] = {"active": False}
-ALICE = AccessToken("alice", frozenset({"read", "write"}))
+ALICE = AccessToken("alice", frozenset({"read", "write"}), claims_json=json.dumps(GOOD).encode())
 
 
 ADDRESS = "192.0.2.1"

@@ -767,7 +767,13 @@ class IntrospectionTests:
 
     def test_active_token_is_accepted(self) -> None:
         claims = {"iss": ISSUER, "exp": NOW + 60, "nbf": NOW, "iat": NOW, "scope": "posts:read x", "client_id": "c"}
-        assert introspect(**claims) == AccessToken("alice", frozenset({"posts:read", "x"}), NOW + 60)
+        accepted = introspect(**claims)
+        assert (accepted.user, accepted.scopes, accepted.expires_at) == (
+            "alice",
+            frozenset({"posts:read", "x"}),
+            NOW + 60,
+        )
+        assert json.loads(accepted.claims_json).items() >= claims.items()
 
     @pytest.mark.parametrize(
         "active", [ABSENT, None, False, 1, 1.0, "true", "True", [True], {"active": True}], ids=shown
@@ -788,17 +794,18 @@ class IntrospectionTests:
     )
     def test_token_type_must_be_that_of_a_bearer_token(self, token_type: Any, *, good: bool) -> None:
         if good:
-            assert introspect(token_type=token_type) == introspect()
+            assert introspect(token_type=token_type).user == "alice"
         else:
             assert denial(token_type=token_type) == "token_type is not that of a bearer token"
 
     def test_optional_members_may_be_missing(self) -> None:
-        assert introspect() == AccessToken("alice", frozenset(), None)
+        accepted = introspect()
+        assert (accepted.user, accepted.scopes, accepted.expires_at) == ("alice", frozenset(), None)
 
     def test_null_member_counts_as_missing(self) -> None:
         names = ("iss", "exp", "nbf", "iat", "scope", "scp", "cnf", "client_id", "username", "token_type")
         assert introspect(**dict.fromkeys(names)) == introspect()
-        assert introspect(aud=None) == introspect(aud=ABSENT) == introspect()
+        assert introspect(aud=None) == introspect(aud=ABSENT)
         assert introspect(sub=None, client_id="app").user == "app"
 
     @pytest.mark.parametrize(

@@ -419,7 +419,7 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
         (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\nuser = ["alice"]',
             "postd.toml: page.user: unknown key (did you mean 'users'?); "  # noqa: ISC004
-            "allowed in [page]: path, schemes, files, users",
+            "allowed in [page]: path, schemes, files, users, read_scope, write_scope",
         ),
         (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\n[[page]]\npath = "/a"\nschemes = ["digest"]',

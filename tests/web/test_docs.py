@@ -13,7 +13,7 @@ import pytest
 from postd.schemes import load_schemes
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from tests.helpers import InMemoryApi
-from tests.web.test_bearer import ISSUERS
+from tests.protect.test_bearer import ISSUERS
 from tests.web.test_openapi import ALL, operations, read
 from tests.web.wire import ask
 

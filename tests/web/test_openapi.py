@@ -16,8 +16,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 import postd.web
 from postd.web.openapi import document as documents
 from tests.helpers import InMemoryApi, Response, forget_own
+from tests.protect.test_bearer import ISSUERS
 from tests.web.clients import basic
-from tests.web.test_bearer import ISSUERS
 from tests.web.test_posts import JSON, check_problem, post_body
 from tests.web.wire import FORM, ask
 

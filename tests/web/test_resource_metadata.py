@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from postd.protect.bearer import METADATA_PATH
 from tests.helpers import InMemoryApi, Response
+from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, remove_variable_fields
 from tests.web.clients import ask_raw, basic
-from tests.web.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, remove_variable_fields
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask
 

@@ -25,6 +25,7 @@ from zope.interface import implementer
 
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.errors import make_error_response, not_found
+from postd.http.interface import NativeRequest
 from postd.http.responses import Response, StreamedResponse, encode_header, make_no_content
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
@@ -50,7 +51,7 @@ _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, 
 
 
 @implementer(IRequest)
-class HttpRequest(AdapterCacheOnDemand, Request):  # type: ignore[override]
+class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore[override]
     """A request whose body is complete (`postd.http.interface.Request`)."""
 
     defaultContentType = None

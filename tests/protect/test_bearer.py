@@ -23,6 +23,7 @@ from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
+from tests.protect.test_guard import check_authenticated, check_without_challenge
 from tests.web.clients import (
     ask_raw,
     basic,
@@ -30,7 +31,6 @@ from tests.web.clients import (
     check_secret,
     recorded_log,
 )
-from tests.web.test_guard import check_authenticated, check_without_challenge
 from tests.web.test_posts import check_problem
 from tests.web.wire import Worker, ask, begin
 

@@ -1,0 +1,76 @@
+"""Background work of authentication: reloading the user file, and removing what has expired from the store."""
+
+from collections.abc import Callable, Mapping
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from postd.auth.password import PasswordVerifier
+from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
+from postd.errors import StoreUnavailableError
+from postd.reactor import IReactor
+from postd.store.interface import LoginStore
+
+PURGE_EVERY_S = 10
+"""How often expired sessions, nonces and failures are removed from the store."""
+
+
+class Upkeep:
+    """The background work.
+
+    Args:
+        users: the user file; what is remembered of it by `verifier` is forgotten when it changes.
+        store: keeps sessions, nonces and failures.
+        reloaded: called each time that the user file has changed.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        users: UserDirectory,
+        verifier: PasswordVerifier,
+        store: LoginStore,
+        *,
+        reactor: IReactor,
+        reloaded: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._users = users
+        self._verifier = verifier
+        self._store = store
+        self._reactor = reactor
+        self._reloaded = reloaded
+        self._loops = {LoopingCall(self.watch_users): WATCH_INTERVAL_S, LoopingCall(self._purge): PURGE_EVERY_S}
+        for loop in self._loops:
+            loop.clock = reactor
+
+    def start(self) -> None:
+        for loop, every_s in self._loops.items():
+            loop.start(every_s, now=False).addErrback(self._log_failure)
+
+    def stop(self) -> None:
+        for loop in self._loops:
+            if loop.running:
+                loop.stop()
+
+    def watch_users(self) -> None:
+        """Reload the user file if it has changed."""
+        if self._users.refresh():
+            self._verifier.clear_cache()
+            self._reloaded()
+
+    def _purge(self) -> Deferred[None]:
+        purging = Deferred.fromCoroutine(self._store.purge_expired(now=self._reactor.seconds()))
+        return purging.addErrback(lambda failure: failure.trap(StoreUnavailableError))
+
+    def _log_failure(self, failure: Failure) -> None:
+        self._log.failure("background work of authentication stopped", failure=failure)
+
+
+def end_sessions(store: LoginStore, fingerprints: Mapping[str, bytes | None]) -> None:
+    """End the sessions of users whose password has changed, or who were removed."""
+    ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
+    # The fingerprints alone make the sessions invalid; this removes them from the store.
+    ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))

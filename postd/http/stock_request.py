@@ -1,0 +1,150 @@
+"""Requests of a stock `twisted.web.server.Site`, with the interface that guards and views use."""
+
+from functools import cached_property
+from typing import Any, cast
+
+from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.python.failure import Failure
+from twisted.web.http_headers import Headers
+from twisted.web.resource import IResource, getChildForRequest
+
+from postd.auth.identity import AuthenticationResult, Identity
+from postd.http.errors import make_error_response
+from postd.http.interface import NativeRequest, Request
+from postd.http.responses import Response, StreamedResponse
+from postd.http.urlencoded import FORM_MAX_BYTES
+
+
+def adapt(request: Any) -> Request:
+    """Return a request with the interface of `Request`: itself, or an adapter of one of a stock site."""
+    return cast(Request, request if isinstance(request, NativeRequest) else StockRequest(request))
+
+
+class StockRequest(NativeRequest):
+    """The adapter of a stock request.
+
+    What came of its credentials is kept in the request itself, as `authentication`: the application has that one, and
+    each guard on the way makes an adapter of its own.
+    """
+
+    is_api = False
+    id = "-"
+    route: str | None = None
+    file: bytes | None = None
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._responder: Any = None
+        self._is_watched = False
+        self.method: bytes = request.method
+        self.uri: bytes = request.uri
+        self.path: bytes = request.path
+        self.requestHeaders: Headers = request.requestHeaders
+
+    @cached_property
+    def fields(self) -> dict[bytes, list[bytes]]:
+        return {name: list(values) for name, values in self.requestHeaders.getAllRawHeaders()}
+
+    @cached_property
+    def body(self) -> bytes:
+        """The body, or its beginning, if it has more bytes than any form: a stock site has no limit."""
+        self._request.content.seek(0)
+        body: bytes = self._request.content.read(FORM_MAX_BYTES + 1)
+        return body
+
+    @property
+    def postpath(self) -> list[bytes]:
+        path: list[bytes] = self._request.postpath
+        return path
+
+    @property
+    def channel(self) -> Any:
+        return getattr(self._request, "channel", None)  # a stock request has none any more when it is finished
+
+    @property
+    def authentication(self) -> AuthenticationResult | None:
+        return result_of_authentication(self._request)
+
+    @authentication.setter
+    def authentication(self, result: AuthenticationResult | None) -> None:
+        self._request.authentication = result
+
+    @property
+    def identity(self) -> Identity | None:
+        return None if self.authentication is None else self.authentication.identity
+
+    @property
+    def responder(self) -> Any:
+        return self._responder
+
+    @responder.setter
+    def responder(self, responder: Any) -> None:
+        self._responder = responder
+        if not self._is_watched:
+            self._is_watched = True
+            self._request.notifyFinish().addErrback(self._disconnected)
+
+    def _disconnected(self, _: Failure) -> None:
+        if self._responder is not None:
+            self._responder.cancel()
+
+    def getClientAddress(self) -> IAddress:
+        return cast(IAddress, self._request.getClientAddress())
+
+    def getHost(self) -> IAddress:
+        return cast(IAddress, self._request.getHost())
+
+    def isSecure(self) -> bool:
+        return bool(self._request.isSecure())
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        self._request.responseHeaders.addRawHeader(name, value)
+
+    def setHeader(self, name: bytes, value: bytes) -> None:
+        self._request.setHeader(name, value)
+
+    def send(self, response: Response) -> None:
+        if self.channel is None:  # the client has gone
+            return
+        self.begin(response)
+        if response.body:
+            self.write(response.body)
+        self.finish()
+
+    def fail(self, error: Exception) -> None:
+        response = make_error_response(cast(Request, self), error)
+        if self._request.startedWriting:
+            self._request.transport.abortConnection()  # so that it is not taken for complete
+        else:
+            self.send(response)
+
+    def render_resource(self, resource: IResource) -> None:
+        try:
+            self._request.render(getChildForRequest(resource, self._request))
+        except Exception:  # noqa: BLE001 - the site has an answer for each
+            self._request.processingFailed(Failure())
+
+    def begin(self, response: Response | StreamedResponse) -> None:
+        start, *lines = response.head.split(b"\r\n")[:-1]
+        self._request.setResponseCode(response.status, start.split(b" ", 2)[2])
+        for line in lines:
+            name, _, value = line.partition(b": ")
+            self.setHeader(name, value)
+
+    def write(self, data: bytes) -> None:
+        self._request.write(data)
+
+    def finish(self) -> None:
+        self._request.finish()
+
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        self._request.registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        self._request.unregisterProducer()
+
+
+def result_of_authentication(request: Any) -> AuthenticationResult | None:
+    """Return what came of the credentials in a request of any site, None before a guard has looked at it."""
+    result: AuthenticationResult | None = getattr(request, "authentication", None)
+    return result

@@ -1,0 +1,39 @@
+"""Checks of arguments: each raises `ValueError`, whose text begins with the name of the argument."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def expected(name: str, wanted: str, value: object) -> ValueError:
+    """Return the error of an argument of the wrong kind."""
+    return ValueError(f"{name}: expected {wanted}, got {value!r}")
+
+
+def check(name: str, decode: Callable[[str], T], value: object) -> T:
+    """Return what a function makes of a text."""
+    if not isinstance(value, str):
+        raise expected(name, "text", value)
+    try:
+        return decode(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str, ...]:
+    """Return several texts, none of them empty; one text is an error where several are meant."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise expected(name, "several texts, such as a list", values)
+    texts = tuple(values)
+    if not all(isinstance(text, str) and text for text in texts) or not (texts or may_be_empty):
+        raise expected(name, "texts that are not empty", values)
+    return texts
+
+
+def number(name: str, value: object, *, least: float, whole: bool = False) -> float:
+    """Return a number that is not smaller than `least`."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
+        raise expected(name, f"{'a whole' if whole else 'a'} number of at least {least:g}", value)
+    return value

@@ -1,0 +1,53 @@
+"""The credential factories of the schemes for the stock `twisted.web.guard.HTTPAuthSessionWrapper`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.cred.credentials import ICredentials
+from twisted.web.iweb import ICredentialFactory
+from zope.interface import implementer
+
+from postd.auth.credentials import Refused
+from postd.errors import StoreUnavailableError
+from postd.http.errors import Problem
+from postd.http.stock_request import adapt
+from postd.protect.guard import CredentialFactory
+from postd.protocol.challenge import decode_challenges
+
+
+@implementer(ICredentialFactory)
+class StockCredentialFactory:
+    """A factory of ours with the interface of stock Twisted.
+
+    The wrapper quotes each parameter of a challenge, has one challenge a scheme and no `stale`, and answers 401 where
+    the guard answers 400: what the guard does beyond it is listed in docs/protect.md.
+    """
+
+    def __init__(self, factory: CredentialFactory) -> None:
+        self._factory = factory
+        self.scheme = factory.scheme
+
+    def getChallenge(self, request: Any) -> Mapping[str, str]:
+        """Return the parameters of the scheme's first challenge.
+
+        Raises:
+            StoreUnavailableError: Digest's key has not been read from the store so far.
+        """
+        challenging = self._factory.challenges(None, adapt(request))
+        try:
+            challenging.send(None)
+        except StopIteration as stop:
+            return decode_challenges(stop.value)[0].parameters
+        challenging.close()
+        raise StoreUnavailableError("the store has not been asked for the key of nonces yet")
+
+    def decode(self, response: bytes, request: Any) -> ICredentials:
+        """Return the credentials in a field `Authorization`.
+
+        Raises:
+            Refused: they are malformed, or for another request.
+        """
+        try:
+            return self._factory.decode(response, adapt(request))
+        except Problem as problem:
+            raise Refused(problem.detail) from None

@@ -1,0 +1,122 @@
+"""Issuers of access tokens, as arguments of a program (settings: `[[bearer]]`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from msgspec import Struct
+
+from postd.auth.bearer import Issuer, read_secret
+from postd.protect.arguments import check, expected, words
+from postd.protocol import jwt
+from postd.protocol.bearer import decode_scope
+from postd.protocol.discovery import check_issuer, check_url
+from postd.protocol.jwt import Algorithm, Scalar, TokenPolicy
+from postd.protocol.quantity import DURATION_MAX_S, decode_duration
+from postd.reactor import IReactor
+
+
+class TrustedIssuer(Struct, frozen=True):
+    """What `issuer` returns, for `Protection`."""
+
+    policy: TokenPolicy
+    options: Mapping[str, str]
+
+    def make(self, reactor: IReactor) -> Issuer:
+        """Return the issuer.
+
+        Raises:
+            ConfigError: one of its files cannot be used.
+        """
+        options = dict(self.options)
+        secret = read_secret(options.pop("client_secret_file"))
+        return Issuer(self.policy, reactor=reactor, client_secret=secret, **options)
+
+
+def issuer(  # noqa: PLR0913 - the keys of a table
+    url: str,
+    *,
+    audience: str | Sequence[str],
+    jwks_uri: str = "",
+    algorithms: Sequence[Algorithm] = jwt.ALGORITHMS,
+    token_types: Sequence[str] = jwt.TOKEN_TYPES,
+    scope_claims: Sequence[str] = jwt.SCOPE_CLAIMS,
+    read_scope: str = "",
+    write_scope: str = "",
+    user_claim: str = jwt.USER_CLAIM,
+    required_claims: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
+    leeway: float | str = jwt.LEEWAY_S,
+    ca_file: str = "",
+    introspection_endpoint: str = "",
+    client_id: str = "",
+    client_secret_file: str = "",
+) -> TrustedIssuer:
+    """Return an issuer whose access tokens are accepted, for `Protection(issuers=[...])`.
+
+    Args:
+        url: its identifier, which `iss` must equal to the byte (RFC 8414 §2).
+        audience: `aud` must be or have this, or one of these; "" only together with `required_claims`.
+        jwks_uri: the URL of its keys; "" to discover it (OpenID Connect Discovery 1.0, then RFC 8414).
+        algorithms: the accepted signature algorithms (RFC 7518 §3.1), none of them symmetric.
+        token_types: the accepted values of `typ`.
+        scope_claims: the claims that hold scopes.
+        read_scope: the scope that a token needs for safe methods, words separated by spaces; "" for none.
+        write_scope: the scope that it needs for other methods.
+        user_claim: the claim with the name.
+        required_claims: for each claim the accepted value, or several.
+        leeway: the clock skew allowed: seconds, or text such as "30s".
+        ca_file: a PEM file of root certificates to trust beside the platform's.
+        introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
+        client_id: what identifies the program there.
+        client_secret_file: a file whose first line is its secret.
+
+    Raises:
+        ValueError: an argument, which it names, cannot be used.
+    """
+    audiences = () if audience == "" else words("audience", (audience,) if isinstance(audience, str) else audience)
+    claims = {} if required_claims is None else required_claims
+    if not isinstance(claims, Mapping):
+        raise expected("required_claims", "a mapping of claims to values", claims)
+    if not audiences and not claims:
+        raise ValueError('audience: may be "" only with required_claims: else tokens for any audience are accepted')
+    unknown = [one for one in words("algorithms", algorithms) if one not in get_args(Algorithm)]
+    if unknown:
+        raise ValueError(f"algorithms: {unknown[0]!r} is none of {', '.join(get_args(Algorithm))}")
+    if client_secret_file and not client_id:
+        raise ValueError("client_secret_file: needs a client_id")
+    for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
+        check(name, decode_scope, scope)
+    endpoints = {"jwks_uri": jwks_uri, "introspection_endpoint": introspection_endpoint}
+    for name, endpoint in endpoints.items():
+        if endpoint != "":
+            check(name, check_url, endpoint)
+    texts = {"ca_file": ca_file, "client_id": client_id, "client_secret_file": client_secret_file}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise expected(name, "text", text)
+    policy = TokenPolicy(
+        issuer=check("url", check_issuer, url),
+        audiences=frozenset(audiences),
+        algorithms=frozenset(algorithms),
+        token_types=frozenset(words("token_types", token_types)),
+        scope_claims=words("scope_claims", scope_claims, may_be_empty=True),
+        user_claim=words("user_claim", (user_claim,))[0],
+        required_claims={name: _accepted(name, value) for name, value in claims.items()},
+        leeway_s=_leeway(leeway),
+    )
+    return TrustedIssuer(policy, {**endpoints, **texts, "read_scope": read_scope, "write_scope": write_scope})
+
+
+def _accepted(claim: str, value: object) -> tuple[Scalar, ...]:
+    """Return the accepted values of a claim, of which there may be one or several."""
+    values = (value,) if isinstance(value, Scalar) else tuple(value) if isinstance(value, Sequence) else ()
+    if not values or not all(isinstance(one, Scalar) for one in values):
+        raise expected("required_claims", f"a text, number or boolean for {claim!r}, or several", value)
+    return values
+
+
+def _leeway(value: float | str) -> float:
+    if isinstance(value, str):
+        return check("leeway", decode_duration, value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= DURATION_MAX_S:
+        raise expected("leeway", 'seconds, or a duration such as "30s"', value)
+    return float(value)

@@ -1,0 +1,376 @@
+"""The schemes in force in a program, and what they protect (`Protection`)."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from twisted.cred.checkers import ICredentialsChecker
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import ICredentialFactory
+from twisted.web.resource import IResource
+
+from postd.auth.bearer import BearerChecker, Issuer
+from postd.auth.checker import Checker
+from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
+from postd.auth.portal import CoroutinePortal
+from postd.auth.session import Fingerprints, SessionChecker, Sessions
+from postd.auth.stock_checker import AnyAccount, StockChecker
+from postd.auth.throttle import Throttle
+from postd.auth.upkeep import Upkeep, end_sessions
+from postd.auth.users import UserDirectory
+from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.http.interface import Request
+from postd.http.peer import PeerResolver
+from postd.http.responses import Response
+from postd.model import has_issuer
+from postd.protect.arguments import check, expected, number, words
+from postd.protect.basic import BasicCredentialFactory
+from postd.protect.bearer import BearerCredentialFactory, MetadataView
+from postd.protect.cookie import SessionReader
+from postd.protect.credential_factory import StockCredentialFactory
+from postd.protect.digest import DigestCredentialFactory
+from postd.protect.guard import FORBIDDEN, CredentialFactory, CredentialReader, Guard, Realm
+from postd.protect.issuers import TrustedIssuer
+from postd.protect.login import LoginViews
+from postd.protect.pages import SignInPages, make_page
+from postd.protocol.bearer import decode_scope
+from postd.protocol.digest import HASHES, check_realm
+from postd.protocol.host import check_proxy
+from postd.protocol.password import normalize
+from postd.reactor import IReactor
+from postd.store.opening import open_login_store
+
+STORE_WAIT_MAX_S = 1.0
+"""How long `start` waits for the store; after that, requests get 503 until it answers."""
+
+SCHEMES = ("digest", "bearer", "basic", "session")
+
+
+class Protection:
+    """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens and a form.
+
+    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. Whatever it
+    has started ends with it, and with the reactor.
+
+    Args:
+        reactor: the program's.
+        realm: the protection space, in all challenges (RFC 9110 §11.5).
+        users: the path of a user file, as `postd user` and `htpasswd -B` make it, or a `twisted.cred` checker of
+            `IUsernamePassword`; with that there is no Digest, for which a checker has no H(A1).
+        issuers: those of access tokens, as `issuer` returns them.
+        store: where nonces, sessions and failed logins are: `memory:`, `sqlite:PATH` or `redis://...`. All programs
+            that use the same one share them.
+        digest_algorithms: `MD5` and `SHA-256`, in the order of the challenges.
+        nonce_lifetime_s: how long a nonce of Digest may be used.
+        failures: how many logins of an account may fail from one address in `window_s`.
+        address_failures: how many from one address.
+        account_failures: how many of one account.
+        window_s: how long each failure counts.
+        session_idle_s: how long a session lasts without being used.
+        session_lifetime_s: how long it lasts at most.
+        sign_in: the path at which the application mounts `pages`.
+        trusted_proxies: addresses, networks, or "unix", whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
+
+    Attributes:
+        portal: checks all credentials (`twisted.cred.portal.Portal`). The `mind` that its realm gets is what is
+            protected, a `postd.protect.guard.Protected`; a realm of the application may take its place.
+        factories: for the stock `HTTPAuthSessionWrapper`, by scheme: those whose credentials are in `Authorization`.
+
+    Raises:
+        ValueError: an argument, which it names, cannot be used.
+    """
+
+    _log = Logger()
+
+    def __init__(  # noqa: PLR0913 - all but one have their defaults
+        self,
+        reactor: IReactor,
+        *,
+        realm: str = "postd",
+        users: str | os.PathLike[str] | ICredentialsChecker | None = None,
+        issuers: Sequence[TrustedIssuer] = (),
+        store: str = "memory:",
+        digest_algorithms: Sequence[str] = ("SHA-256", "MD5"),
+        nonce_lifetime_s: float = 300,
+        failures: int = 10,
+        address_failures: int = 50,
+        account_failures: int = 100,
+        window_s: float = 300,
+        session_idle_s: float = 1800,
+        session_lifetime_s: float = 43200,
+        sign_in: str = "/",
+        trusted_proxies: Sequence[str] = (),
+    ) -> None:
+        self._reactor = reactor
+        self._realm = check("realm", check_realm, realm)
+        self._sign_in = check("sign_in", _check_path, sign_in)
+        proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)
+        self._clients = PeerResolver([check("trusted_proxies", check_proxy, one) for one in proxies])
+        try:
+            self._store = open_login_store(check("store", str, store), reactor=reactor)
+        except ConfigError as error:
+            raise ValueError(f"store: {error.why}") from None
+        throttle = Throttle(
+            self._store,
+            failures=int(number("failures", failures, least=1, whole=True)),
+            address_failures=int(number("address_failures", address_failures, least=1, whole=True)),
+            account_failures=int(number("account_failures", account_failures, least=1, whole=True)),
+            window_s=number("window_s", window_s, least=_SECONDS_MIN),
+            clock=reactor,
+        )
+        nonces = NonceRegistry(
+            self._store,
+            lifetime_s=number("nonce_lifetime_s", nonce_lifetime_s, least=_SECONDS_MIN),
+            now=reactor.seconds,
+        )
+        self._threads = HashThreads(reactor)
+        verifier = PasswordVerifier(self._threads, now=reactor.seconds)
+        self._factories: dict[str, CredentialFactory] = {}  # in the order of the challenges
+        self._readers: dict[str, CredentialReader] = {}
+        checkers: list[Checker] = []
+        algorithms = _check_algorithms(digest_algorithms)
+        self._directory = UserDirectory("")
+        accounts: Fingerprints = self._directory
+        self._has_file = isinstance(users, str | os.PathLike)
+        if isinstance(users, str | os.PathLike):
+            accounts = self._directory = UserDirectory(os.fspath(users), changed=partial(end_sessions, self._store))
+            try:
+                self._directory.load()
+            except ConfigError as error:
+                raise ValueError(f"users: {error}") from None
+            checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
+            checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
+            self._factories["digest"] = DigestCredentialFactory(self._realm, algorithms, nonces, self._clients)
+        elif users is not None:
+            accounts = AnyAccount()
+            checkers.append(StockChecker(users, throttle, clock=reactor))
+        self._issuers = _make_issuers(issuers, reactor)
+        self._bearer = BearerCredentialFactory(self._realm, self._clients)
+        if self._issuers:
+            checkers.append(BearerChecker(self._issuers, throttle=throttle, now=reactor.seconds))
+            self._factories["bearer"] = self._bearer
+        self._sessions = Sessions(
+            self._store,
+            accounts,
+            idle_s=number("session_idle_s", session_idle_s, least=_SECONDS_MIN),
+            lifetime_s=number("session_lifetime_s", session_lifetime_s, least=_SECONDS_MIN),
+            now=reactor.seconds,
+        )
+        if users is not None:
+            checkers.append(SessionChecker(self._sessions))
+            self._factories["basic"] = BasicCredentialFactory(self._realm, self._clients)
+            self._readers["session"] = SessionReader(self._realm, self._sign_in)
+        self.portal = CoroutinePortal(Realm(), checkers)
+        self.factories: Mapping[str, ICredentialFactory] = {
+            name: StockCredentialFactory(factory) for name, factory in self._factories.items()
+        }
+        self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor)
+        self._opening: Deferred[None] | None = None
+        self._trigger: Any = None
+        self._is_stopped = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the store, and start what runs in the background; to be called once.
+
+        A store that does not answer within `STORE_WAIT_MAX_S` is waited for in the background.
+
+        Raises:
+            ValueError: the store is not one of postd's, or cannot be used by this version.
+        """
+        if self._opening is not None:
+            raise RuntimeError("a Protection is started once")
+        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
+        self._threads.start()
+        opening = self._opening = Deferred.fromCoroutine(self._open_store())
+        waiting: Deferred[None] = deferLater(self._reactor, STORE_WAIT_MAX_S)
+        failures: list[Failure] = []
+
+        def opened(result: Failure | None) -> None:
+            if result is None or result.check(CancelledError):
+                pass
+            elif waiting.called:
+                self._log.error("the store cannot be used: {why}", why=result.getErrorMessage())
+            else:
+                failures.append(result)
+            waiting.cancel()
+
+        opening.addBoth(opened)
+        with suppress(CancelledError):
+            await waiting
+        if failures:
+            await self.stop()
+            if failures[0].check(StoreRefusedError):
+                raise ValueError(f"store: {failures[0].getErrorMessage()}")
+            failures[0].raiseException()
+        self._upkeep.start()
+        for one in self._issuers:
+            one.start()
+
+    async def _open_store(self) -> None:
+        with suppress(StoreUnavailableError):  # it is waited for
+            await self._threads.run(self._store.prepare)
+        await self._store.start()
+
+    async def stop(self) -> None:
+        """Stop all that `start` has started; requests are 503 from now on. It may be called again."""
+        if self._opening is None or self._is_stopped:
+            return
+        self._is_stopped = True
+        if self._trigger is not None:
+            self._reactor.removeSystemEventTrigger(self._trigger)
+        self._upkeep.stop()
+        for one in self._issuers:
+            one.stop()
+        self._opening.cancel()
+        self._threads.stop()
+        await self._store.stop()
+
+    def _stop_with_reactor(self) -> Deferred[None]:
+        self._trigger = None
+        return Deferred.fromCoroutine(self.stop())
+
+    def protect(
+        self,
+        resource: IResource,
+        *schemes: str,
+        users: Sequence[str] = (),
+        read_scope: str = "",
+        write_scope: str = "",
+    ) -> IResource:
+        """Return a resource that only clients with credentials of one of the schemes see, with all below it.
+
+        What it answers has `Cache-Control: private`, unless the resource sets that field.
+
+        Args:
+            resource: what is protected; for a request that is let in, `postd.protect.identity` returns who it is.
+            schemes: one or more of "basic", "digest", "session" and "bearer".
+            users: the only ones that may see it: names of the user file or of the checker; the owner of a token is
+                written `ISSUER#NAME`. Others get 403. Empty for all.
+            read_scope: the scope that a token needs here for safe methods (RFC 9110 §9.2.1), words separated by spaces;
+                "" for that of its issuer.
+            write_scope: likewise for other methods.
+
+        Raises:
+            ValueError: an argument, which it names, cannot be used.
+        """
+        if not IResource.providedBy(resource):
+            raise expected("resource", "an IResource", resource)
+        for scheme in words("schemes", schemes):
+            if scheme not in SCHEMES:
+                raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
+            if scheme not in self._factories and scheme not in self._readers:
+                raise ValueError(f"schemes: {self._why_unusable(scheme)}")
+        for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
+            check(name, decode_scope, scope)
+        names = words("users", users, may_be_empty=True)
+        return _PrivateGuard(
+            self.portal,
+            [factory for name, factory in self._factories.items() if name in schemes],
+            resource,
+            readers=[reader for name, reader in self._readers.items() if name in schemes],
+            clients=self._clients,
+            users=frozenset(normalize(name) if self._has_file and not has_issuer(name) else name for name in names),
+            read_scope=read_scope,
+            write_scope=write_scope,
+        )
+
+    def _why_unusable(self, scheme: str) -> str:
+        if scheme == "bearer":
+            return "bearer needs issuers"
+        if "basic" not in self._factories:
+            return f"{scheme} needs users"
+        return "digest needs a user file: a checker has no H(A1)"
+
+    def pages(self, after: str = "/") -> IResource:
+        """Return the form for signing in, with `login` and `logout` below it, for the path `sign_in`.
+
+        Args:
+            after: the path of the page that a client is led to once it is signed in.
+
+        Raises:
+            ValueError: there are no users, or the path cannot be used.
+        """
+        if "session" not in self._readers:
+            raise ValueError("pages: the form needs users")
+        path = check("after", _check_path, after)
+        views = LoginViews(
+            self.portal, self._sessions, self._clients, realm=self._realm, sign_in=self._sign_in, after=path
+        )
+        return SignInPages(views)
+
+    def metadata(self) -> IResource:
+        """Return the metadata of the resource server (RFC 9728), for `/.well-known/oauth-protected-resource`.
+
+        From now on the challenges of Bearer name it.
+
+        Raises:
+            ValueError: there are no issuers.
+        """
+        if not self._issuers:
+            raise ValueError("metadata: it needs issuers")
+        self._bearer.with_metadata = True
+        scopes = frozenset[str]().union(*(one.scopes for one in self._issuers))
+        view = MetadataView([one.url for one in self._issuers], sorted(scopes), self._clients)
+        return make_page({b"GET": view.show})
+
+
+class _PrivateGuard(Guard):
+    """A guard of resources that know nothing of who sees them."""
+
+    async def enter(self, request: Request) -> Response | IResource:
+        entered = await super().enter(request)
+        if not isinstance(entered, Response) and entered is not FORBIDDEN:
+            request.setHeader(b"Cache-Control", b"private")
+        return entered
+
+
+_SECONDS_MIN = 0.001
+_SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")
+
+
+def _check_path(path: str) -> str:
+    """Return the path of a page, which begins with one slash: with two it would name another host."""
+    if not path.startswith("/") or path.startswith("//") or not set(path) <= _SEGMENT | {"/"}:
+        raise ValueError(f"{path!r} is not a path such as /sign-in")
+    return path
+
+
+def _check_algorithms(names: object) -> tuple[str, ...]:
+    algorithms = words("digest_algorithms", names)
+    unknown = [name for name in algorithms if name not in HASHES]
+    if unknown:
+        raise ValueError(f"digest_algorithms: {unknown[0]!r} is none of {', '.join(HASHES)}")
+    return tuple(dict.fromkeys(algorithms))
+
+
+def _make_issuers(issuers: object, reactor: IReactor) -> list[Issuer]:
+    """Return the issuers, none of which may come twice."""
+    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
+    if not all(isinstance(one, TrustedIssuer) for one in described):
+        raise expected("issuers", "several of what issuer() returns", issuers)
+    made: dict[str, Issuer] = {}
+    for one in described:
+        url = one.policy.issuer
+        if url in made:
+            raise ValueError(f"issuers: {url} is there twice; audience may be several")
+        try:
+            made[url] = one.make(reactor)
+        except ConfigError as error:
+            raise ValueError(f"issuers: {url}: {error}") from None
+    return list(made.values())

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of `postd.protect`."""
+
+from tests.web.conftest import make
+
+__all__ = ["make"]
