@@ -23,7 +23,7 @@ from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
-from postd.net.listening import Listener, certificate_warnings, close
+from postd.net.listening import Listener, certificate_warnings, close, take_over_socket_locks
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
@@ -90,6 +90,8 @@ class Operations(Service):
 
     def startService(self) -> None:
         super().startService()
+        # First: until then another server takes the lock of a UNIX socket for that of a dead process.
+        take_over_socket_locks([*self._listeners.values(), *self.admin_listeners])
         self._install_signal_handlers()
         self.server.startService()
         # Stock Twisted logs a traceback for a second request to stop.

@@ -90,7 +90,6 @@ def make_service(
         )
     else:
         operations.server = Server(parts, listeners, callbacks=callbacks, reactor=reactor)
-    reactor.callWhenRunning(listening.take_over_socket_locks, bound)
     return operations
 
 

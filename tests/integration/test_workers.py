@@ -302,6 +302,7 @@ def test_background_daemon_keeps_its_unix_socket_until_it_has_stopped(socket_fol
             while "postd ready" not in daemon.log:
                 assert time.monotonic() < deadline, daemon.log
                 time.sleep(0.05)
+            assert Path(f"{name}.lock").readlink() == Path(str(pid))
             slow.settimeout(STOP_MAX_S)
             slow.connect(str(name))
             slow.sendall(HEAD + BODY[:10])
