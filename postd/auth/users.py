@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from twisted.logger import Logger
@@ -114,12 +115,10 @@ class UserDirectory:
 
     def revalidate(self, name: str) -> Revalidate:
         """Return a callback that returns whether the account still exists, with the same password."""
-        fingerprint = self.fingerprint(name)
+        return partial(self._is_unchanged, name, self._accounts.fingerprints.get(name))
 
-        async def is_unchanged() -> bool:
-            return self.fingerprint(name) == fingerprint
-
-        return is_unchanged
+    async def _is_unchanged(self, name: str, fingerprint: bytes | None) -> bool:
+        return self.fingerprint(name) == fingerprint
 
     def dummy_hash(self, name: str, key: bytes) -> str:
         """Return the hash to verify against for an unknown user, so that timing does not reveal that it is unknown.
