@@ -80,6 +80,7 @@ MAY_IMPORT = {
         "web",
     },
     "client": {"caching", "client", "errors", "model", "net", "protocol", "reactor"},
+    "testing": {"auth", "client", "daemon", "protect", "protocol", "reactor", "settings", "testing"},
     "cli": {
         "__init__",
         "auth",
@@ -108,6 +109,9 @@ ONLY_MODULES = {
     ("http", "auth"): {"postd.auth.identity", "postd.auth.throttle"},
     ("protect", "store"): {"postd.store.opening"},
     ("web", "store"): {"postd.store.interface"},
+    ("testing", "auth"): {"postd.auth.user_file"},
+    ("testing", "daemon"): {"postd.daemon.server"},
+    ("testing", "protect"): {"postd.protect", "postd.protect.issuers"},
     ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.settings_checks"},
     ("cli", "schemes"): {"postd.schemes"},
 }

@@ -94,6 +94,7 @@ class AuthClient(HTTPClient):
         ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
         plaintext: allow passwords and tokens over plain http to other machines.
         repeats: whether a request without a body that got no response on a kept connection is sent again on another.
+        agent: sends the requests, in place of connections of the client's own; such as one of a test, in memory.
 
     Raises:
         ConfigError: `url` is no http or https URL, a secret would be sent in plain text, or `ca_file` cannot be used.
@@ -108,6 +109,7 @@ class AuthClient(HTTPClient):
         ca_file: str = "",
         plaintext: bool = False,
         repeats: bool = True,
+        agent: IAgent | None = None,
     ) -> None:
         self.origin = origin_of(url)
         scheme, host = urlsplit(self.origin).scheme, urlsplit(self.origin).hostname or ""
@@ -119,7 +121,7 @@ class AuthClient(HTTPClient):
         reactor = cast("IReactor", reactor)
         self._connections = ConnectionPool(reactor, ca_file=ca_file, repeats=repeats)
         self._authenticator: Authenticator | None = None
-        self.agent: IAgent = self._connections.agent
+        self.agent: IAgent = self._connections.agent if agent is None else agent
         if auth is not None:
             self._authenticator = _make_authenticator(auth, self.origin, self.agent, reactor, ca_file)
             self.agent = AuthAgent(self.agent, self.origin, self._authenticator, reactor=reactor)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent
 
 from postd.client.auth import Auth, AuthClient, origin_of
 from postd.client.errors import ClientError, NoAnswerError, SignInError, UnusableAnswerError
@@ -75,19 +76,26 @@ class PostClient:
         reactor: the reactor.
         url: the URL of the server, such as `https://posts.example`.
         auth: the credentials; None for none.
-        ca_file, plaintext: as for `AuthClient`.
+        ca_file, plaintext, agent: as for `AuthClient`.
 
     Raises:
         ConfigError: as for `AuthClient`, or `url` has a path.
     """
 
-    def __init__(
-        self, reactor: Any, url: str, auth: Auth | None = None, *, ca_file: str = "", plaintext: bool = False
+    def __init__(  # noqa: PLR0913 - all but two by name
+        self,
+        reactor: Any,
+        url: str,
+        auth: Auth | None = None,
+        *,
+        ca_file: str = "",
+        plaintext: bool = False,
+        agent: IAgent | None = None,
     ) -> None:
         self._reactor = cast("IReactor", reactor)
         # Twisted's own retry of a DELETE would hide a 404 that the first attempt has caused.
         self.http = AuthClient(
-            reactor, check_server_url(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False
+            reactor, check_server_url(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False, agent=agent
         )
         self._list_url = f"{self.http.origin}/post"
         self._watches: set[Watch] = set()

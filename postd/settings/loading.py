@@ -56,7 +56,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
             raise ConfigError("--config", "is empty; give the path of a TOML file")
         file = folder / path
         found = _read_toml(file, path)
-        _refuse_unknown(found, Settings, path)
+        refuse_unknown(found, Settings, path)
         _convert(found, path)
         values |= _make_absolute(found, file.parent)
         where |= {key: f"{path}: {key}" for key in found}
@@ -170,8 +170,18 @@ def _read_toml(file: Path, name: str) -> dict[str, Any]:
         raise ConfigError(name, "is nested too deeply") from None
 
 
-def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, path: str = "") -> None:
-    """Refuse unknown keys in a table and the tables in it, before any value is decoded."""
+def refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, path: str = "") -> None:
+    """Refuse unknown keys in a table and the tables in it, before any value is decoded.
+
+    Args:
+        table: values, as in TOML.
+        struct: has the known keys.
+        name: stands before a key in the error.
+        path: the keys that lead to the table, each followed by a dot.
+
+    Raises:
+        ConfigError: a key is unknown.
+    """
     fields = {info.encode_name: info for info in msgspec.structs.fields(struct)}
     for key, value in table.items():
         if not path and key in SCHEMES and key not in fields:
@@ -185,7 +195,7 @@ def _refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, p
             if isinstance(inner, type) and issubclass(inner, Struct):
                 for one in value if isinstance(value, list) else [value]:
                     if isinstance(one, dict):
-                        _refuse_unknown(one, inner, name, f"{path}{key}.")
+                        refuse_unknown(one, inner, name, f"{path}{key}.")
 
 
 def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> StructT:

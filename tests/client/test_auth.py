@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 import treq
 from pytest_twisted import ensureDeferred
+from treq.testing import RequestTraversalAgent, StringStubbingResource
 from twisted.internet.defer import gatherResults
 from twisted.web.http_headers import Headers
 
@@ -43,6 +44,17 @@ async def test_basic_is_sent_with_the_first_request() -> None:
         assert server.last.authorization == "Mine"
         await treq.get(server.url, agent=client.agent)
         assert server.last.authorization.startswith("Basic ")
+
+
+@ensureDeferred
+async def test_given_agent_sends_the_requests() -> None:
+    def respond(*request: Any) -> tuple[int, dict[str, str], bytes]:
+        return 200, {}, request[3][b"Authorization"][0]
+
+    agent = RequestTraversalAgent(StringStubbingResource(respond))
+    async with AuthClient(REACTOR, "http://localhost", Basic("alice", "x"), agent=agent) as client:
+        response = await client.get("http://localhost/")
+        assert await response.content() == b"Basic " + b64encode(b"alice:x")
 
 
 @ensureDeferred

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import orjson
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from postd.http.interface import Request
@@ -55,12 +55,13 @@ class AccessLog:
         self._lines: list[str] = []
         self._second = 0
         self._date = ""
+        self._flushing: IDelayedCall | None = None
         self._closed = False
 
     def note(self, request: AnsweredRequest, now: float) -> None:
         """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
-        if not self._lines:
-            self._reactor.callLater(DELAY_S, self.flush)
+        if not self._lines and not self._closed:
+            self._flushing = self._reactor.callLater(DELAY_S, self.flush)
         self._lines.append(self._format(request, (self._reactor.seconds() - request.started_s) * 1000, now))
         if self._closed:  # no later flush would write it
             self.flush()
@@ -68,6 +69,8 @@ class AccessLog:
     def close(self) -> None:
         """Write the pending lines, and each later one without buffering."""
         self._closed = True
+        if self._flushing is not None and self._flushing.active():
+            self._flushing.cancel()
         self.flush()
 
     def flush(self) -> None:

@@ -281,6 +281,7 @@ def test_lines_are_written_in_batches_and_the_last_at_shutdown(connection: Conne
         connection.site.stopFactory()
         assert len(events) == 1
         connection.channel.dataReceived(get("/b").encode())
+    assert not any("flush" in str(call) for call in connection.clock.getDelayedCalls())
     assert [event["lines"].count("\n") + 1 for event in events] == [3, 1]
 
 

@@ -1,0 +1,18 @@
+"""For the tests of applications that use `postd.protect`, or that are clients of a postd server.
+
+Rules of this package:
+
+- It runs under `trial` and under pytest-twisted, and imports neither: what is started here is an asynchronous context
+  manager, and has `start` and `stop`, so that `stop` can be a cleanup of a `TestCase`.
+- Nothing outlives `stop`: no port, connection, thread or timer, which `trial` would report.
+- It is for tests alone: passwords are hashed cheaply, and keys are new in each run.
+
+docs/testing.md has complete test files.
+"""
+
+from postd.testing.credentials import basic, bearer, write_users
+from postd.testing.issuer import Issuer
+from postd.testing.posts import PostServer
+from postd.testing.serving import Server
+
+__all__ = ["Issuer", "PostServer", "Server", "basic", "bearer", "write_users"]

@@ -1,0 +1,72 @@
+"""An issuer of access tokens on loopback (`Issuer`)."""
+
+from typing import Any
+
+import orjson
+from joserfc import jwt
+from joserfc.jwk import ECKey
+from twisted.web.resource import Resource
+
+from postd.protect import issuer
+from postd.protect.issuers import TrustedIssuer
+from postd.reactor import IReactor
+from postd.testing.serving import Server
+
+LIFETIME_S = 600
+
+_DISCOVERY = b"/.well-known/openid-configuration"
+_KEYS = b"/keys"
+
+
+class Issuer(Server):
+    """An issuer with a new key (ES256), at a free port of 127.0.0.1; its identifier is its `url`.
+
+    It serves its metadata (OpenID Connect Discovery 1.0 §4) and its keys (RFC 7517).
+
+    Args:
+        reactor: the running one.
+        audience: `aud` of its tokens.
+    """
+
+    def __init__(self, reactor: IReactor, *, audience: str = "https://api.example") -> None:
+        self.audience = audience
+        self._key = ECKey.generate_key("P-256", {"alg": "ES256", "use": "sig"}, auto_kid=True)
+        self._documents = _Documents()
+        super().__init__(reactor, self._documents, on_port=True)
+
+    async def start(self) -> None:
+        await super().start()
+        metadata = {"issuer": self.url, "jwks_uri": f"{self.url}{_KEYS.decode('ascii')}"}
+        self._documents.by_path = {_DISCOVERY: metadata, _KEYS: {"keys": [self._key.as_dict(private=False)]}}
+
+    def sign(self, **claims: Any) -> str:
+        """Return an access token (RFC 9068 §2): one for `alice` that is accepted, but for the given claims.
+
+        Args:
+            claims: any, such as `sub="bob"`, `scope="read"` or `exp=0`; those of the accepted token are `iss`, `aud`,
+                `sub`, `iat` and `exp`. One that is None is left out.
+        """
+        now = int(self._reactor.seconds())
+        defaults = {"iss": self.url, "aud": self.audience, "sub": "alice", "iat": now, "exp": now + LIFETIME_S}
+        signed = {name: value for name, value in {**defaults, **claims}.items() if value is not None}
+        return jwt.encode({"typ": "at+jwt", "alg": "ES256", "kid": self._key.kid}, signed, self._key)
+
+    def trusted(self, **options: Any) -> TrustedIssuer:
+        """Return what `postd.protect.issuer` returns, with these options of it, for `Protection(issuers=[...])`."""
+        return issuer(self.url, **{"audience": self.audience, **options})
+
+
+class _Documents(Resource):
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_path: dict[bytes, dict[str, Any]] = {}
+
+    def render_GET(self, request: Any) -> bytes:
+        document = self.by_path.get(request.path)
+        if document is None:
+            request.setResponseCode(404)
+            return b""
+        request.setHeader(b"Content-Type", b"application/json")
+        return orjson.dumps(document)

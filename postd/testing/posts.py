@@ -1,0 +1,54 @@
+"""A postd server for the tests of its clients (`PostServer`)."""
+
+import tomllib
+from typing import Any
+
+from postd.client import Auth, PostClient
+from postd.daemon.server import ServerParts
+from postd.reactor import IReactor
+from postd.settings.loading import refuse_unknown, settings_from
+from postd.settings.schema import Settings
+from postd.testing.serving import FactoryServer
+
+
+class PostServer(FactoryServer):
+    """A whole postd server, with its own HTTP front and its posts in memory; it runs in this process.
+
+    It has all settings but those of processes and of listening: `listen`, `workers`, `admin`, `hosts` and the log's
+    file have no effect.
+
+    Args:
+        reactor: the running one.
+        toml: settings, as in a settings file; relative paths are relative to the working directory.
+        on_port: as for `postd.testing.Server`.
+        settings: further ones by name, such as `users="PATH"` or `api={"write": ["digest"]}`.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+        tomllib.TOMLDecodeError: `toml` is not TOML.
+    """
+
+    def __init__(self, reactor: IReactor, toml: str = "", *, on_port: bool = False, **settings: Any) -> None:
+        values = {"store": "memory:", **tomllib.loads(toml), **settings}
+        refuse_unknown(values, Settings, "settings")
+        where = {key: f"settings: {key}" for key in Settings.__struct_encode_fields__}
+        self._parts = ServerParts(settings_from(values, where), reactor=reactor)
+        super().__init__(reactor, self._parts.site, on_port=on_port)
+
+    async def start(self) -> None:
+        self._parts.store.prepare()
+        await self._parts.store.start()
+        self._parts.authentication.start()
+        await super().start()
+
+    async def stop(self) -> None:
+        try:
+            self._parts.events.close()
+            await super().stop()
+        finally:
+            self._parts.authentication.stop()
+            await self._parts.store.stop()
+
+    def posts(self, auth: Auth | None = None) -> PostClient:
+        """Return a client of the post API, with credentials; it is closed with the server."""
+        return self._closed_with_server(PostClient(self._reactor, self.url, auth, agent=self._memory_agent))

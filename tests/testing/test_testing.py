@@ -1,0 +1,172 @@
+"""`postd.testing` under pytest-twisted, its suite under `trial`, and the programs of docs/testing.md."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import treq
+from pytest_twisted import ensureDeferred
+from twisted.internet import reactor as global_reactor
+from twisted.internet import tcp
+from twisted.internet.task import deferLater
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+
+from postd.client import Digest, SignInError
+from postd.errors import ConfigError
+from postd.protect import Protection, identity
+from postd.reactor import IReactor
+from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
+from tests.helpers import PATIENCE_S
+
+REACTOR = cast(IReactor, global_reactor)
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Name(Resource):
+    isLeaf = True
+
+    def render_GET(self, request: Any) -> bytes:
+        client = identity(request)
+        return b"-" if client is None else client.name.encode()
+
+
+class Silent(Resource):
+    """Answers nothing, and notes when a client has gone."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = 0
+
+    def render_GET(self, request: Any) -> int:
+        request.notifyFinish().addErrback(self._note)
+        return NOT_DONE_YET
+
+    def _note(self, _: object) -> None:
+        self.gone += 1
+
+
+def run(*command: str, folder: Path = ROOT) -> str:
+    result = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def program(word: str) -> str:
+    """Return the program of docs/testing.md that has a word."""
+    found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text("utf-8"), re.DOTALL)
+    (one,) = [text for text in found if word in text]
+    return cast(str, one)
+
+
+def open_resources() -> set[Any]:
+    connections = [one for one in cast(Any, REACTOR).getReaders() if isinstance(one, tcp.Connection | tcp.Port)]
+    return {*connections, *REACTOR.getDelayedCalls()}
+
+
+def test_suite_passes_under_trial(tmp_path: Path) -> None:
+    printed = run("-m", "twisted.trial", "--temp-directory", str(tmp_path / "trial"), "tests.testing.trial_suite")
+    assert "PASSED" in printed
+
+
+def test_program_of_the_page_passes_under_trial(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(program("HelloTests"))
+    assert "PASSED (successes=3)" in run("-m", "twisted.trial", "test_application", folder=tmp_path)
+
+
+def test_program_of_the_page_passes_under_pytest_twisted(tmp_path: Path) -> None:
+    (tmp_path / "test_notes.py").write_text(program("pytest_twisted"))
+    assert "5 passed" in run("-W", "error::ResourceWarning", "-m", "pytest", "test_notes.py", folder=tmp_path)
+
+
+def test_import_loads_no_pytest() -> None:
+    assert run("-c", "import sys, postd.testing; print('pytest' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize("on_port", [False, True])
+@ensureDeferred
+async def test_nothing_is_left_when_requests_were_in_progress(*, on_port: bool) -> None:
+    before = open_resources()
+    silent = Silent()
+    async with Server(REACTOR, silent, on_port=on_port) as server:
+        failed = server.client().get(server.url).addCallbacks(lambda _: False, lambda _: True)
+        await deferLater(REACTOR, 0.05)
+        assert silent.gone == 0
+    assert silent.gone == 1
+    assert await failed
+    assert open_resources() <= before
+
+
+@ensureDeferred
+async def test_treq_uses_the_agent_of_a_client(tmp_path: Path) -> None:
+    users = write_users(tmp_path / "users", {"älice": "pä:ss"}, realm="Notes")
+    async with (
+        Protection(REACTOR, users=users, realm="Notes") as protection,
+        Server(REACTOR, protection.protect(Name(), "digest", "basic")) as server,
+    ):
+        client = server.client(Digest("älice", "pä:ss"))
+        response = await treq.get(f"{server.url}/x", agent=client.agent)
+        assert await response.content() == "älice".encode()
+        response = await server.client().get(server.url, headers=basic("älice", "pä:ss"))
+        assert await response.content() == "älice".encode()
+
+
+@ensureDeferred
+async def test_claims_are_replaced_added_and_left_out() -> None:
+    async with Issuer(REACTOR, audience="https://a.example") as issuer, Issuer(REACTOR) as other:
+        trusted = issuer.trusted(audience=["https://a.example", "https://b.example"], user_claim="email")
+        async with (
+            Protection(REACTOR, issuers=[trusted]) as protection,
+            Server(REACTOR, protection.protect(Name(), "bearer")) as server,
+        ):
+
+            async def ask(token: str) -> tuple[int, str]:
+                response = await server.client().get(server.url, headers=bearer(token))
+                return response.code, (await response.text())[:20]
+
+            assert await ask(issuer.sign(email="a@example")) == (200, "a@example")
+            assert await ask(issuer.sign(email="a@example", aud="https://b.example")) == (200, "a@example")
+            for refused in (
+                issuer.sign(),
+                issuer.sign(email="a@example", aud="https://c.example"),
+                issuer.sign(email="a@example", exp=None),
+                other.sign(email="a@example", iss=issuer.url, aud="https://a.example"),
+            ):
+                assert (await ask(refused))[0] == 401
+
+
+@ensureDeferred
+async def test_server_takes_all_schemes_by_settings(tmp_path: Path) -> None:
+    users = write_users(tmp_path / "users", {"alice": "wonderland"})
+    async with Issuer(REACTOR) as issuer:
+        table = {"issuer": issuer.url, "audience": issuer.audience}
+        rule = {"read": ["basic", "bearer", "session"]}
+        async with PostServer(REACTOR, 'realm = "postd"', users=users, api=rule, bearer=[table]) as server:
+            for headers in (
+                basic("alice", "wonderland"),
+                bearer(issuer.sign()),
+                await server.sign_in("alice", "wonderland"),
+            ):
+                response = await server.client().get(f"{server.url}/post", headers=headers)
+                assert (response.code, await response.json()) == (200, [])
+            with pytest.raises(SignInError, match="401"):
+                await server.sign_in("alice", "looking-glass")
+
+
+@pytest.mark.parametrize("settings", [{"reallm": "x"}, {"api": {"reed": []}}, {"realm": 3}])
+def test_wrong_settings_are_refused(settings: Any) -> None:
+    with pytest.raises(ConfigError, match="settings"):
+        PostServer(REACTOR, **settings)
+
+
+@pytest.mark.parametrize("users", [{"a:b": "x"}, {"alice": ""}])
+def test_wrong_users_are_refused(tmp_path: Path, users: Any) -> None:
+    with pytest.raises(ValueError, match=r"has a colon|is empty"):
+        write_users(tmp_path / "users", users)

@@ -1,0 +1,123 @@
+"""`postd.testing` under plain `trial`: `python -m twisted.trial tests.testing.trial_suite`, as .ci/run has it.
+
+pytest does not collect it, and has no part in it: `trial` itself reports what a test leaves in the reactor.
+"""
+
+from typing import Any, cast
+
+from twisted.internet import reactor as global_reactor
+from twisted.trial.unittest import TestCase
+from twisted.web.resource import Resource
+
+from postd.client import Basic, Change, ChangeKind, Digest, ProblemError, SignInError
+from postd.protect import Protection, identity
+from postd.reactor import IReactor
+from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
+
+reactor = cast(IReactor, global_reactor)
+
+
+class Name(Resource):
+    """Shows the name of the client."""
+
+    isLeaf = True
+
+    def render_GET(self, request: Any) -> bytes:
+        client = identity(request)
+        assert client is not None
+        return client.name.encode()
+
+
+class ApplicationTests(TestCase):
+    """An application behind `postd.protect`, in memory."""
+
+    on_port = False
+
+    async def setUp(self) -> None:  # type: ignore[override] # trial waits for it
+        self.issuer = Issuer(reactor)
+        await self.issuer.start()
+        self.addCleanup(self.issuer.stop)
+        users = write_users(self.mktemp(), {"alice": "wonderland", "bob": "builder"})
+        trusted = self.issuer.trusted(read_scope="read")
+        protection = Protection(reactor, users=users, issuers=[trusted], sign_in="/sign-in")
+        await protection.start()
+        self.addCleanup(protection.stop)
+        root = Resource()
+        root.putChild(b"", protection.protect(Name(), "digest", "bearer", "basic", "session"))
+        root.putChild(b"sign-in", protection.pages())
+        self.server = Server(reactor, root, on_port=self.on_port)
+        await self.server.start()
+        self.addCleanup(self.server.stop)
+
+    async def get(self, auth: Any = None, headers: Any = None) -> tuple[int, str]:
+        response = await self.server.client(auth).get(f"{self.server.url}/", headers=headers)
+        return response.code, await response.text()
+
+    async def test_each_scheme_lets_its_user_in(self) -> None:
+        token = self.issuer.sign(sub="carol", scope="read")
+        session = await self.server.sign_in("bob", "builder", path="/sign-in")
+        self.assertEqual(await self.get(Digest("alice", "wonderland")), (200, "alice"))
+        self.assertEqual(await self.get(headers=basic("bob", "builder")), (200, "bob"))
+        self.assertEqual(await self.get(headers=bearer(token)), (200, "carol"))
+        self.assertEqual(await self.get(headers=session), (200, "bob"))
+
+    async def test_wrong_credentials_are_refused(self) -> None:
+        self.assertEqual((await self.get())[0], 401)
+        self.assertEqual((await self.get(Basic("alice", "x")))[0], 401)
+        self.assertEqual((await self.get(headers=bearer(self.issuer.sign(exp=1))))[0], 401)
+        self.assertEqual((await self.get(headers=bearer(self.issuer.sign(sub=None))))[0], 401)
+        self.assertEqual((await self.get(headers=bearer(self.issuer.sign(scope="write"))))[0], 403)
+        with self.assertRaises(SignInError):
+            await self.server.sign_in("alice", "x", path="/sign-in")
+
+    async def test_stub_treq_needs_no_flush(self) -> None:
+        treq = self.server.treq
+        response = await treq.get("http://anything.example/", auth=("alice", "wonderland"))
+        self.assertEqual(await treq.text_content(response), "alice")
+
+
+class ApplicationOnPortTests(ApplicationTests):
+    """The same, on a port."""
+
+    on_port = True
+
+
+class PostServerTests(TestCase):
+    """A whole server, and clients of it."""
+
+    on_port = False
+
+    async def setUp(self) -> None:  # type: ignore[override] # trial waits for it
+        users = write_users(self.mktemp(), {"alice": "wonderland"})
+        self.server = PostServer(reactor, '[api]\nwrite = ["digest", "basic"]', users=users, on_port=self.on_port)
+        await self.server.start()
+        self.addCleanup(self.server.stop)
+
+    async def test_posts_are_added_and_listed(self) -> None:
+        posts = self.server.posts(Digest("alice", "wonderland"))
+        self.assertEqual(await posts.add("hello"), 1)
+        self.assertEqual([post.post async for post in posts.list()], ["hello"])
+
+    async def test_write_without_credentials_is_refused(self) -> None:
+        try:
+            await self.server.posts().add("hello")
+        except ProblemError as error:
+            self.assertEqual(error.status, 401)
+        else:
+            self.fail("it was accepted")
+
+    async def test_change_is_seen_by_a_watch(self) -> None:
+        posts = self.server.posts(Basic("alice", "wonderland"))
+        watch = posts.watch(after=0)
+        post_id = await posts.add("hello")
+        self.assertEqual(await anext(watch), Change(1, ChangeKind.ADDED, post_id, "hello"))
+
+    async def test_open_event_stream_ends_with_the_server(self) -> None:
+        response = await self.server.client().get(f"{self.server.url}/post/events", unbuffered=True)
+        self.assertEqual(response.code, 200)
+
+
+class PostServerOnPortTests(PostServerTests):
+    """The same, on a port."""
+
+    on_port = True
