@@ -17,7 +17,7 @@ from twisted.web.resource import IResource
 
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.checker import Checker
-from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
@@ -226,6 +226,10 @@ class Protection:
         with suppress(StoreUnavailableError):  # it is waited for
             await self._threads.run(self._store.prepare)
         await self._store.start()
+        if "digest" in self._factories:
+            with suppress(StoreUnavailableError):
+                # A stock wrapper cannot wait for it (`postd.protect.credential_factory`).
+                await self._store.key(NONCE_KEY)
 
     async def stop(self) -> None:
         """Stop all that `start` has started; requests are 503 from now on. It may be called again."""
