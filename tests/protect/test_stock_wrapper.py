@@ -22,8 +22,8 @@ from tests.web.clients import PASSWORD, account
 
 @implementer(IRealm)
 class GreetingRealm:
-    def requestAvatar(self, avatarId: bytes, mind: object, *interfaces: object) -> Any:
-        return IResource, Data(b"Hello %b" % avatarId, "text/plain"), lambda: None
+    def requestAvatar(self, avatarId: bytes | tuple[()], mind: object, *interfaces: object) -> Any:
+        return IResource, Data(b"Hello %b" % bytes(avatarId), "text/plain"), lambda: None
 
 
 @ensureDeferred
