@@ -18,12 +18,16 @@ from typing import Any
 import httpx
 import pytest
 import requests
+from klein import Klein
 from msgspec import Struct
 from pytest_twisted import ensureDeferred
 from requests.auth import HTTPDigestAuth
 from twisted.internet.threads import deferToThread
+from twisted.web.resource import Resource
+from twisted.web.server import Site
 
 from postd.client import Auth, AuthClient, Basic, BearerFile, Digest, FormLogin
+from postd.protect import Protection, identity, issuer
 from tests.client.server import REACTOR
 from tests.helpers import PATIENCE_S
 from tests.integration.test_logins import write_users
@@ -238,6 +242,52 @@ def test_program_with_treq(tmp_path: Path) -> None:
             check=True,
         )
         assert printed.stdout == "200 Hello alice, by digest\n"
+
+
+@ensureDeferred
+async def test_parts_of_programs_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks that are no programs of their own, run one after another with what they need."""
+    monkeypatch.chdir(tmp_path)
+    write_users(tmp_path, **{USER: PASSWORD})
+    root, app, inner = Resource(), Klein(), Klein()
+    app.route("/")(greet)
+    inner.route("/")(greet)
+    page = sections("protect.md")
+    names: dict[str, Any] = {"reactor": REACTOR, "root": root, "app": app, "Resource": Resource}
+    names |= {"Protection": Protection, "staff": inner.resource(), "data": inner.resource()}
+    exec(block(page["The form"], "python"), names)
+    with_form = names["protection"]
+    trusted = issuer("http://127.0.0.1:9", audience=AUDIENCE)
+    names["protection"] = with_issuer = Protection(REACTOR, users="users", issuers=[trusted])
+    exec(block(page["Protected resources"], "python"), names)
+    exec(block(page["Metadata for clients of Bearer"], "python"), names)
+    async with with_form, with_issuer:
+        port = REACTOR.listenTCP(0, Site(root), interface="127.0.0.1")
+        url = f"http://127.0.0.1:{port.getHost().port}"
+        try:
+            await deferToThread(ask_parts, url)
+        finally:
+            await port.stopListening()
+
+
+def greet(request: Any) -> str:
+    found = identity(request)
+    assert found is not None
+    return f"Hello {found.name}"
+
+
+def ask_parts(url: str) -> None:
+    with httpx.Client(base_url=url) as client:
+        assert client.get("/app/").headers["Location"] == "/account"
+        assert "<form" in client.get("/account").text
+        answer = client.post("/account/login", data={"username": USER, "password": PASSWORD})
+        assert (answer.status_code, answer.headers["Location"]) == (302, "/app/")
+        assert client.get("/app/").text == "Hello alice"
+    assert httpx.get(f"{url}/staff/", auth=(USER, PASSWORD)).text == "Hello alice"
+    metadata = httpx.get(f"{url}/.well-known/oauth-protected-resource")
+    assert metadata.json()["authorization_servers"] == ["http://127.0.0.1:9"]
+    challenge = httpx.get(f"{url}/data/").headers["WWW-Authenticate"]
+    assert challenge == f'Bearer realm="postd", resource_metadata="{metadata.url}"'
 
 
 def test_client_imports_nothing_of_the_server() -> None:
