@@ -1,7 +1,7 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -245,6 +245,9 @@ class Protection:
         self._threads.stop()
         await self._store.stop()
 
+    def _is_running(self) -> bool:
+        return self._opening is not None and not self._is_stopped
+
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
         return Deferred.fromCoroutine(self.stop())
@@ -284,6 +287,7 @@ class Protection:
             check(name, decode_scope, scope)
         names = words("users", users, may_be_empty=True)
         return _PrivateGuard(
+            self._is_running,
             self.portal,
             [factory for name, factory in self._factories.items() if name in schemes],
             resource,
@@ -335,7 +339,18 @@ class Protection:
 
 
 class _PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them."""
+    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
+
+    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        sign_in = self._sign_in
+
+        def sign_in_while_running(*credentials: Any) -> Any:
+            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
+                raise StoreUnavailableError("the Protection is not started, or was stopped")
+            return sign_in(*credentials)
+
+        self._sign_in = sign_in_while_running
 
     async def enter(self, request: Request) -> Response | IResource:
         entered = await super().enter(request)
