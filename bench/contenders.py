@@ -97,6 +97,15 @@ def blacksheep(application: str = "posts:app", *, access_log: bool = True) -> Se
 GROUP = replace(blacksheep("group:app"), name="blacksheep+group")
 
 
+def stock_site_command(kind: str, port: int) -> list[str]:
+    return [sys.executable, "-m", "bench.peers.stock_site", kind, str(port)]
+
+
+def stock_site(kind: str) -> Server:
+    """Return a stock site of twisted.web, whose resource is protected by `kind`: `wrapper`, `protect` or `file`."""
+    return Server(kind, partial(stock_site_command, kind), static=True)
+
+
 # --- The others
 
 

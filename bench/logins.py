@@ -107,6 +107,12 @@ def measure_known(login: Login, server: Server, folder: Path, duration: Duration
     return measure_logged_in(login, server, folder, duration)
 
 
+def measure_stock(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure what `measure_known` does, with Basic; the password is also in a file for Twisted's own checker."""
+    (folder / "users.plain").write_text(f"{USER}:{PASSWORD}\n")
+    return measure_known(basic_fields, server, folder, duration)
+
+
 def measure_logged_in(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
     """Measure what `measure_get20` does, with a login in each request."""
     with serving_short_list(server, folder) as address:

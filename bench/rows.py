@@ -24,6 +24,7 @@ from bench.contenders import (
     flask,
     nginx,
     postd_command,
+    stock_site,
 )
 from bench.logins import (
     basic_fields,
@@ -32,6 +33,7 @@ from bench.logins import (
     measure_hash,
     measure_known,
     measure_signin,
+    measure_stock,
     measure_without_signins,
     session_fields,
 )
@@ -188,6 +190,13 @@ ROWS = {
             Contender("no logins", measure_without_signins, POSTD),
         ],
         [("signin", "argon2"), ("signin", "no logins")],
+    ),
+    "stock": side_by_side(
+        measure_stock,
+        stock_site("protect"),
+        stock_site("file"),
+        stock_site("wrapper"),
+        ratios=[("protect", "wrapper"), ("file", "wrapper")],
     ),
     "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER, ratios=[("two", "one")]),
     "store": Row(

@@ -59,6 +59,13 @@ def test_links_of_the_reference_lead_to_files() -> None:
     assert [target for target in targets if not (REFERENCE.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    named = set(re.findall(r"`(?:postd/)?(\w+(?:/\w+)+\.py)`", (ROOT / page).read_text("utf-8")))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not any((root / name).exists() for root in (ROOT / "postd", ROOT))] == []
+
+
 @pytest.mark.parametrize("cited", ["contract" + " ", "auth" + ".md"])
 def test_no_code_cites_papers_outside_the_repository(cited: str) -> None:
     number = re.compile(re.escape(cited) + (r"[0-9]" if cited.endswith(" ") else ""))

@@ -1,7 +1,7 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from twisted.web.resource import IResource
 
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.checker import Checker
-from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
@@ -226,6 +226,10 @@ class Protection:
         with suppress(StoreUnavailableError):  # it is waited for
             await self._threads.run(self._store.prepare)
         await self._store.start()
+        if "digest" in self._factories:
+            with suppress(StoreUnavailableError):
+                # A stock wrapper cannot wait for it (`postd.protect.credential_factory`).
+                await self._store.key(NONCE_KEY)
 
     async def stop(self) -> None:
         """Stop all that `start` has started; requests are 503 from now on. It may be called again."""
@@ -240,6 +244,9 @@ class Protection:
         self._opening.cancel()
         self._threads.stop()
         await self._store.stop()
+
+    def _is_running(self) -> bool:
+        return self._opening is not None and not self._is_stopped
 
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
@@ -280,6 +287,7 @@ class Protection:
             check(name, decode_scope, scope)
         names = words("users", users, may_be_empty=True)
         return _PrivateGuard(
+            self._is_running,
             self.portal,
             [factory for name, factory in self._factories.items() if name in schemes],
             resource,
@@ -331,7 +339,18 @@ class Protection:
 
 
 class _PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them."""
+    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
+
+    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        sign_in = self._sign_in
+
+        def sign_in_while_running(*credentials: Any) -> Any:
+            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
+                raise StoreUnavailableError("the Protection is not started, or was stopped")
+            return sign_in(*credentials)
+
+        self._sign_in = sign_in_while_running
 
     async def enter(self, request: Request) -> Response | IResource:
         entered = await super().enter(request)

@@ -162,6 +162,7 @@ page = [
     {{path = "/alice", schemes = ["bearer", "basic"], users = ["{main.issuer}#alice"]}},
     {{path = "/two", schemes = ["bearer"], users = ["{main.issuer}#bob", "{other.issuer}#alice"]}},
     {{path = "/account", schemes = ["bearer", "basic"], users = ["alice"]}},
+    {{path = "/scoped", schemes = ["bearer", "basic"], read_scope = "page:see", write_scope = "page:change"}},
 ]
 """
 
@@ -423,6 +424,22 @@ def test_scope_matches_whole_words(main: Issuer, wire: Wire, scope: Any) -> None
     assert (page.status, page.body) == (403, b"Forbidden\n")
     assert page.headers["www-authenticate"] == [insufficient(wire, "posts:read")]
     assert page.header("content-type") == "text/plain; charset=utf-8"
+
+
+def test_scope_of_a_page_takes_the_place_of_the_issuers(served: Served, wire: Wire) -> None:
+    visitor = served.main.token(scope="page:see")
+    assert wire.get("/scoped", visitor).body == b"Success: alice\n"
+    for method, token, missing in (
+        ("GET", token_of(served.main), "page:see"),
+        ("HEAD", token_of(served.main), "page:see"),
+        ("POST", visitor, "page:change"),
+        ("GET", served.others[STRICT].token(), "page:see"),  # its issuer wants none
+    ):
+        page = wire.ask(method, "/scoped", bearer(token))
+        assert page.status == 403
+        assert page.headers["www-authenticate"] == [insufficient(wire, missing)]
+    assert wire.ask("POST", "/scoped", bearer(served.main.token(scope="page:change"))).status == 405
+    check_problem(wire.get("/post", visitor), 403, [insufficient(wire, "posts:read")])
 
 
 def test_scopes_are_read_from_other_claims(served: Served, wire: Wire) -> None:
