@@ -174,7 +174,7 @@ class Protection:
         self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor)
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
-        self._is_stopped = False
+        self._is_store_started = self._is_stopped = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -225,6 +225,7 @@ class Protection:
     async def _open_store(self) -> None:
         with suppress(StoreUnavailableError):  # it is waited for
             await self._threads.run(self._store.prepare)
+        self._is_store_started = True
         await self._store.start()
 
     async def stop(self) -> None:
@@ -239,7 +240,8 @@ class Protection:
             one.stop()
         self._opening.cancel()
         self._threads.stop()
-        await self._store.stop()
+        if self._is_store_started:  # else it was refused, and its thread would be waited for without end
+            await self._store.stop()
 
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
