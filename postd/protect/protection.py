@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
 
-from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.checker import Checker
 from postd.auth.digest import DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
@@ -46,6 +45,9 @@ from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
 from postd.store.opening import open_login_store
+
+if TYPE_CHECKING:
+    from postd.auth.bearer import Issuer
 
 STORE_WAIT_MAX_S = 1.0
 """How long `start` waits for the store; after that, requests get 503 until it answers."""
@@ -154,6 +156,8 @@ class Protection:
         self._issuers = _make_issuers(issuers, reactor)
         self._bearer = BearerCredentialFactory(self._realm, self._clients)
         if self._issuers:
+            from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
+
             checkers.append(BearerChecker(self._issuers, throttle=throttle, now=reactor.seconds))
             self._factories["bearer"] = self._bearer
         self._sessions = Sessions(
@@ -361,7 +365,7 @@ def _check_algorithms(names: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(algorithms))
 
 
-def _make_issuers(issuers: object, reactor: IReactor) -> list[Issuer]:
+def _make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
     """Return the issuers, none of which may come twice."""
     described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
     if not all(isinstance(one, TrustedIssuer) for one in described):

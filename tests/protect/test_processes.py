@@ -244,7 +244,7 @@ class ImportTests:
         code = "import json, sys, postd.protect; print(json.dumps(sorted(sys.modules)))"
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         loaded = json.loads(result.stdout)
-        others = ("klein", "werkzeug", "sqlite3", "txredisapi", "twisted.internet.reactor")
+        others = ("klein", "werkzeug", "sqlite3", "txredisapi", "treq", "joserfc", "twisted.internet.reactor")
         ours = ("web", "settings", "daemon", "schemes", "store.sqlite", "store.redis", "monitoring", "cli", "client")
         unwanted = (*others, *(f"postd.{name}" for name in ours))
         assert not [name for name in loaded if any(name == one or name.startswith(f"{one}.") for one in unwanted)]
