@@ -1,7 +1,7 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -142,11 +142,7 @@ class Protection:
         accounts: Fingerprints = self._directory
         self._has_file = isinstance(users, str | os.PathLike)
         if isinstance(users, str | os.PathLike):
-            accounts = self._directory = UserDirectory(os.fspath(users), changed=partial(end_sessions, self._store))
-            try:
-                self._directory.load()
-            except ConfigError as error:
-                raise ValueError(f"users: {error}") from None
+            accounts = self._directory = _load_users(users, changed=partial(end_sessions, self._store))
             checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
             checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
             self._factories["digest"] = DigestCredentialFactory(self._realm, algorithms, nonces, self._clients)
@@ -355,6 +351,18 @@ def _check_path(path: str) -> str:
     if not path.startswith("/") or path.startswith("//") or not set(path) <= _SEGMENT | {"/"}:
         raise ValueError(f"{path!r} is not a path such as /sign-in")
     return path
+
+
+def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, bytes | None]], None]) -> UserDirectory:
+    """Return the accounts of a user file, which `UserDirectory` can do without."""
+    if not os.fspath(path):
+        raise expected("users", "the path of a user file", path)
+    directory = UserDirectory(os.fspath(path), changed=changed)
+    try:
+        directory.load()
+    except ConfigError as error:
+        raise ValueError(f"users: {error}") from None
+    return directory
 
 
 def _check_algorithms(names: object) -> tuple[str, ...]:
