@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 from msgspec import Struct
 
 from tests.helpers import PATIENCE_S, run_sql
+from tests.issuer import JWKS, Issuer, Key, Reply
 from tests.redis_server import RedisServer, free_port
 from tests.web.clients import PASSWORD, account
 
@@ -26,7 +28,7 @@ from twisted.internet.task import react
 from twisted.logger import globalLogPublisher, textFileLogObserver
 from twisted.web.resource import Resource
 from twisted.web.server import Site
-from postd.protect import Protection, identity
+from postd.protect import Protection, identity, issuer
 
 class Name(Resource):
     isLeaf = True
@@ -34,15 +36,18 @@ class Name(Resource):
     def render_GET(self, request):
         return identity(request).name.encode()
 
-async def main(reactor, users, *stores):
+async def main(reactor, users, url, *stores):
+    issuers = [issuer(url, audience="https://app.example")] if url else []
     globalLogPublisher.addObserver(textFileLogObserver(sys.stderr))
     async with AsyncExitStack() as stack:
         for store in stores:
             began = reactor.seconds()
-            protection = Protection(reactor, users=users, store=store, failures=3, sign_in="/sign-in")
+            protection = Protection(
+                reactor, users=users, issuers=issuers, store=store, failures=3, sign_in="/sign-in"
+            )
             await stack.enter_async_context(protection)
             root = Resource()
-            for scheme in ("basic", "digest", "session"):
+            for scheme in ("basic", "digest", "session", *(["bearer"] if issuers else [])):
                 root.putChild(scheme.encode(), protection.protect(Name(), scheme))
             root.putChild(b"sign-in", protection.pages(after="/session"))
             port = reactor.listenTCP(0, Site(root), interface="127.0.0.1").getHost().port
@@ -52,7 +57,12 @@ async def main(reactor, users, *stores):
 react(main, sys.argv[1:])
 """
 
+AUDIENCE = "https://app.example"
 ALICE = ("alice", PASSWORD)
+
+END_MAX_S = 10.0
+"""Not the second of the contract: other tests keep the machine busy."""
+
 SLOW = "alice:$2b$13$abcdefghijklmnopqrstuuRBBZ4S7O0QAHGMDvAP0LaGbdQJQN9EO\n"
 """A line of a user file with a hash that takes half a second to verify."""
 
@@ -76,10 +86,10 @@ class Running(Struct):
 
 
 @contextmanager
-def run(folder: Path, *stores: str, users: str = account("alice")) -> Iterator[Running]:
+def run(folder: Path, *stores: str, users: str = account("alice"), issuer: str = "") -> Iterator[Running]:
     """Run `PROGRAM`, with a site for each store; it may end before the `with` block does."""
     (folder / "users").write_text(users)
-    command = [sys.executable, "-c", PROGRAM, str(folder / "users"), *stores]
+    command = [sys.executable, "-c", PROGRAM, str(folder / "users"), issuer, *stores]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -132,6 +142,27 @@ class SharingTests:
             assert [program.get("/basic", ALICE, at=at).status_code for at in (0, 1)] == [429, 429]
 
 
+class IssuerTests:
+    def test_tokens_of_an_issuer_are_accepted(self, tmp_path: Path) -> None:
+        with (
+            Issuer(AUDIENCE, Key.make("ES256")) as provider,
+            run(tmp_path, "memory:", issuer=provider.issuer) as program,
+        ):
+            for token, status in ((provider.token(), 200), (provider.token(aud="x"), 401), ("x", 401)):
+                answer = program.get("/bearer", headers={"Authorization": f"Bearer {token}"})
+                assert answer.status_code == status
+            assert program.get("/bearer", headers={"Authorization": f"Bearer {provider.token()}"}).text == "alice"
+
+    def test_sigterm_ends_a_program_while_its_issuer_does_not_answer(self, tmp_path: Path) -> None:
+        with Issuer(AUDIENCE, Key.make("ES256")) as provider:
+            provider.replies[JWKS] = Reply(before=threading.Event())
+            with run(tmp_path, "memory:", issuer=provider.issuer) as program:
+                provider.wait_for_request(JWKS)
+                assert program.terminate() < END_MAX_S
+                assert program.process.returncode == 0
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
 class StoreTests:
     def test_store_that_is_away_does_not_stop_the_start(self, tmp_path: Path) -> None:
         with RedisServer(tmp_path / "redis") as server:
@@ -152,7 +183,7 @@ class StoreTests:
         database = tmp_path / "other.db"
         run_sql(database, "CREATE TABLE bookmarks (url TEXT)", "PRAGMA user_version = 7")
         (tmp_path / "users").write_text(account("alice"))
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "users"), f"sqlite:{database}"]
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "users"), "", f"sqlite:{database}"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert ended.returncode == 1
         assert ended.stdout == ""
@@ -161,14 +192,12 @@ class StoreTests:
 
 
 class EndTests:
-    """Nothing outlives it. The bound is not the second of the contract: other tests keep the machine busy."""
-
-    END_MAX_S = 10.0
+    """Nothing outlives it."""
 
     def test_sigterm_ends_a_program(self, tmp_path: Path, store: str) -> None:
         with run(tmp_path, "memory:", store) as program:
             assert program.get("/basic", ALICE).status_code == 200
-            assert program.terminate() < self.END_MAX_S
+            assert program.terminate() < END_MAX_S
             assert program.process.returncode == 0
         assert "Traceback" not in (tmp_path / "log").read_text()
 
@@ -176,14 +205,14 @@ class EndTests:
         with run(tmp_path, "memory:", users=SLOW) as program:
             with pytest.raises(httpx.ReadTimeout):
                 program.get("/basic", ALICE, timeout=0.2)
-            assert program.terminate() < self.END_MAX_S
+            assert program.terminate() < END_MAX_S
             assert program.process.returncode == 0
         assert "Traceback" not in (tmp_path / "log").read_text()
 
     def test_sigterm_ends_a_program_while_its_store_is_away(self, tmp_path: Path) -> None:
         with run(tmp_path, f"redis://127.0.0.1:{free_port()}") as program:
             assert program.get("/basic", ALICE).status_code == 503
-            assert program.terminate() < self.END_MAX_S
+            assert program.terminate() < END_MAX_S
             assert program.process.returncode == 0
         assert "Traceback" not in (tmp_path / "log").read_text()
 
