@@ -1,11 +1,13 @@
-"""Issuers of access tokens, as arguments of a program (settings: `[[bearer]]`)."""
+"""Issuers of access tokens, as arguments of a program (settings: `[[bearer]]`).
+
+What checks tokens and fetches keys is imported when there is an issuer: with it come treq and joserfc, 70 modules.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
-from postd.auth.bearer import Issuer, read_secret
 from postd.protect.arguments import check, expected, words
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
@@ -14,6 +16,9 @@ from postd.protocol.jwt import Algorithm, Scalar, TokenPolicy
 from postd.protocol.quantity import DURATION_MAX_S, decode_duration
 from postd.reactor import IReactor
 
+if TYPE_CHECKING:
+    from postd.auth.bearer import Issuer
+
 
 class TrustedIssuer(Struct, frozen=True):
     """What `issuer` returns, for `Protection`."""
@@ -21,12 +26,14 @@ class TrustedIssuer(Struct, frozen=True):
     policy: TokenPolicy
     options: Mapping[str, str]
 
-    def make(self, reactor: IReactor) -> Issuer:
+    def make(self, reactor: IReactor) -> "Issuer":
         """Return the issuer.
 
         Raises:
             ConfigError: one of its files cannot be used.
         """
+        from postd.auth.bearer import Issuer, read_secret  # noqa: PLC0415 - see above
+
         options = dict(self.options)
         secret = read_secret(options.pop("client_secret_file"))
         return Issuer(self.policy, reactor=reactor, client_secret=secret, **options)

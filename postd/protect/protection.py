@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
 
-from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.checker import Checker
 from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
@@ -46,6 +45,9 @@ from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
 from postd.store.opening import open_login_store
+
+if TYPE_CHECKING:
+    from postd.auth.bearer import Issuer
 
 STORE_WAIT_MAX_S = 1.0
 """How long `start` waits for the store; after that, requests get 503 until it answers."""
@@ -140,11 +142,7 @@ class Protection:
         accounts: Fingerprints = self._directory
         self._has_file = isinstance(users, str | os.PathLike)
         if isinstance(users, str | os.PathLike):
-            accounts = self._directory = UserDirectory(os.fspath(users), changed=partial(end_sessions, self._store))
-            try:
-                self._directory.load()
-            except ConfigError as error:
-                raise ValueError(f"users: {error}") from None
+            accounts = self._directory = _load_users(users, changed=partial(end_sessions, self._store))
             checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
             checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
             self._factories["digest"] = DigestCredentialFactory(self._realm, algorithms, nonces, self._clients)
@@ -154,6 +152,8 @@ class Protection:
         self._issuers = _make_issuers(issuers, reactor)
         self._bearer = BearerCredentialFactory(self._realm, self._clients)
         if self._issuers:
+            from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
+
             checkers.append(BearerChecker(self._issuers, throttle=throttle, now=reactor.seconds))
             self._factories["bearer"] = self._bearer
         self._sessions = Sessions(
@@ -174,7 +174,7 @@ class Protection:
         self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor)
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
-        self._is_stopped = False
+        self._is_store_started = self._is_stopped = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -225,6 +225,7 @@ class Protection:
     async def _open_store(self) -> None:
         with suppress(StoreUnavailableError):  # it is waited for
             await self._threads.run(self._store.prepare)
+        self._is_store_started = True
         await self._store.start()
         if "digest" in self._factories:
             with suppress(StoreUnavailableError):
@@ -243,7 +244,8 @@ class Protection:
             one.stop()
         self._opening.cancel()
         self._threads.stop()
-        await self._store.stop()
+        if self._is_store_started:  # else it was refused, and its thread would be waited for without end
+            await self._store.stop()
 
     def _is_running(self) -> bool:
         return self._opening is not None and not self._is_stopped
@@ -370,6 +372,18 @@ def _check_path(path: str) -> str:
     return path
 
 
+def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, bytes | None]], None]) -> UserDirectory:
+    """Return the accounts of a user file, which `UserDirectory` can do without."""
+    if not os.fspath(path):
+        raise expected("users", "the path of a user file", path)
+    directory = UserDirectory(os.fspath(path), changed=changed)
+    try:
+        directory.load()
+    except ConfigError as error:
+        raise ValueError(f"users: {error}") from None
+    return directory
+
+
 def _check_algorithms(names: object) -> tuple[str, ...]:
     algorithms = words("digest_algorithms", names)
     unknown = [name for name in algorithms if name not in HASHES]
@@ -378,7 +392,7 @@ def _check_algorithms(names: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(algorithms))
 
 
-def _make_issuers(issuers: object, reactor: IReactor) -> list[Issuer]:
+def _make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
     """Return the issuers, none of which may come twice."""
     described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
     if not all(isinstance(one, TrustedIssuer) for one in described):

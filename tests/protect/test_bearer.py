@@ -16,13 +16,15 @@ from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.jwks import WAIT_MAX_S, KeySource
 from postd.auth.portal import CoroutinePortal
 from postd.http.peer import PeerResolver
+from postd.protect import identity
 from postd.protect.bearer import METADATA_PATH, BearerCredentialFactory
 from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
-from tests.helpers import InMemoryApi, Response, forget_own, make_site
+from tests.helpers import InMemoryApi, Response, forget_own
 from tests.issuer import ABSENT, Key, Mint
+from tests.protect.fronts import Front, check_problem
 from tests.protect.test_guard import check_authenticated, check_without_challenge
 from tests.web.clients import (
     ask_raw,
@@ -31,7 +33,6 @@ from tests.web.clients import (
     check_secret,
     recorded_log,
 )
-from tests.web.test_posts import check_problem
 from tests.web.wire import Worker, ask, begin
 
 ISSUER, AUDIENCE = "https://idp.example", "https://posts.example"
@@ -157,6 +158,7 @@ class ChallengeTests:
     def test_basic_is_accepted_by_a_rule_with_bearer(self, api: InMemoryApi) -> None:
         check_authenticated(ask(api, "GET", "/all", headers=basic()))
 
+    @pytest.mark.postd_front("Protection without issuers has no Bearer; test_protection has its challenge")
     def test_challenge_without_issuers_has_no_resource_metadata(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(RULES)
         check_challenged(ask(api, "GET", "/bearer"), 'Bearer realm="postd"')
@@ -279,10 +281,13 @@ class TokenTests:
                 assert challenge() in answer.headers["www-authenticate"]
         check_secret(events, token)
 
-    @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40))
-    def test_any_value_is_401(self, api: InMemoryApi, text: str) -> None:
-        answer = ask(api, "GET", "/bearer", headers={"Authorization": b"Bearer " + text.encode("latin-1")})
-        check_challenged(answer, challenge(INVALID))
+    def test_any_value_is_401(self, api: InMemoryApi) -> None:
+        @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40))
+        def check(text: str) -> None:
+            answer = ask(api, "GET", "/bearer", headers={"Authorization": b"Bearer " + text.encode("latin-1")})
+            check_challenged(answer, challenge(INVALID))
+
+        check()
 
 
 class UnavailableKeysTests:
@@ -309,8 +314,8 @@ class UnavailableKeysTests:
             answer = self.response_to_valid_token(api, method, path)
             check_without_challenge(answer, 503)
             assert int(answer.header("Retry-After") or 0) >= 1
-            problem = check_problem(answer, 503)
-            assert ISSUER not in str(problem)
+            check_problem(answer, 503)
+            assert ISSUER.encode() not in answer.body
 
     def test_token_with_invalid_claims_is_503_until_its_signature_can_be_verified(self, api: InMemoryApi) -> None:
         """Claims are not trusted before: not even that it has expired."""
@@ -349,10 +354,12 @@ class ProtectedResource(Resource):
     isLeaf = True
 
     def render(self, request: Any) -> bytes:
-        return bytes(request.identity.account.encode())
+        client = identity(request)
+        assert client is not None
+        return client.account.encode()
 
 
-def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
+def make_server(front: Front, *, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
     """Make a server with the keys of `MINT` and the given scopes."""
     clock = Clock()
     clock.rightNow = MINT.now()
@@ -363,27 +370,27 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
     factory = BearerCredentialFactory("postd", clients, with_metadata=True)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
     guard = Guard(portal, [factory], ProtectedResource(), clients=clients, users=users)
-    return Worker(make_site(guard, clock=clock), clock)
+    return Worker(front.make_site(guard, clock), clock)
 
 
 class AvailableKeysTests:
     @pytest.mark.parametrize("method", METHODS)
-    def test_valid_token_is_accepted(self, method: str) -> None:
+    def test_valid_token_is_accepted(self, method: str, front: Front) -> None:
         """B2."""
-        answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
+        answer = ask(make_server(front), method, "/", headers=bearer(MINT.token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
 
-    def test_expired_token_has_an_error_description(self) -> None:
+    def test_expired_token_has_an_error_description(self, front: Front) -> None:
         """B3."""
-        server = make_server()
+        server = make_server(front)
         expired = 'error="invalid_token", error_description="The access token expired", '
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token(exp=1))), challenge(expired))
         server.clock.advance(MINT.LIFETIME_S + 31)
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token())), challenge(expired))
 
-    def test_expired_token_that_is_otherwise_invalid_has_the_general_error(self) -> None:
-        server = make_server()
+    def test_expired_token_that_is_otherwise_invalid_has_the_general_error(self, front: Front) -> None:
+        server = make_server(front)
         signed, _, signature = MINT.token(exp=1).rpartition(".")
         for token in (
             f"{signed}.{signature[::-1]}",
@@ -397,12 +404,12 @@ class AvailableKeysTests:
             check_challenged(ask(server, "GET", "/", headers=bearer(token)), challenge(INVALID))
 
     @pytest.mark.parametrize("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}], ids=str)
-    def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any]) -> None:
-        check_challenged(ask(make_server(), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
+    def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any], front: Front) -> None:
+        check_challenged(ask(make_server(front), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
 
-    def test_missing_scope_is_403_with_the_required_scope(self) -> None:
+    def test_missing_scope_is_403_with_the_required_scope(self, front: Front) -> None:
         """B12: RFC 6750 §3.1."""
-        server = make_server(read="posts:read", write="posts:read posts:write")
+        server = make_server(front, read="posts:read", write="posts:read posts:write")
         for method, scope in (("GET", "posts:read"), ("HEAD", "posts:read"), ("POST", "posts:read posts:write")):
             for granted in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
                 answer = ask(server, method, "/", headers=bearer(MINT.token(scope=granted)))
@@ -415,14 +422,14 @@ class AvailableKeysTests:
                 assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
 
     @pytest.mark.parametrize("method", METHODS[:-2])
-    def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str) -> None:
-        server = make_server(read="r", write="w x")
+    def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str, front: Front) -> None:
+        server = make_server(front, read="r", write="w x")
         reading = method in {"GET", "HEAD"}
         for scope, enters in (("r", reading), ("w x", not reading), ("x r w", True), ("w", False), ("", False)):
             assert (ask(server, method, "/", headers=bearer(MINT.token(scope=scope))).status == 200) == enters
 
-    def test_owner_outside_the_users_is_403_and_logged(self) -> None:
-        server = make_server(users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
+    def test_owner_outside_the_users_is_403_and_logged(self, front: Front) -> None:
+        server = make_server(front, users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
         assert ask(server, "GET", "/", headers=bearer(MINT.token())).status == 200
         for name in ("bob", "carol", "x#alice", "elsewhere.example#carol", "Alice"):
             answer = ask(server, "GET", "/", headers=bearer(MINT.token(sub=name)))

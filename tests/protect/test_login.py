@@ -23,6 +23,7 @@ from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from tests.helpers import FIELD_TEXT, InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
+from tests.protect.fronts import Front, check_problem, check_text_error, is_stock
 from tests.web.wire import FORM, Server, Worker, ask, user_line
 
 EXPIRED = "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
@@ -38,12 +39,12 @@ def write_users(folder: Path, users: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def make_api(tmp_path: Path) -> Iterator[MakeApi]:
+def make_api(tmp_path: Path, front: Front) -> Iterator[MakeApi]:
     made = []
 
     def make(settings: str = "", users: dict[str, str] = USERS) -> InMemoryApi:
         write_users(tmp_path, users)
-        made.append(InMemoryApi(tmp_path, settings))
+        made.append(front.make_api(tmp_path, settings))
         return made[-1]
 
     yield make
@@ -263,7 +264,7 @@ class HeadAndMethodTests:
     )
     def test_path_similar_to_a_page_is_404(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST"):
-            check_text(ask(api, method, path, None, with_cookie(sign_in(api))), 404, "Not Found\n")
+            check_text_error(ask(api, method, path, None, with_cookie(sign_in(api))), 404)
 
     def test_path_below_home_is_404(self, api: InMemoryApi) -> None:
         check_redirected_to_form(ask(api, "GET", "/home/x"), expires=False)
@@ -371,6 +372,9 @@ class LoginTests:
     )
     def test_other_content_type_is_415(self, api: InMemoryApi, content_type: Any) -> None:
         answer = send_form(api, headers={"Content-Type": content_type})
+        if is_stock(answer) and str(content_type).startswith("multipart/"):
+            assert answer.status == 400  # a stock site parses it first
+            return
         check_text(answer, 415, "Unsupported Media Type\n")
         assert answer.header("Set-Cookie") is None
 
@@ -399,15 +403,15 @@ class LoginTests:
     def test_invalid_utf_8_is_400(self, api: InMemoryApi, body: bytes) -> None:
         check_text(send_form(api, body), 400, "Bad Request\n")
 
-    @given(
-        body=st.binary(max_size=60)
-        | st.lists(st.sampled_from([b"username=", b"password=", b"alice", b"&", b"%", b"%00", b"%C3", b"+", b"="])).map(
-            b"".join
-        )
-    )
-    @example(body=b"username=%0&password=%")
-    def test_any_bytes_are_answered(self, unthrottled_api: InMemoryApi, body: bytes) -> None:
-        assert send_form(unthrottled_api, body).status in {400, 401}
+    def test_any_bytes_are_answered(self, unthrottled_api: InMemoryApi) -> None:
+        words = [b"username=", b"password=", b"alice", b"&", b"%", b"%00", b"%C3", b"+", b"="]
+
+        @given(body=st.binary(max_size=60) | st.lists(st.sampled_from(words)).map(b"".join))
+        @example(body=b"username=%0&password=%")
+        def check(body: bytes) -> None:
+            assert send_form(unthrottled_api, body).status in {400, 401}
+
+        check()
 
     def test_refusal_is_logged_with_its_reason_and_no_secret(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
@@ -559,11 +563,14 @@ class CookieTests:
         ask(api, "POST", "/logout", None, with_cookie(*[f"{n:043}" for n in range(300)], session_id))
         assert not is_signed_in(api, session_id)
 
-    @given(value=st.binary(max_size=80).filter(lambda value: set(value) <= set(FIELD_TEXT)))
-    def test_any_cookie_is_answered(self, api: InMemoryApi, value: bytes) -> None:
-        for cookie in (b"session=" + value, value):
-            assert ask(api, "GET", "/home", None, {"Cookie": cookie}).status == 302
-            assert ask(api, "GET", "/", None, {"Cookie": cookie}).status == 200
+    def test_any_cookie_is_answered(self, api: InMemoryApi) -> None:
+        @given(value=st.binary(max_size=80).filter(lambda value: set(value) <= set(FIELD_TEXT)))
+        def check(value: bytes) -> None:
+            for cookie in (b"session=" + value, value):
+                assert ask(api, "GET", "/home", None, {"Cookie": cookie}).status == 302
+                assert ask(api, "GET", "/", None, {"Cookie": cookie}).status == 200
+
+        check()
 
 
 CROSS_SITE: list[dict[str, Any]] = [
@@ -871,6 +878,7 @@ class AccountChangeTests:
             assert is_signed_in(api, alice)
             sign_in(api)
 
+    @pytest.mark.postd_front("it restarts postd; test_protection has two that share a store")
     @pytest.mark.parametrize("changed", [True, False])
     def test_password_changed_while_stopped_ends_sessions(
         self, api: InMemoryApi, tmp_path: Path, *, changed: bool
@@ -882,6 +890,7 @@ class AccountChangeTests:
         assert is_signed_in(restarted, alice) == (not changed)
         assert is_signed_in(restarted, bob)
 
+    @pytest.mark.postd_front("it restarts postd; test_protection has two that share a store")
     def test_account_removed_while_stopped_ends_sessions(self, api: InMemoryApi, tmp_path: Path) -> None:
         alice = sign_in(api)
         (tmp_path / "users").unlink()
@@ -1003,16 +1012,13 @@ class ApiWithSessionTests:
     def api(self, make_api: MakeApi) -> InMemoryApi:
         return make_api('[api]\nread = ["session"]\nwrite = ["session"]')
 
-    def check_problem(self, answer: Response, status: int) -> None:
-        assert answer.header("Content-Type") == "application/problem+json"
-        assert (answer.status, json.loads(answer.body)["status"]) == (status, status)
-
+    @pytest.mark.postd_front("no request of a stock site is known to be for an API: each is led to the form")
     def test_api_without_session_is_401(self, api: InMemoryApi) -> None:
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH"):
             for path in ("/post", "/post/1"):
                 for headers in ({}, with_cookie("A" * 43)):
                     answer = ask(api, method, path, b'{"post":"x"}', headers | JSON)
-                    self.check_problem(answer, 401)
+                    check_problem(answer, 401)
                     assert answer.header("Location") is None
                     assert answer.header("Cache-Control") == "no-store"
 
@@ -1029,7 +1035,7 @@ class ApiWithSessionTests:
         headers = with_cookie(sign_in(api))
         api.add("untouched")
         for method, path in (("POST", "/post"), ("PUT", "/post/1"), ("DELETE", "/post/1"), ("PATCH", "/post/1")):
-            self.check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | cross_site), 403)
+            check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | cross_site), 403)
         assert json.loads(ask(api, "GET", "/post", None, headers).body) == [{"id": 1, "post": "untouched"}]
 
     @pytest.mark.parametrize("same_origin", SAME_ORIGIN)
@@ -1053,5 +1059,5 @@ class ApiWithSessionTests:
         headers = with_cookie(sign_in(api))
         stop_store(api)
         answer = ask(api, "GET", "/post", None, headers)
-        self.check_problem(answer, 503)
+        check_problem(answer, 503)
         assert answer.header("Retry-After")

@@ -123,7 +123,8 @@ def decode_response(sent: bytes, *, head: bool = False) -> Response:
     top, separator, body = sent.partition(b"\r\n\r\n")
     assert separator, f"no whole head: {sent!r}"
     status, *lines = top.split(b"\r\n")
-    match = re.fullmatch(rb"HTTP/1\.1 ([0-9]{3}) [\x20-\x7e]+", status)
+    version = rb"1\.[01]" if b"\r\nServer: " in top else rb"1\.1"  # a stock site, which names itself, has the client's
+    match = re.fullmatch(rb"HTTP/%b ([0-9]{3}) [\x20-\x7e]+" % version, status)
     assert match, status
     headers: dict[str, list[str]] = {}
     for line in lines:
