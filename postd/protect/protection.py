@@ -1,22 +1,25 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.credentials import ICredentials
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
+from zope.interface import Interface
 
 from postd.auth.checker import Checker
 from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry
+from postd.auth.identity import Identity
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
@@ -250,6 +253,9 @@ class Protection:
     def _is_running(self) -> bool:
         return self._opening is not None and not self._is_stopped
 
+    def _is_running(self) -> bool:
+        return self._opening is not None and not self._is_stopped
+
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
         return Deferred.fromCoroutine(self.stop())
@@ -347,10 +353,12 @@ class _PrivateGuard(Guard):
         super().__init__(*arguments, **options)
         sign_in = self._sign_in
 
-        def sign_in_while_running(*credentials: Any) -> Any:
+        def sign_in_while_running(
+            credentials: ICredentials, mind: object, interface: type[Interface]
+        ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
             if not is_running():  # else a token could have keys fetched, although nothing may outlive it
                 raise StoreUnavailableError("the Protection is not started, or was stopped")
-            return sign_in(*credentials)
+            return sign_in(credentials, mind, interface)
 
         self._sign_in = sign_in_while_running
 
