@@ -221,6 +221,8 @@ class Protection:
             if failures[0].check(StoreRefusedError):
                 raise ValueError(f"store: {failures[0].getErrorMessage()}")
             failures[0].raiseException()
+        if self._is_stopped:  # meanwhile
+            return
         self._upkeep.start()
         for one in self._issuers:
             one.start()

@@ -679,6 +679,18 @@ class StartAndStopTests:
         program.stop()
         assert not program.clock.getDelayedCalls()
 
+    def test_stop_while_it_waits_for_the_store_ends_the_start(self, tmp_path: Path) -> None:
+        (tmp_path / "users").write_text(account("alice"))
+        program = Program(
+            users=tmp_path / "users", issuers=[issuer(ISSUER, audience=AUDIENCE)], store="redis://127.0.0.1:1"
+        )
+        starting = Deferred.fromCoroutine(program.protection.start())
+        program.clock.advance(0.5)
+        assert not starting.called
+        program.stop()
+        result_of(starting)
+        assert not program.clock.getDelayedCalls()
+
     def test_context_manager_starts_and_stops(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
         program = Program(users=str(tmp_path / "users"))
