@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from postd.protocol.digest import HASHES
+
 T = TypeVar("T")
 
 
@@ -37,3 +39,22 @@ def number(name: str, value: object, *, least: float, whole: bool = False) -> fl
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
         raise expected(name, f"{'a whole' if whole else 'a'} number of at least {least:g}", value)
     return value
+
+
+_SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")
+
+
+def check_path(path: str) -> str:
+    """Return the path of a page, which begins with one slash: with two it would name another host."""
+    if not path.startswith("/") or path.startswith("//") or not set(path) <= _SEGMENT | {"/"}:
+        raise ValueError(f"{path!r} is not a path such as /sign-in")
+    return path
+
+
+def check_algorithms(names: object) -> tuple[str, ...]:
+    """Return the algorithms of Digest, in the order of the challenges, each once."""
+    algorithms = words("digest_algorithms", names)
+    unknown = [name for name in algorithms if name not in HASHES]
+    if unknown:
+        raise ValueError(f"digest_algorithms: {unknown[0]!r} is none of {', '.join(HASHES)}")
+    return tuple(dict.fromkeys(algorithms))

@@ -32,7 +32,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
 from postd.model import has_issuer
-from postd.protect.arguments import check, expected, number, words
+from postd.protect.arguments import check, check_algorithms, check_path, expected, number, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import BearerCredentialFactory, MetadataView
 from postd.protect.cookie import SessionReader
@@ -43,7 +43,7 @@ from postd.protect.issuers import TrustedIssuer
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
 from postd.protocol.bearer import decode_scope
-from postd.protocol.digest import HASHES, check_realm
+from postd.protocol.digest import check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
@@ -115,7 +115,7 @@ class Protection:
     ) -> None:
         self._reactor = reactor
         self._realm = check("realm", check_realm, realm)
-        self._sign_in = check("sign_in", _check_path, sign_in)
+        self._sign_in = check("sign_in", check_path, sign_in)
         proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)
         self._clients = PeerResolver([check("trusted_proxies", check_proxy, one) for one in proxies])
         try:
@@ -140,7 +140,7 @@ class Protection:
         self._factories: dict[str, CredentialFactory] = {}  # in the order of the challenges
         self._readers: dict[str, CredentialReader] = {}
         checkers: list[Checker] = []
-        algorithms = _check_algorithms(digest_algorithms)
+        algorithms = check_algorithms(digest_algorithms)
         self._directory = UserDirectory("")
         accounts: Fingerprints = self._directory
         self._has_file = isinstance(users, str | os.PathLike)
@@ -255,9 +255,6 @@ class Protection:
     def _is_running(self) -> bool:
         return self._opening is not None and not self._is_stopped
 
-    def _is_running(self) -> bool:
-        return self._opening is not None and not self._is_stopped
-
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
         return Deferred.fromCoroutine(self.stop())
@@ -326,7 +323,7 @@ class Protection:
         """
         if "session" not in self._readers:
             raise ValueError("pages: the form needs users")
-        path = check("after", _check_path, after)
+        path = check("after", check_path, after)
         views = LoginViews(
             self.portal, self._sessions, self._clients, realm=self._realm, sign_in=self._sign_in, after=path
         )
@@ -372,14 +369,6 @@ class _PrivateGuard(Guard):
 
 
 _SECONDS_MIN = 0.001
-_SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")
-
-
-def _check_path(path: str) -> str:
-    """Return the path of a page, which begins with one slash: with two it would name another host."""
-    if not path.startswith("/") or path.startswith("//") or not set(path) <= _SEGMENT | {"/"}:
-        raise ValueError(f"{path!r} is not a path such as /sign-in")
-    return path
 
 
 def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, bytes | None]], None]) -> UserDirectory:
@@ -392,14 +381,6 @@ def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, by
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
     return directory
-
-
-def _check_algorithms(names: object) -> tuple[str, ...]:
-    algorithms = words("digest_algorithms", names)
-    unknown = [name for name in algorithms if name not in HASHES]
-    if unknown:
-        raise ValueError(f"digest_algorithms: {unknown[0]!r} is none of {', '.join(HASHES)}")
-    return tuple(dict.fromkeys(algorithms))
 
 
 def _make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:

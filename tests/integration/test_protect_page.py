@@ -34,6 +34,8 @@ from tests.integration.test_logins import write_users
 from tests.issuer import Issuer, Key
 from tests.redis_server import free_port
 
+pytestmark = pytest.mark.slow  # each test starts programs
+
 ROOT = Path(__file__).parent.parent.parent
 LINES_MAX = 15
 USER, PASSWORD = "alice", "correct horse"

@@ -14,6 +14,8 @@ import pytest
 from tests.helpers import PATIENCE_S
 from tests.web.wire import user_line
 
+pytestmark = pytest.mark.slow  # each test starts programs
+
 TWIST = str(Path(sys.executable).parent / "twist")
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from msgspec import Struct
 from msgspec.structs import asdict
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Site
@@ -63,7 +64,9 @@ class StockApi(InMemoryApi):
         parts: dict[str, Any] = {"open_login_store": lambda _url, **_: self.store, "HashThreads": InlineHashThreads}
         with patch.multiple("postd.protect.protection", **parts):
             self.protection = Protection(reactor, **_arguments(settings))
-        result_of(self.protection.start())
+        starting = Deferred.fromCoroutine(self.protection.start())
+        self.clock.advance(0)  # it writes the key of nonces
+        result_of(starting)
         posts = _Posts(
             PostApi(self.store, Events(self.store, reactor=reactor), private="open" not in settings.api.read)
         )

@@ -836,6 +836,7 @@ class StoreFailureTests:
                 assert "set-cookie" not in answer.headers
                 assert answer.header("Cache-Control") == "no-store"
 
+    @pytest.mark.postd_front("Protection reads the key of nonces when it starts")
     def test_missing_credentials_are_401_or_503_while_the_store_is_unavailable(
         self, make: Callable[..., InMemoryApi]
     ) -> None:

@@ -234,6 +234,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from postd.protect import Protection
 
+pytestmark = pytest.mark.slow  # each test starts programs
+
 def show(reactor):
     timers = [str(call) for call in reactor.getDelayedCalls()]
     sockets = sorted(type(one).__name__ for one in {*reactor.getReaders(), *reactor.getWriters()})

@@ -22,6 +22,8 @@ from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
 from tests.helpers import PATIENCE_S
 
+pytestmark = pytest.mark.slow  # each test starts programs
+
 REACTOR = cast(IReactor, global_reactor)
 ROOT = Path(__file__).parent.parent.parent
 
