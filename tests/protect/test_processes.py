@@ -20,6 +20,8 @@ from tests.issuer import JWKS, Issuer, Key, Reply
 from tests.redis_server import RedisServer, free_port
 from tests.web.clients import PASSWORD, account
 
+pytestmark = pytest.mark.slow  # each test starts programs
+
 PROGRAM = """
 import sys
 from contextlib import AsyncExitStack
@@ -233,8 +235,6 @@ from twisted.internet.task import deferLater, react
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 from postd.protect import Protection
-
-pytestmark = pytest.mark.slow  # each test starts programs
 
 def show(reactor):
     timers = [str(call) for call in reactor.getDelayedCalls()]
