@@ -2,14 +2,15 @@
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from postd.auth.checker import Checker
 from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import Identity
 from postd.auth.throttle import Throttle, login_keys
-from postd.auth.user_file import NAME_MAX_BYTES
+from postd.auth.user_file import NAME_MAX_BYTES, Account
 from postd.auth.users import UserDirectory
+from postd.errors import join_names
 from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
 from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
@@ -51,6 +52,18 @@ class NonceRegistry:
         if nonce is None or nonce.expires <= self._now():
             return False
         return await self._store.use_nonce(nonce.identity, count, expires=nonce.expires)
+
+
+def describe_missing_digest(accounts: Mapping[str, Account], realm: str, algorithms: Iterable[str]) -> str | None:
+    """Return a sentence that names the accounts without an H(A1) of the realm for each algorithm; None if all have it.
+
+    They can sign in by all schemes but Digest (reference: User file).
+    """
+    without = [name for name, one in accounts.items() if not all(one.h_a1_for(realm, each) for each in algorithms)]
+    if not without:
+        return None
+    cure = "give each a new password with `postd user passwd NAME`"
+    return f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
 
 
 class DigestChecker(Checker):

@@ -17,6 +17,7 @@ from postd.auth.identity import Identity
 from postd.auth.password import check_lengths, refused
 from postd.auth.throttle import Throttle, login_keys
 from postd.errors import LoginsBusyError
+from postd.model import has_issuer
 from postd.protocol.password import normalize
 
 _FINGERPRINT = bytes(16)
@@ -62,7 +63,8 @@ class StockChecker(Checker):
         """Return the identity that the checker names.
 
         Raises:
-            Refused: the login failed or is anonymous, or the name or the password is not UTF-8 text or too long.
+            Refused: the login failed or is anonymous, the name or the password is not UTF-8 text or too long, or the
+                account's name has a colon, as those of tokens' owners have.
             TooManyFailuresError: the throttle does not admit the attempt.
             LoginsBusyError: the checker has not answered before the attempt's reservation expired.
             StoreUnavailableError: the throttle's counts cannot be read or written.
@@ -77,7 +79,7 @@ class StockChecker(Checker):
         attempt = await self._throttle.admit(keys, compares_at_once=False)
         assert attempt.reservation is not None
         try:
-            name = await await_account(self._ask(sent, deadline=attempt.reservation.expires))
+            name = _check_name(await await_account(self._ask(sent, deadline=attempt.reservation.expires)))
         except Refused as refusal:
             await self._throttle.record_failure(attempt)
             raise refused(credentials, refusal.why) from None
@@ -96,6 +98,13 @@ class StockChecker(Checker):
         asking = maybeDeferred(self._users.requestAvatarId, credentials)
         # Without a timer as well: this process may have been suspended.
         return asking.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock).addBoth(check_time)
+
+
+def _check_name(name: str) -> str:
+    """Return the name of an account if it cannot be taken for that of a token's owner."""
+    if has_issuer(name):
+        raise Refused("the checker names an account with a colon")
+    return name
 
 
 def _interfaces(checker: ICredentialsChecker) -> Any:

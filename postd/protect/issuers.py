@@ -3,11 +3,12 @@
 What checks tokens and fetches keys is imported when there is an issuer: with it come treq and joserfc, 70 modules.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
+from postd.errors import ConfigError
 from postd.protect.arguments import check, expected, words
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
@@ -111,6 +112,27 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         leeway_s=_leeway(leeway),
     )
     return TrustedIssuer(policy, {**endpoints, **texts, "read_scope": read_scope, "write_scope": write_scope})
+
+
+def make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
+    """Return the issuers of a `Protection`, none of which may come twice.
+
+    Raises:
+        ValueError: there is something else among them, or one of them cannot be used.
+    """
+    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
+    if not all(isinstance(one, TrustedIssuer) for one in described):
+        raise expected("issuers", "several of what issuer() returns", issuers)
+    made: dict[str, Issuer] = {}
+    for one in described:
+        url = one.policy.issuer
+        if url in made:
+            raise ValueError(f"issuers: {url} is there twice; audience may be several")
+        try:
+            made[url] = one.make(reactor)
+        except ConfigError as error:
+            raise ValueError(f"issuers: {url}: {error}") from None
+    return list(made.values())
 
 
 def _accepted(claim: str, value: object) -> tuple[Scalar, ...]:

@@ -1,11 +1,11 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
@@ -18,7 +18,7 @@ from twisted.web.resource import IResource
 from zope.interface import Interface
 
 from postd.auth.checker import Checker
-from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry
+from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry, describe_missing_digest
 from postd.auth.identity import Identity
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
@@ -39,7 +39,7 @@ from postd.protect.cookie import SessionReader
 from postd.protect.credential_factory import StockCredentialFactory
 from postd.protect.digest import DigestCredentialFactory
 from postd.protect.guard import FORBIDDEN, CredentialFactory, CredentialReader, Guard, Realm
-from postd.protect.issuers import TrustedIssuer
+from postd.protect.issuers import TrustedIssuer, make_issuers
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
 from postd.protocol.bearer import decode_scope
@@ -48,9 +48,6 @@ from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
 from postd.store.opening import open_login_store
-
-if TYPE_CHECKING:
-    from postd.auth.bearer import Issuer
 
 STORE_WAIT_MAX_S = 1.0
 """How long `start` waits for the store; after that, requests get 503 until it answers."""
@@ -140,7 +137,7 @@ class Protection:
         self._factories: dict[str, CredentialFactory] = {}  # in the order of the challenges
         self._readers: dict[str, CredentialReader] = {}
         checkers: list[Checker] = []
-        algorithms = check_algorithms(digest_algorithms)
+        self._algorithms = check_algorithms(digest_algorithms)
         self._directory = UserDirectory("")
         accounts: Fingerprints = self._directory
         self._has_file = isinstance(users, str | os.PathLike)
@@ -148,11 +145,11 @@ class Protection:
             accounts = self._directory = _load_users(users, changed=partial(end_sessions, self._store))
             checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
             checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
-            self._factories["digest"] = DigestCredentialFactory(self._realm, algorithms, nonces, self._clients)
+            self._factories["digest"] = DigestCredentialFactory(self._realm, self._algorithms, nonces, self._clients)
         elif users is not None:
             accounts = AnyAccount()
             checkers.append(StockChecker(users, throttle, clock=reactor))
-        self._issuers = _make_issuers(issuers, reactor)
+        self._issuers = make_issuers(issuers, reactor)
         self._bearer = BearerCredentialFactory(self._realm, self._clients)
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
@@ -174,7 +171,9 @@ class Protection:
         self.factories: Mapping[str, ICredentialFactory] = {
             name: StockCredentialFactory(factory) for name, factory in self._factories.items()
         }
-        self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor)
+        self._is_digest_used = False
+        reloaded = self._warn_of_missing_digest
+        self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor, reloaded=reloaded)
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
         self._is_store_started = self._is_stopped = False
@@ -293,6 +292,9 @@ class Protection:
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
             check(name, decode_scope, scope)
         names = words("users", users, may_be_empty=True)
+        if "digest" in schemes and not self._is_digest_used:
+            self._is_digest_used = True
+            self._warn_of_missing_digest()
         return _PrivateGuard(
             self._is_running,
             self.portal,
@@ -304,6 +306,13 @@ class Protection:
             read_scope=read_scope,
             write_scope=write_scope,
         )
+
+    def _warn_of_missing_digest(self) -> None:
+        accounts = self._directory.accounts
+        if self._is_digest_used and accounts:
+            problem = describe_missing_digest(accounts, self._realm, self._algorithms)
+            if problem is not None:
+                self._log.warn("user file: {problem}", problem=problem)
 
     def _why_unusable(self, scheme: str) -> str:
         if scheme == "bearer":
@@ -370,31 +379,20 @@ class _PrivateGuard(Guard):
 
 _SECONDS_MIN = 0.001
 
+_log = Logger()
+
 
 def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, bytes | None]], None]) -> UserDirectory:
     """Return the accounts of a user file, which `UserDirectory` can do without."""
     if not os.fspath(path):
         raise expected("users", "the path of a user file", path)
-    directory = UserDirectory(os.fspath(path), changed=changed)
+    absolute = os.path.abspath(path)  # noqa: PTH100 - of text; twistd changes the folder later
+    directory = UserDirectory(absolute, changed=changed)
     try:
         directory.load()
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
+    if not directory.accounts:
+        state = "there is no such user file yet" if directory.accounts is None else "has no users"
+        _log.warn("{path}: {state}: no user can sign in", path=absolute, state=state)
     return directory
-
-
-def _make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
-    """Return the issuers, none of which may come twice."""
-    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
-    if not all(isinstance(one, TrustedIssuer) for one in described):
-        raise expected("issuers", "several of what issuer() returns", issuers)
-    made: dict[str, Issuer] = {}
-    for one in described:
-        url = one.policy.issuer
-        if url in made:
-            raise ValueError(f"issuers: {url} is there twice; audience may be several")
-        try:
-            made[url] = one.make(reactor)
-        except ConfigError as error:
-            raise ValueError(f"issuers: {url}: {error}") from None
-    return list(made.values())

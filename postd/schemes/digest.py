@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.digest import DigestChecker, NonceRegistry, describe_missing_digest
 from postd.auth.user_file import Account
-from postd.errors import join_names
 from postd.protect.digest import DigestCredentialFactory
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
@@ -34,11 +33,9 @@ class DigestScheme(Scheme):
         return SchemeParts((checker,), factory), None
 
     def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
-        realm, algorithms = settings.realm, settings.digest.algorithms
-        without = [name for name, one in accounts.items() if not all(one.h_a1_for(realm, each) for each in algorithms)]
-        if without:
-            cure = "give each a new password with `postd user passwd NAME`"
-            yield f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
+        problem = describe_missing_digest(accounts, settings.realm, settings.digest.algorithms)
+        if problem is not None:
+            yield problem
 
 
 SCHEME = DigestScheme()

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource, Resource
@@ -475,6 +475,51 @@ class StockCheckerTests:
             program.clock.advance(0)
         assert not [event for event in events if event["log_level"] >= LogLevel.error]
         assert program.get("/basic", basic()).status == 429
+
+    def test_account_of_a_checker_cannot_be_the_owner_of_a_token(self, make: Make) -> None:
+        checker = PendingChecker()
+        program = make(users=checker, issuers=[issuer(ISSUER, audience=AUDIENCE)])
+        program.mount("bob", "basic", "bearer", users=[f"{ISSUER}#bob"])
+        asked = begin(program, "GET", "/bob", headers=basic())
+        checker.answer.callback(f"{ISSUER}#bob")
+        assert asked.response().status == 401
+        assert program.get("/bob", bearer(MINT.token(sub="bob"))).status == 200
+
+
+class WarningTests:
+    """What users of the file cannot do is logged, once at first and each time that the file has changed."""
+
+    def warnings(self, events: Sequence[Any]) -> list[str]:
+        return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
+
+    @pytest.mark.parametrize(("content", "state"), [(None, "there is no such user file yet"), ("", "has no users")])
+    def test_user_file_without_users(self, tmp_path: Path, make: Make, content: str | None, state: str) -> None:
+        path = tmp_path / "others"
+        if content is not None:
+            path.write_text(content)
+        with capturedLogs() as events:
+            program = make(users=path)
+        assert self.warnings(events) == [f"{path}: {state}: no user can sign in"]
+        program.mount("basic", "basic")
+        path.write_text(account("alice"))
+        assert program.get("/basic", basic()).status == 401
+        program.clock.advance(2)
+        assert program.get("/basic", basic()).status == 200
+
+    def test_users_without_digest_in_the_realm(self, tmp_path: Path, make: Make) -> None:
+        with capturedLogs() as events:
+            program = make(realm="another")
+            program.mount("basic", "basic")
+        assert self.warnings(events) == []
+        cure = "give each a new password with `postd user passwd NAME`"
+        with capturedLogs() as events:
+            program.mount("digest", "digest")
+            program.mount("more", "digest")
+        assert self.warnings(events) == [f"user file: no Digest in the realm 'another' for alice, bob: {cure}"]
+        (tmp_path / "users").write_text(account("carol"))
+        with capturedLogs() as events:
+            program.clock.advance(2)
+        assert self.warnings(events) == [f"user file: no Digest in the realm 'another' for carol: {cure}"]
 
 
 class PendingHashThreads(InlineHashThreads):
