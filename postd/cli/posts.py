@@ -66,7 +66,7 @@ _OPTIONS = (
     click.option("--scope", metavar="WORDS", help="What the token is to allow.  [default: up to the issuer]"),
     click.option("--resource", metavar="URL", help="Whom the token is for.  [default: up to the issuer]"),
     click.option(
-        "--dpop-key", metavar="FILE", help="Send the token with proofs of the private key in FILE (RFC 9449)."
+        "--dpop-key", metavar="FILE", help="Send the token with proofs of the key in FILE, PEM or JWK (DPoP, RFC 9449)."
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
 )

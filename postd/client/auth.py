@@ -102,7 +102,8 @@ class AuthClient(HTTPClient):
         url: any URL of the origin.
         ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
         plaintext: allow passwords and tokens over plain http to other machines.
-        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
+        repeats: whether a request without a body that got no response on a kept connection is sent again on another;
+            with `DPoP`, on any connection, with a new proof.
         agent: sends the requests, in place of connections of the client's own; such as one of a test, in memory.
 
     Raises:
