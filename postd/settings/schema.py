@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from postd.model import has_issuer
 from postd.protocol import jwt
-from postd.protocol.jwt import Algorithm, Scalar
+from postd.protocol.jwt import Algorithm, Binding, Scalar
 from postd.protocol.password import normalize
 from postd.settings.values import (
     ByteCount,
@@ -113,6 +113,8 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     user_claim: Word = jwt.USER_CLAIM
     required_claims: dict[str, Scalar | Annotated[tuple[Scalar, ...], Meta(min_length=1)]] = {}
     leeway_s: Leeway = field(default=Leeway(jwt.LEEWAY_S), name="leeway")
+    dpop: Binding = "refuse"
+    mtls: Binding = "refuse"
     ca_file: str = ""
     introspection_endpoint: OptionalUrl = OptionalUrl("")
     client_id: str = ""
