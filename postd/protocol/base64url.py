@@ -8,7 +8,7 @@ TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 def encode_base64url(data: bytes) -> str:
-    """Encode data, without padding."""
+    """Encode without padding."""
     return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
