@@ -180,7 +180,8 @@ class LoginStore(Protocol):
         Args:
             nonce: identifies the nonce.
             count: which use of it this is.
-            expires: when the nonce expires; its counts are removed `NONCE_COUNTS_KEPT_S` later.
+            expires: when the nonce expires; its counts are removed `NONCE_COUNTS_KEPT_S` later. It may differ from
+                that of an earlier use.
         """
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:

@@ -717,6 +717,13 @@ class LoginStoreContract:
         assert await store.use_nonce(b"nonce", 2, expires=NOW)
 
     @ensureDeferred
+    async def test_used_nonce_count_is_refused_whatever_its_expiry(self, store: LoginStore) -> None:
+        """That of a DPoP proof depends on its `iat`, and on settings that may change."""
+        assert await store.use_nonce(b"nonce", 1, expires=NOW)
+        for expires in (NOW, NOW + 1, NOW - 1, NOW + 3600):
+            assert not await store.use_nonce(b"nonce", 1, expires=expires)
+
+    @ensureDeferred
     async def test_one_of_concurrent_uses_of_a_nonce_count_is_accepted(self, store: LoginStore) -> None:
         firsts = await gatherResults([started(store.use_nonce(b"nonce", 1, expires=NOW)) for _ in range(50)])
         assert firsts.count(True) == 1
