@@ -5,7 +5,7 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -167,9 +167,10 @@ def ask_many(node: Daemon, count: int) -> None:
             assert answers.count(b"HTTP/1.1 503 ") == 100
 
 
-def wait_for_service(node: Daemon) -> None:
+def wait_for_service(node: Daemon, ask: Callable[[], httpx.Response] | None = None) -> None:
+    """Wait until a request succeeds, by default a read without credentials."""
     deadline = time.monotonic() + BACK_WITHIN_S
-    while httpx.get(f"{node.url}/post").status_code != 200:
+    while (ask() if ask else httpx.get(f"{node.url}/post")).status_code != 200:
         assert time.monotonic() < deadline, node.log
         time.sleep(0.02)
 
