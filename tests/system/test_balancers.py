@@ -27,7 +27,7 @@ from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, decode_parameters, is_stale
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, SUCCESS, write_users
-from tests.issuer import Issuer, Key
+from tests.issuer import Issuer, Key, b64
 from tests.redis_server import RedisServer, free_port
 from tests.system.chromium import open_chromium
 from tests.system.test_redis import DEBIAN, substitute
@@ -161,7 +161,8 @@ class Balancer:
                 settings = f"{name} = {value}\n{settings}"
         # Caddy asks all nodes at one port whether they are ready.
         admin = f'[admin]\nlisten = ["tcp:{self._admin_port}:interface={ADDRESSES[number]}"]\n'
-        (folder / "postd.toml").write_text(settings + MORE_SETTINGS + admin + bearer_table(self.issuer))
+        tokens = bearer_table(self.issuer, mtls="accept")
+        (folder / "postd.toml").write_text(settings + MORE_SETTINGS + admin + tokens)
         shutil.copy(self._folder / "users", folder)
         return Daemon(folder, "-c", "postd.toml", listen=None)
 
@@ -318,6 +319,18 @@ def test_caddy_advertises_http_3(balancer: Balancer, client: httpx.Client, tmp_p
         assert (browser.driver.execute_script(protocol), "POST /post" in browser.text) == ("h3", True)
     if "HTTP3" in subprocess.run(["curl", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout:
         assert curl(balancer, "--http3-only") == f"{SUCCESS}3 200"
+
+
+def test_certificate_that_a_client_sends_in_a_field_is_not_believed(
+    balancer: Balancer, client: httpx.Client, certificate: tuple[Path, Path]
+) -> None:
+    """A certificate is public: only the proxy can say that the client has its key."""
+    der = ssl.PEM_cert_to_DER_cert(certificate[1].read_text())
+    token = balancer.issuer.token(cnf={"x5t#S256": b64(hashlib.sha256(der).digest())})
+    fields = {"Authorization": f"Bearer {token}", "Client-Cert": f":{base64.b64encode(der).decode()}:"}
+    assert client.get("/bearer", headers=fields).status_code == 401
+    unbound = {**fields, "Authorization": f"Bearer {balancer.issuer.token()}"}
+    assert client.get("/bearer", headers=unbound).status_code == 200
 
 
 def test_request_id_is_the_same_in_logs_and_response(balancer: Balancer, client: httpx.Client) -> None:
