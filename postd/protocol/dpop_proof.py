@@ -1,4 +1,4 @@
-"""Makes DPoP proofs (RFC 9449 §4.2): their keys, with the thumbprints of RFC 7638, and their form. joserfc signs."""
+"""Makes DPoP proofs (RFC 9449 §4.2), and decodes and makes their keys; joserfc signs."""
 
 import secrets
 import warnings
@@ -20,12 +20,8 @@ from joserfc.jws import JWSRegistry
 from msgspec import Struct
 
 from postd.protocol.base64url import encode_base64url
+from postd.protocol.dpop import thumbprint
 from postd.protocol.jwk import RSA_MIN_BITS
-
-_MEMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"EC": ("crv", "kty", "x", "y"), "OKP": ("crv", "kty", "x"), "RSA": ("e", "kty", "n")}
-)
-"""By `kty`: the members of a public key, in the order of RFC 7638 §3.2."""
 
 _KEY_CLASSES: Mapping[str, type[ECKey | OKPKey | RSAKey]] = MappingProxyType(
     {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}
@@ -99,22 +95,11 @@ class DPoPKey(Struct, frozen=True):
                 raise ValueError("is not an EC P-256, Ed25519 or RSA key")
         if algorithm is not None and algorithm not in algorithms:
             raise ValueError(f"is a key for {' or '.join(algorithms)}, and its alg is another")
-        public = private.as_dict(private=False)
-        return cls(str(algorithm or algorithms[0]), {name: public[name] for name in _MEMBERS[public["kty"]]}, private)
+        return cls(str(algorithm or algorithms[0]), private.as_dict(private=False), private)
 
     def encode_pem(self) -> bytes:
         """Return the private key in PEM (PKCS#8), without a password."""
         return cast("bytes", self.private.as_pem(private=True))
-
-
-def thumbprint(jwk: Mapping[str, Any]) -> str:
-    """Return the thumbprint of a JWK of type EC, OKP or RSA (RFC 7638 with SHA-256).
-
-    Raises:
-        KeyError: it is of another type, or a required member is missing.
-    """
-    required = {name: jwk[name] for name in _MEMBERS[jwk["kty"]]}
-    return encode_base64url(sha256(orjson.dumps(required)).digest())
 
 
 def make_proof(  # noqa: PLR0913 - all but one by name

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from postd.protocol.dpop_proof import DPoPKey, make_proof, thumbprint
+from postd.protocol.dpop import ProofError, thumbprint
+from postd.protocol.dpop_proof import DPoPKey, make_proof
 from tests.issuer import b64, unb64
 from tests.proofs import read_proof
 
@@ -100,7 +101,7 @@ class ThumbprintTests:
 
     @pytest.mark.parametrize("jwk", [{"kty": "oct", "k": "AA"}, {"kty": "RSA", "e": "AQAB"}, {}])
     def test_other_key_is_an_error(self, jwk: dict[str, str]) -> None:
-        with pytest.raises(KeyError):
+        with pytest.raises(ProofError):
             thumbprint(jwk)
 
 

@@ -19,6 +19,7 @@ from twisted.internet.threads import deferToThread
 from tests.client.server import Request, make_response, problem, serving
 from tests.helpers import PATIENCE_S
 from tests.integration import forking
+from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
 from tests.issuer import Key, unb64
 from tests.proofs import token_hash
@@ -60,6 +61,19 @@ def verify_proofs(proofs: list[str]) -> list[dict[str, Any]]:
     return list(json.loads(verified.stdout))
 
 
+def ask_for_token(provider: Provider, secret: Path) -> list[str]:
+    """Return the options of a client command for a token of the provider."""
+    secret.write_text(f"{SECRET}\n")
+    asked = {
+        "client-credentials": provider.issuer,
+        "client-id": "machine-ES256",
+        "client-secret-file": str(secret),
+        "scope": BOTH,
+        "resource": AUDIENCE,
+    }
+    return [word for name, value in asked.items() for word in (f"--{name}", value)]
+
+
 @ensureDeferred
 @pytest.mark.parametrize("algorithm", ["ES256", "EdDSA", "PS256", "RS256"])
 async def test_granted_token_is_bound_and_each_request_proves_it(
@@ -67,7 +81,6 @@ async def test_granted_token_is_bound_and_each_request_proves_it(
 ) -> None:
     key, secret = tmp_path / "key", tmp_path / "secret"
     make_key(algorithm, key)
-    secret.write_text(f"{SECRET}\n")
     shown: list[Request] = []
 
     def handler(request: Request) -> bytes:
@@ -76,11 +89,9 @@ async def test_granted_token_is_bound_and_each_request_proves_it(
             return problem(401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce="n1")
         return make_response(200, "[]", Content_Type="application/json")
 
-    issuer = ("--client-credentials", provider.issuer, "--client-id", "machine-ES256", "--client-secret-file", secret)
-    wanted = ("--scope", BOTH, "--resource", AUDIENCE)
     async with serving(handler) as server:
-        command = [POSTD, "list", "--url", server.url, "--dpop-key", key, *issuer, *wanted]
-        ended = await deferToThread(forking.run, list(map(str, command)))
+        command = [POSTD, "list", "--url", server.url, "--dpop-key", str(key), *ask_for_token(provider, secret)]
+        ended = await deferToThread(forking.run, command)
     assert (ended.returncode, ended.stderr) == (0, b"")
     scheme, token = shown[0].authorization.split()
     assert scheme == "DPoP"
@@ -93,3 +104,24 @@ async def test_granted_token_is_bound_and_each_request_proves_it(
     for proof in (first, second):
         expected = {"htm": "GET", "htu": f"{server.url}/post", "ath": token_hash(token)}
         assert {name: proof["claims"][name] for name in expected} == expected
+
+
+def test_postd_that_requires_bound_tokens_accepts_those_with_proofs_only(provider: Provider, tmp_path: Path) -> None:
+    make_key("ES256", tmp_path / "key")
+    (tmp_path / "postd.toml").write_text(
+        f"""
+        api = {{read = ["bearer"], write = ["bearer"]}}
+        [[bearer]]
+        issuer = "{provider.issuer}"
+        audience = "{AUDIENCE}"
+        dpop = "require"
+        """
+    )
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
+        options = ["--url", daemon.url, *ask_for_token(provider, tmp_path / "secret")]
+        for text in ("one", "two"):
+            assert forking.run([POSTD, "add", text, *options, "--dpop-key", str(tmp_path / "key")]).returncode == 0
+        listed = forking.run([POSTD, "list", *options, "--dpop-key", str(tmp_path / "key")])
+        assert listed.stdout == b"1  one\n2  two\n"
+        refused = forking.run([POSTD, "list", *options])
+        assert refused.stderr.startswith(b"postd: 401 ")
