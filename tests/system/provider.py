@@ -66,6 +66,10 @@ class Provider:
     def issuer(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def token_endpoint(self) -> str:
+        return f"{self.issuer}/token"
+
     def start(self) -> None:
         """Start it, after a stop on the same port."""
         assert INSTALLED.is_dir(), f"npm install --prefix {ROOT}/.venv/provider oidc-provider (wanted: {INSTALLED})"
@@ -104,14 +108,25 @@ class Provider:
         self.start()
 
     def client_credentials(
-        self, scope: str, resource: str | None = AUDIENCE, *, client: str = "machine", algorithm: str | None = None
+        self,
+        scope: str,
+        resource: str | None = AUDIENCE,
+        *,
+        client: str = "machine",
+        algorithm: str | None = None,
+        proof: str | None = None,
     ) -> str:
-        """Return an access token of the client "machine" or "hasty"; without a resource it is opaque."""
-        asked = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
-        return str(self._post("token", self._client(client, algorithm), asked)["access_token"])
+        """Return an access token of the client "machine" or "hasty"; without a resource it is opaque.
 
-    def authorization_code(self, login: str, scope: str, resource: str | None = AUDIENCE) -> Tokens:
-        """Return the tokens of the authorization code flow (RFC 6749 §4.1, RFC 7636)."""
+        With a DPoP proof for `token_endpoint` it is bound to the proof's key.
+        """
+        asked = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
+        return str(self._post("token", self._client(client, algorithm), asked, proof)["access_token"])
+
+    def authorization_code(
+        self, login: str, scope: str, resource: str | None = AUDIENCE, *, proof: str | None = None
+    ) -> Tokens:
+        """Return the tokens of the authorization code flow (RFC 6749 §4.1, RFC 7636), bound if there is a proof."""
         client, verifier = self._client("app"), secrets.token_urlsafe()
         asked = {
             "client_id": client,
@@ -130,7 +145,7 @@ class Provider:
             "code_verifier": verifier,
             "resource": resource,
         }
-        given = self._post("token", client, granted)
+        given = self._post("token", client, granted, proof)
         return Tokens(given["access_token"], given["id_token"])
 
     def revoke(self, token: str, *, client: str = "machine") -> None:
@@ -140,10 +155,13 @@ class Provider:
     def _client(self, kind: str, algorithm: str | None = None) -> str:
         return f"{kind}-{algorithm or self._keys[0].alg}"
 
-    def _post(self, path: str, client: str, fields: Mapping[str, str | None]) -> dict[str, Any]:
+    def _post(
+        self, path: str, client: str, fields: Mapping[str, str | None], proof: str | None = None
+    ) -> dict[str, Any]:
         sent = {name: value for name, value in {"client_id": client, **fields}.items() if value is not None}
         secret = None if client.startswith("app-") else (quote_plus(client), quote_plus(SECRET))
-        answer = httpx.post(f"{self.issuer}/{path}", data=sent, auth=secret)
+        headers = {} if proof is None else {"DPoP": proof}
+        answer = httpx.post(f"{self.issuer}/{path}", data=sent, auth=secret, headers=headers)
         assert answer.status_code == 200, answer.text
         return dict(answer.json()) if answer.content else {}
 
