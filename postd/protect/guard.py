@@ -15,9 +15,10 @@
   9110 §9.3.2). A store that is away is 503, and too many failures are 429: no 401 for either, that would make clients
   drop good credentials.
 - Without credentials there is no sign-in, not even as `Anonymous`.
+- Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -136,6 +137,7 @@ class Guard(AuthSessionWrapper):
     ) -> None:
         super().__init__(portal, factories)
         self._factories = factories
+        self._cred = portal
         self._sign_in = self._ask_portal = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
@@ -171,8 +173,9 @@ class Guard(AuthSessionWrapper):
                     if credentials is not None:
                         break
             if credentials is not None:
+                above = request.authentication  # of a guard above this one
                 request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
-                identity, avatar = await self._sign_in(credentials, self._protected, IResource)
+                identity, avatar = await self._admit(scheme, credentials, above)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
@@ -182,9 +185,20 @@ class Guard(AuthSessionWrapper):
         if credentials is None:
             return await self._challenge(None, None, request)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
-        request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity)
+        request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity, self._cred)
         resource: IResource = avatar
         return resource
+
+    def _admit(
+        self, scheme: str, credentials: ICredentials, above: AuthenticationResult | None
+    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+        if above is not None and above.portal is self._cred and above.scheme == scheme == "digest":
+            return self._find_avatar(above)
+        return self._sign_in(credentials, self._protected, IResource)
+
+    async def _find_avatar(self, above: AuthenticationResult) -> tuple[Identity, Any]:
+        assert above.identity is not None
+        return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
     async def _sign_in_with_scope(
         self, credentials: ICredentials, mind: object, interface: type[Interface]

@@ -292,6 +292,30 @@ class IdentityTests:
 
 
 class RuleTests:
+    @pytest.mark.parametrize("scheme", ["basic", "digest", "session", "bearer"])
+    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: Make, scheme: str) -> None:
+        program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
+        program.root.putChild(b"login", program.protection.pages().getChildWithDefault(b"login", cast(Any, None)))
+        for path, users in (("alice", ["alice", f"{ISSUER}#alice"]), ("bob", ["bob"])):
+            below = Resource()
+            below.putChild(b"below", program.protection.protect(program.name, scheme, users=users))
+            program.mount(path, scheme, resource=below)
+
+        def ask_below(path: str) -> Response:
+            headers = {"basic": basic(), "session": log_in(program), "bearer": bearer(MINT.token())}.get(scheme)
+            return program.get(path, headers or digest(program, path))
+
+        admitted, forbidden = ask_below("/alice/below"), ask_below("/bob/below")
+        assert (admitted.status, forbidden.status) == (200, 403)
+        assert len(admitted.headers.get("authentication-info", [])) == (scheme == "digest")
+
+    def test_digest_of_another_protection_does_not_count_below(self, make: Make) -> None:
+        above, other = make(), make()
+        below = Resource()
+        below.putChild(b"below", other.protection.protect(other.name, "digest"))
+        above.mount("x", "digest", resource=below)
+        assert above.get("/x/below", digest(above, "/x/below")).status == 401
+
     def test_users_are_bare_names_and_owners_of_tokens(self, make: Make) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("here", "basic", "bearer", users=["bob", f"{ISSUER}#carol"])
