@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
@@ -200,31 +199,29 @@ class Protection:
         self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
         self._threads.start()
         opening = self._opening = Deferred.fromCoroutine(self._open_store())
-        waiting: Deferred[None] = deferLater(self._reactor, STORE_WAIT_MAX_S)
-        failures: list[Failure] = []
+        waiting: Deferred[None] = Deferred()
 
         def opened(result: Failure | None) -> None:
-            if result is None or result.check(CancelledError):
-                pass
-            elif waiting.called:
+            if not waiting.called:
+                waiting.callback(result)
+            elif result is not None and not result.check(CancelledError):
                 self._log.error("the store cannot be used: {why}", why=result.getErrorMessage())
-            else:
-                failures.append(result)
-            waiting.cancel()
 
         opening.addBoth(opened)
-        with suppress(CancelledError):
-            await waiting
-        if failures:
+        try:
+            with suppress(TimeoutError):
+                await waiting.addTimeout(STORE_WAIT_MAX_S, self._reactor)
+        except StoreRefusedError as error:
             await self.stop()
-            if failures[0].check(StoreRefusedError):
-                raise ValueError(f"store: {failures[0].getErrorMessage()}")
-            failures[0].raiseException()
-        if self._is_stopped:  # meanwhile
-            return
-        self._upkeep.start()
-        for one in self._issuers:
-            one.start()
+            raise ValueError(f"store: {error}") from None
+        except Exception:
+            if not self._is_stopped:
+                await self.stop()
+                raise
+        if not self._is_stopped:  # meanwhile
+            self._upkeep.start()
+            for one in self._issuers:
+                one.start()
 
     async def _open_store(self) -> None:
         with suppress(StoreUnavailableError):  # it is waited for

@@ -14,7 +14,7 @@ from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordD
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.web.guard import HTTPAuthSessionWrapper
@@ -758,6 +758,16 @@ class StartAndStopTests:
         assert not starting.called
         program.stop()
         result_of(starting)
+        assert not program.clock.getDelayedCalls()
+
+    def test_cancelled_start_is_stopped(self, tmp_path: Path) -> None:
+        (tmp_path / "users").write_text(account("alice"))
+        program = Program(users=tmp_path / "users", store="redis://127.0.0.1:1")
+        starting = Deferred.fromCoroutine(program.protection.start())
+        program.clock.advance(0.5)
+        starting.cancel()
+        with pytest.raises(CancelledError):
+            result_of(starting)
         assert not program.clock.getDelayedCalls()
 
     def test_context_manager_starts_and_stops(self, tmp_path: Path) -> None:
