@@ -116,8 +116,10 @@ class Issuer:
         self.keys.start()
 
     def stop(self) -> None:
-        """Stop refreshing, and cancel a running fetch."""
+        """Stop refreshing, and cancel running fetches."""
         self.keys.stop()
+        if self.introspector is not None:
+            self.introspector.stop()
 
     def stop_refreshing(self) -> None:
         """Stop refreshing the keys, because another object of the same issuer replaces this one."""

@@ -131,6 +131,7 @@ class Protection:
             lifetime_s=number("nonce_lifetime_s", nonce_lifetime_s, least=_SECONDS_MIN),
             now=reactor.seconds,
         )
+        self._ending = [throttle.wake_all]  # what ends the waits for anything but the store, once that is stopped
         self._threads = HashThreads(reactor)
         verifier = PasswordVerifier(self._threads, now=reactor.seconds)
         self._factories: dict[str, CredentialFactory] = {}  # in the order of the challenges
@@ -147,8 +148,10 @@ class Protection:
             self._factories["digest"] = DigestCredentialFactory(self._realm, self._algorithms, nonces, self._clients)
         elif users is not None:
             accounts = AnyAccount()
-            checkers.append(StockChecker(users, throttle, clock=reactor))
+            checkers.append(stock := StockChecker(users, throttle, clock=reactor))
+            self._ending.append(stock.stop)
         self._issuers = make_issuers(issuers, reactor)
+        self._ending += [one.stop for one in self._issuers]
         self._bearer = BearerCredentialFactory(self._realm, self._clients)
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
@@ -241,12 +244,14 @@ class Protection:
         if self._trigger is not None:
             self._reactor.removeSystemEventTrigger(self._trigger)
         self._upkeep.stop()
-        for one in self._issuers:
-            one.stop()
         self._opening.cancel()
         self._threads.stop()
-        if self._is_store_started:  # else it was refused, and its thread would be waited for without end
-            await self._store.stop()
+        try:
+            if self._is_store_started:  # else it was refused, and its thread would be waited for without end
+                await self._store.stop()
+        finally:
+            for end in self._ending:
+                end()
 
     def _is_running(self) -> bool:
         return self._opening is not None and not self._is_stopped

@@ -24,6 +24,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
+from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Identity, Protection, identity, issuer
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
@@ -711,6 +712,11 @@ def _request(program: Program) -> Any:
     return seen[0]
 
 
+def waits(program: Program) -> list[Any]:
+    """Return what is left on the clock, without what the site has there for a connection."""
+    return [call for call in program.clock.getDelayedCalls() if "HTTPChannel" not in str(call)]
+
+
 class StartAndStopTests:
     def test_requests_before_start_and_after_stop_are_503(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
@@ -769,6 +775,24 @@ class StartAndStopTests:
         with pytest.raises(CancelledError):
             result_of(starting)
         assert not program.clock.getDelayedCalls()
+
+    def test_stop_ends_requests_that_wait_for_the_checker_or_the_throttle(self, make: Make) -> None:
+        program = make(users=PendingChecker(), failures=2)
+        program.mount("basic", "basic")
+        asked = [begin(program, "GET", "/basic", headers=basic()) for _ in range(5)]
+        program.stop()
+        assert [one.response().status for one in asked] == [503] * 5
+        assert not waits(program)
+
+    def test_stop_ends_requests_that_wait_for_introspection(self, make: Make) -> None:
+        trusted = issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=f"{ISSUER}/introspect")
+        program = make(issuers=[trusted])
+        program.mount("bearer", "bearer")
+        asked = [begin(program, "GET", "/bearer", headers=bearer(f"opaque-{n}")) for n in range(REQUESTS_MAX + 1)]
+        assert not any(one.has_begun for one in asked)
+        program.stop()
+        assert {one.response().status for one in asked} == {503}
+        assert not waits(program)
 
     def test_context_manager_starts_and_stops(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
