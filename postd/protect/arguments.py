@@ -1,9 +1,12 @@
 """Checks of arguments: each raises `ValueError`, whose text begins with the name of the argument."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from twisted.internet.interfaces import IReactorTime
 
 from postd.protocol.digest import HASHES
+from postd.reactor import IReactor
 
 T = TypeVar("T")
 
@@ -21,6 +24,13 @@ def check(name: str, decode: Callable[[str], T], value: object) -> T:
         return decode(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def check_reactor(reactor: object) -> IReactor:
+    """Return the reactor; an argument that was left out puts another one in its place."""
+    if not IReactorTime.providedBy(reactor):
+        raise expected("reactor", "a reactor", reactor)
+    return cast(IReactor, reactor)
 
 
 def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
 from postd.model import has_issuer
-from postd.protect.arguments import check, check_algorithms, check_path, expected, number, words
+from postd.protect.arguments import check, check_algorithms, check_path, check_reactor, expected, number, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import BearerCredentialFactory, MetadataView
 from postd.protect.cookie import SessionReader
@@ -45,7 +45,6 @@ from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
-from postd.reactor import IReactor
 from postd.store.opening import open_login_store
 
 STORE_WAIT_MAX_S = 1.0
@@ -92,7 +91,7 @@ class Protection:
 
     def __init__(  # noqa: PLR0913 - all but one have their defaults
         self,
-        reactor: IReactor,
+        reactor: Any,
         *,
         realm: str = "postd",
         users: str | os.PathLike[str] | ICredentialsChecker | None = None,
@@ -109,7 +108,7 @@ class Protection:
         sign_in: str = "/",
         trusted_proxies: Sequence[str] = (),
     ) -> None:
-        self._reactor = reactor
+        reactor = self._reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
         self._sign_in = check("sign_in", check_path, sign_in)
         proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)

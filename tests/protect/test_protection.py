@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 
 import pytest
 from klein import Klein
-from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.web.guard import HTTPAuthSessionWrapper
@@ -144,7 +145,7 @@ class ArgumentTests:
         [
             *(("realm", value) for value in ("", 'a"b', "a\\b", "bücher", "a\nb", 5, None, b"postd")),
             *(("users", value) for value in ("", 5, b"users", type(STOCK), ["alice"], object())),
-            *(("issuers", value) for value in (ISSUER, 5, [ISSUER], issuer(ISSUER, audience="x"), [None])),
+            *(("issuers", value) for value in ("", ISSUER, 5, [ISSUER], issuer(ISSUER, audience="x"), [None])),
             ("issuers", [issuer(ISSUER, audience="x"), issuer(ISSUER, audience="y")]),
             ("issuers", [issuer(ISSUER, audience="x", ca_file="/nowhere")]),
             *(("store", value) for value in ("", "memory", "memory:x", "sqlite:", "redis:", "mysql://x", 5, None)),
@@ -162,6 +163,11 @@ class ArgumentTests:
     def test_error_of_an_argument_names_it(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             Protection(cast(IReactor, MemoryReactorClock()), **{name: value})
+
+    @pytest.mark.parametrize("value", [None, "users", Clock, FilePasswordDB("users")])
+    def test_reactor_is_one(self, value: Any) -> None:
+        with pytest.raises(ValueError, match=r"\Areactor: expected a reactor, got "):
+            Protection(value)
 
     def test_error_of_the_user_file_names_the_argument(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text("alice:secret\n")
