@@ -3,18 +3,15 @@
 pytest does not collect it, and has no part in it: `trial` itself reports what a test leaves in the reactor.
 """
 
-from typing import Any, cast
+from typing import Any
 
-from twisted.internet import reactor as global_reactor
+from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
 
 from postd.client import Basic, Change, ChangeKind, Digest, ProblemError, SignInError
 from postd.protect import Protection, identity
-from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
-
-reactor = cast(IReactor, global_reactor)
 
 
 class Name(Resource):
