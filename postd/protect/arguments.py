@@ -6,6 +6,7 @@ from typing import TypeVar, cast
 from twisted.internet.interfaces import IReactorTime
 
 from postd.protocol.digest import HASHES
+from postd.protocol.quantity import DURATION_MAX_S
 from postd.reactor import IReactor
 
 T = TypeVar("T")
@@ -43,12 +44,18 @@ def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str
     return texts
 
 
-def number(name: str, value: object, *, least: float, whole: bool = False) -> float:
-    """Return a number that is not smaller than `least`."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
-        raise expected(name, f"{'a whole' if whole else 'a'} number of at least {least:g}", value)
+def count(name: str, value: object) -> int:
+    """Return a number of things, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise expected(name, "a whole number of at least 1", value)
     return value
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a duration of a millisecond or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= DURATION_MAX_S:
+        raise expected(name, f"seconds, from 0.001 to {DURATION_MAX_S}", value)
+    return float(value)
 
 
 _SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")

@@ -31,7 +31,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
 from postd.model import has_issuer
-from postd.protect.arguments import check, check_algorithms, check_path, check_reactor, expected, number, words
+from postd.protect.arguments import check, check_algorithms, check_path, check_reactor, count, expected, seconds, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import BearerCredentialFactory, MetadataView
 from postd.protect.cookie import SessionReader
@@ -119,15 +119,15 @@ class Protection:
             raise ValueError(f"store: {error.why}") from None
         throttle = Throttle(
             self._store,
-            failures=int(number("failures", failures, least=1, whole=True)),
-            address_failures=int(number("address_failures", address_failures, least=1, whole=True)),
-            account_failures=int(number("account_failures", account_failures, least=1, whole=True)),
-            window_s=number("window_s", window_s, least=_SECONDS_MIN),
+            failures=count("failures", failures),
+            address_failures=count("address_failures", address_failures),
+            account_failures=count("account_failures", account_failures),
+            window_s=seconds("window_s", window_s),
             clock=reactor,
         )
         nonces = NonceRegistry(
             self._store,
-            lifetime_s=number("nonce_lifetime_s", nonce_lifetime_s, least=_SECONDS_MIN),
+            lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
             now=reactor.seconds,
         )
         self._ending = [throttle.wake_all]  # what ends the waits for anything but the store, once that is stopped
@@ -160,8 +160,8 @@ class Protection:
         self._sessions = Sessions(
             self._store,
             accounts,
-            idle_s=number("session_idle_s", session_idle_s, least=_SECONDS_MIN),
-            lifetime_s=number("session_lifetime_s", session_lifetime_s, least=_SECONDS_MIN),
+            idle_s=seconds("session_idle_s", session_idle_s),
+            lifetime_s=seconds("session_lifetime_s", session_lifetime_s),
             now=reactor.seconds,
         )
         if users is not None:
@@ -377,8 +377,6 @@ class _PrivateGuard(Guard):
             request.setHeader(b"Cache-Control", b"private")
         return entered
 
-
-_SECONDS_MIN = 0.001
 
 _log = Logger()
 

@@ -151,7 +151,7 @@ class ArgumentTests:
             *(("store", value) for value in ("", "memory", "memory:x", "sqlite:", "redis:", "mysql://x", 5, None)),
             *(("digest_algorithms", value) for value in ("MD5", "", (), ["SHA-512"], ["md5"], [5], 5, None, [""])),
             *((name, value) for name in (*NUMBERS, *COUNTS) for value in (0, -1, True, False, "5", None, [5])),
-            *((name, value) for name in NUMBERS for value in (float("nan"), float("inf"))),
+            *((name, value) for name in NUMBERS for value in (float("nan"), float("inf"), 1e308, 3650 * 86400 + 1)),
             *((name, value) for name in COUNTS for value in (1.5, 10.0)),
             *(("sign_in", value) for value in ("", "x", "//x", "/x?y", "/x#y", "/ä", "/ x", 5, None, b"/")),
             *(
