@@ -65,6 +65,8 @@ class CoroutinePortal(Portal):
             _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
         except (LoginFailed, Unauthorized) as error:
             raise Refused("the realm refuses the account", identity.account, known=True) from error
+        if found is None:
+            raise TypeError("the realm has returned no avatar")
         return found
 
     def _find_check(self, credentials: ICredentials) -> _Check:

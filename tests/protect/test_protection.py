@@ -611,11 +611,12 @@ class Realm:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Any]] = []
         self.later: Deferred[Any] | None = None
+        self.avatar: Any = ...
 
     def requestAvatar(self, avatarId: Any, mind: Any, *interfaces: Any) -> Any:
         self.asked.append((avatarId, mind))
         assert IResource in interfaces
-        avatar = IResource, Greeting(avatarId), lambda: None
+        avatar = IResource, Greeting(avatarId) if self.avatar is ... else self.avatar, lambda: None
         if self.later is not None:
             return self.later.addCallback(lambda _: avatar)
         return avatar
@@ -652,6 +653,16 @@ class CredTests:
         assert program.get("/all", basic()).body == b"Hello, alice"
         realm.later = fail(UnauthorizedLogin())
         assert program.get("/all", basic()).status == 401
+
+    @pytest.mark.parametrize("avatar", [None, object()])
+    def test_avatar_that_is_no_resource_is_500(self, program: Program, avatar: Any) -> None:
+        program.protection.portal.realm = realm = Realm()
+        realm.avatar = avatar
+        assert program.get("/basic", basic()).status == 500
+        realm.later = Deferred()
+        asked = begin(program, "GET", "/basic", headers=basic())
+        realm.later.callback(None)
+        assert asked.response().status == 500
 
     def test_factories_and_checkers_provide_the_interfaces_of_twisted(self, program: Program) -> None:
         assert list(program.protection.factories) == ["digest", "bearer", "basic"]
