@@ -370,11 +370,13 @@ class _PrivateGuard(Guard):
             return sign_in(credentials, mind, interface)
 
         self._sign_in = sign_in_while_running
+        self._vary = b", ".join([b"Authorization"] * bool(self._factories) + [b"Cookie"] * bool(self._readers))
 
     async def enter(self, request: Request) -> Response | IResource:
         entered = await super().enter(request)
         if not isinstance(entered, Response) and entered is not FORBIDDEN:
             request.setHeader(b"Cache-Control", b"private")
+            request.add_header(b"Vary", self._vary)
         return entered
 
 

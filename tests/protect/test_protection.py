@@ -383,6 +383,16 @@ class RuleTests:
                 answer = program.get(path, headers, method)
                 assert (answer.status, answer.header("Cache-Control")) == (status, caching)
 
+    @pytest.mark.parametrize(
+        ("path", "vary"), [("basic", "Authorization"), ("session", "Cookie"), ("all", "Authorization, Cookie")]
+    )
+    def test_protected_resource_varies_by_the_fields_with_credentials(
+        self, program: Program, path: str, vary: str
+    ) -> None:
+        """G15: else a browser that keeps it would show it to the next user."""
+        answer = program.get(f"/{path}", {**(basic() if path == "basic" else {}), **log_in(program)})
+        assert (answer.status, answer.headers["vary"]) == (200, [vary])
+
 
 class ResourceTests:
     """What an application may put behind a guard."""
