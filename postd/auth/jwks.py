@@ -7,6 +7,7 @@ triggers none. At most one fetch runs at a time, and all tokens that need its re
 
 import math
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,13 +47,14 @@ STALE_S = 86_400.0
 class FetchedKeys(Struct, frozen=True):
     """An issuer's keys, their URL, and for how many seconds they are fresh.
 
-    `metadata_url` is the document that has their URL, empty if that is a setting.
+    `metadata_url` is the document that has their URL, empty if that is a setting; `metadata` is what it says.
     """
 
     keys: KeySet
     jwks_uri: str
     fresh_s: float
     metadata_url: str = ""
+    metadata: Mapping[str, Any] = {}
 
 
 class KeySource:
@@ -74,6 +76,7 @@ class KeySource:
         self._configured_uri = jwks_uri
         self._discovered_uri = ""
         self._metadata_url = ""
+        self._metadata: Mapping[str, Any] = {}
         self._discovered_at = -math.inf
         self.current: KeySet | None = None
         self._fetched_at = -math.inf
@@ -146,7 +149,8 @@ class KeySource:
             raise UnusableError(f"{uri}: {error}") from None
         if not keys.keys:  # a failure, not a revocation: an issuer replaces the keys that it revokes
             raise UnusableError(f"{uri}: it has no usable key: {keys.describe_left_out() or 'it is empty'}")
-        return FetchedKeys(keys, uri, freshness_s(fetched.cache_control, fetched.age), self._metadata_url)
+        fresh_s = freshness_s(fetched.cache_control, fetched.age)
+        return FetchedKeys(keys, uri, fresh_s, self._metadata_url, self._metadata)
 
     async def _discover(self) -> str:
         """Return the URL of the keys from the first of the two metadata documents that is usable.
@@ -173,7 +177,8 @@ class KeySource:
     async def _read_metadata(self, url: str) -> str:
         fetched = await self._get(url)
         try:
-            return endpoint_of(decode_document(fetched.content, self._issuer), "jwks_uri")
+            self._metadata = decode_document(fetched.content, self._issuer)
+            return endpoint_of(self._metadata, "jwks_uri")
         except MetadataError as error:
             raise UnusableError(f"{url}: {error}") from None
 

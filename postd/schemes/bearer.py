@@ -1,7 +1,8 @@
 """Bearer tokens of OpenID Connect providers (RFC 6750; spec: Bearer)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
@@ -12,9 +13,11 @@ from postd.errors import ConfigError, join_names
 from postd.model import has_issuer
 from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
+from postd.net.endpoint_strings import is_loopback_only
 from postd.net.fetching import FetchError
 from postd.protect.bearer import AcceptedTokens
 from postd.protect.guard import ProtectedResource
+from postd.protocol.bearer import PROOF_ALGORITHMS
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
@@ -33,8 +36,9 @@ class BearerScheme(Scheme):
         security={
             "type": "http",
             "scheme": "bearer",
-            "description": "An access token in the field `Authorization` (RFC 6750). Its issuers are listed at "
-            "`/.well-known/oauth-protected-resource`.",
+            "description": "An access token in the field `Authorization` (RFC 6750). A token that is bound to a key is "
+            "sent there with the scheme `DPoP`, and each request has a proof in the field `DPoP` (RFC 9449). The "
+            "issuers, and whether tokens have to be bound, are listed at `/.well-known/oauth-protected-resource`.",
         },
         curl='-H "Authorization: Bearer $TOKEN"',
         errors=((403, "The token lacks a scope."), (503, "Credentials cannot be checked now.")),
@@ -67,6 +71,9 @@ class BearerScheme(Scheme):
         for issuer in settings.bearer:
             if issuer.client_id and not issuer.introspection_endpoint:
                 yield f"client_id of {issuer.issuer} has no effect without introspection_endpoint"
+            if issuer.dpop != "refuse" and _accepts_any_host(settings):
+                why = "a proof is checked against the Host that a client names, any here"
+                yield f"dpop of {issuer.issuer}: {why}: set public_url or hosts"
             if issuer.mtls != "refuse" and settings.tls.client_certificates == "no" and not settings.trusted_proxies:
                 cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
                 yield f"mtls of {issuer.issuer}: no client can show its certificate: {cure}"
@@ -124,6 +131,13 @@ class Issuers:
             metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
             metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
         return metrics
+
+
+def _accepts_any_host(settings: Settings) -> bool:
+    """Return whether a client may name any host as this server's (reference: Hosts)."""
+    if settings.public_url or settings.hosts:
+        return not settings.public_url and "*" in settings.hosts
+    return bool(settings.trusted_proxies) or not all(map(is_loopback_only, settings.listen))
 
 
 def _owner_problem(owner: str, page: Page, settings: Settings) -> str:
@@ -214,7 +228,18 @@ def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> CheckResul
     left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
     keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
     found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
-    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"
+    unbound = "".join(f"; {why}" for why in _missing_bindings(fetched.metadata, settings)) if found else ""
+    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}{unbound}"
+
+
+def _missing_bindings(metadata: Mapping[str, Any], settings: BearerSettings) -> Iterator[str]:
+    """Yield what an issuer's metadata lacks of what it needs to bind tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
+    algorithms = metadata.get("dpop_signing_alg_values_supported")
+    usable = isinstance(algorithms, list) and any(name in algorithms for name in (*PROOF_ALGORITHMS, "Ed25519"))
+    if settings.dpop != "refuse" and not usable:
+        yield f"dpop_signing_alg_values_supported in the metadata has none of {', '.join(PROOF_ALGORITHMS)}"
+    if settings.mtls != "refuse" and metadata.get("tls_client_certificate_bound_access_tokens") is not True:
+        yield "the metadata has no tls_client_certificate_bound_access_tokens"
 
 
 SCHEME = BearerScheme()

@@ -82,3 +82,23 @@ def test_client_id_without_introspection_endpoint_is_a_problem() -> None:
     issuer = f'{OTHERS_WRITE}{IDP}client_id = "postd"\n'
     assert problems(issuer) == ["client_id of https://idp.example has no effect without introspection_endpoint"]
     assert problems(f'{issuer}introspection_endpoint = "https://idp.example/introspect"') == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "warns"),
+    [
+        ("", False),
+        ('listen = ["tcp:8080"]', True),
+        ('listen = ["tcp:8080:interface=127.0.0.1", "unix:/run/postd.sock"]', True),
+        ('listen = ["tcp:8080"]\npublic_url = "https://posts.example"', False),
+        ('listen = ["tcp:8080"]\nhosts = ["posts.example"]', False),
+        ('hosts = ["*"]', True),
+        ('hosts = ["*"]\npublic_url = "https://posts.example"', False),
+        ('trusted_proxies = ["127.0.0.1"]', True),
+    ],
+)
+def test_proofs_are_a_problem_where_clients_name_any_host(toml: str, *, warns: bool) -> None:
+    why = "a proof is checked against the Host that a client names, any here: set public_url or hosts"
+    line = f"dpop of https://idp.example: {why}"
+    for rule, expected in (("refuse", []), ("accept", [line] * warns), ("require", [line] * warns)):
+        assert problems(f'{toml}\n{OTHERS_WRITE}{IDP}dpop = "{rule}"\n') == expected

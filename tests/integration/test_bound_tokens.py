@@ -1,5 +1,7 @@
 """A stolen token that is bound to a key admits nobody: on real workers and nodes, after restarts and kill -9."""
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.helpers import PATIENCE_S, run_sql
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import kill, serve, stop
 from tests.integration.test_redis import ENDS_WITHIN_S, wait_for_service
@@ -45,12 +48,13 @@ def store(request: pytest.FixtureRequest) -> str:
     return "sqlite:postd.db" if request.param == "sqlite" else request.getfixturevalue("redis").url
 
 
-def start(folder: Path, issuer: Issuer, store: str, *, workers: int = 1, leeway: str = "30s") -> Daemon:
+def start(folder: Path, issuer: Issuer, store: str, *, workers: int = 1, more: str = "") -> Daemon:
+    """Return a server whose issuer may bind tokens; `more` are further settings of the issuer, and tables."""
     folder.mkdir(exist_ok=True)
     return serve(
         folder,
         f'store = "{store}"\nworkers = {workers}\npublic_url = "{ORIGIN}"\n'
-        'api = {read = ["bearer"], write = ["bearer"]}\n' + bearer_table(issuer, dpop="accept", leeway=leeway),
+        'api = {read = ["bearer"], write = ["bearer"]}\n' + bearer_table(issuer, dpop="accept") + more,
     )
 
 
@@ -134,6 +138,32 @@ def test_stolen_token_is_refused_by_all_nodes(tmp_path: Path, issuer: Issuer, re
         check_accepted_once(clients * 2, token)
 
 
+def test_scheme_is_dpop_in_the_log_and_in_metrics(tmp_path: Path, issuer: Issuer) -> None:
+    token, scoped = make_bound_token(issuer), issuer.token(cnf=OWNER.confirmation, scope="read")
+    more = f'read_scope = "read"\n[admin]\nlisten = ["{FREE_PORT}"]\n[log]\nformat = "json"\n'
+    with start(tmp_path, issuer, "sqlite:postd.db", more=more) as daemon, httpx.Client(base_url=daemon.url) as client:
+        sent: list[Headers] = [
+            make_fields(scoped),
+            make_fields(token),  # lacks the scope
+            make_fields(token, THIEF),
+            {"Authorization": f"DPoP {token}"},
+            {"Authorization": f"Bearer {token}"},
+        ]
+        assert [get_post(client, fields) for fields in sent] == [200, 403, 401, 401, 401]
+        (admin,) = re.findall(r"admin (http://[\d.:]+)", daemon.log)
+        daemon.wait_for('"scheme":"bearer"')  # requests are counted when they are logged
+        metrics = httpx.get(f"{admin}/metrics").text
+    logged = [json.loads(line) for line in daemon.log.splitlines() if line.startswith('{"')]
+    asked = [(line["status"], line["scheme"]) for line in logged if line.get("route") == "/post"]
+    assert asked == [(200, "dpop"), (403, "dpop"), (401, "dpop"), (401, "dpop"), (401, "bearer")]
+    samples = [one for family in text_string_to_metric_families(metrics) for one in family.samples]
+    own = [one for one in samples if one.labels.get("scheme") == "dpop"]
+    requests = {one.labels["status"]: one.value for one in own if one.name == "postd_http_requests_total"}
+    outcomes = {one.labels["outcome"]: one.value for one in own if one.name == "postd_auth_total"}
+    assert requests == {"200": 1, "403": 1, "401": 2}
+    assert outcomes == {"accepted": 1, "forbidden": 1, "refused": 2}
+
+
 @pytest.mark.parametrize("end", [stop, kill])
 def test_used_proof_outlives_a_restart(
     tmp_path: Path, issuer: Issuer, store: str, end: Callable[[Daemon], None]
@@ -144,7 +174,7 @@ def test_used_proof_outlives_a_restart(
         assert get_post(client, seen) == 200
         end(daemon)
     # With a leeway that changes how long a proof may be used.
-    with start(tmp_path, issuer, store, leeway="45s") as daemon, httpx.Client(base_url=daemon.url) as client:
+    with start(tmp_path, issuer, store, more='leeway = "45s"\n') as daemon, httpx.Client(base_url=daemon.url) as client:
         check_thief_is_refused([client], issuer, seen)
         assert [get_post(client, unused) for _ in range(2)] == [200, 401]
         assert get_post(client, make_fields(token)) == 200

@@ -41,6 +41,31 @@ def test_working_issuer_is_ok(tmp_path: Path, issuer: Issuer) -> None:
     assert check(tmp_path, f'issuer = "{issuer.issuer}"') == (0, [line], "")
 
 
+PROOFS, CERTIFICATES = "dpop_signing_alg_values_supported", "tls_client_certificate_bound_access_tokens"
+
+
+@pytest.mark.parametrize(
+    ("rules", "document", "missing"),
+    [
+        ({}, {}, []),
+        ({"dpop": "accept", "mtls": "accept"}, {}, [PROOFS, CERTIFICATES]),
+        ({"dpop": "require"}, {PROOFS: ["ES512"]}, [PROOFS]),
+        ({"dpop": "require"}, {PROOFS: "ES256"}, [PROOFS]),
+        ({"dpop": "require"}, {PROOFS: ["ES512", "ES256"]}, []),
+        ({"dpop": "accept"}, {PROOFS: ["Ed25519"]}, []),
+        ({"mtls": "require"}, {CERTIFICATES: True}, []),
+    ],
+)
+def test_issuer_whose_metadata_binds_no_tokens_is_reported(
+    tmp_path: Path, issuer: Issuer, rules: dict[str, str], document: dict[str, object], missing: list[str]
+) -> None:
+    """It is no failure: an issuer may bind tokens, and not say so."""
+    issuer.documents = document
+    table = "".join(f'{name} = "{value}"\n' for name, value in {"issuer": issuer.issuer, **rules}.items())
+    code, (line,), _ = check(tmp_path, f'{table}[tls]\nclient_certificates = "ask"')
+    assert (code, [name for name in (PROOFS, CERTIFICATES) if name in line]) == (0, missing)
+
+
 def test_issuer_without_usable_key_is_a_problem(tmp_path: Path, issuer: Issuer) -> None:
     code, lines, _ = check(
         tmp_path, f'issuer = "{issuer.issuer}"\njwks_uri = "{issuer.origin}/jwks"\nalgorithms = ["PS512"]'
