@@ -19,6 +19,8 @@ PEERS = Path(__file__).resolve().parent / "peers"
 FASTIFY_FOLDER = PEERS / "fastify"
 
 REALM, AUDIENCE = "postd", "https://posts.example"
+ORIGIN = "http://127.0.0.1"
+"""As the load generator names the server; the URL in proofs begins with it."""
 
 PYTHON_PEERS = ("falcon", "blacksheep", "fastapi", "flask")
 """Among these is the best Python peer of a row. The peer with a group-commit writer has a column of its own."""
@@ -41,6 +43,7 @@ POSTD_WITH_USERS = replace(POSTD, settings='users = "users"')
 POSTD_BEARER = replace(
     POSTD, settings=f'[api]\nread = ["bearer"]\n[[bearer]]\nissuer = "ISSUER"\naudience = "{AUDIENCE}"\n'
 )
+POSTD_DPOP = replace(POSTD_BEARER, settings=f'public_url = "{ORIGIN}"\n{POSTD_BEARER.settings}dpop = "require"\n')
 ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES)
 TWO_WORKERS = replace(POSTD, name="two", cores=ALL_CORES, settings="workers = 2")
 ON_SQLITE = replace(POSTD, name="sqlite")

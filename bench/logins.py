@@ -6,27 +6,31 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from bench.contenders import AUDIENCE, ISSUER, REALM
+from bench.contenders import AUDIENCE, ISSUER, ORIGIN, REALM
 from bench.loads import Load, load, percentile_99, script, time_slow_client
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
 from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
 from postd.auth.user_file import make_account, set_account
+from postd.protocol.dpop_proof import DPoPKey, make_proof
 from postd.protocol.password import hash_password, verify_password
 
 USER, PASSWORD = "bench", "correct horse battery staple"
 FORM = "Content-Type: application/x-www-form-urlencoded"
 DIGESTS_PER_SECOND, SIGNINS_PER_SECOND = 40_000, 500
 """More than one core answers. A run that comes this far fails."""
+DIGESTS_A_PROOF = 5
+"""A fifth as many DPoP proofs are made as Digest responses: each is signed, and verified."""
 WARM_UP_SIGNINS = 10
 TOKEN_LIFETIME_S = 3600
 KEEP_SESSIONS = ("postd", "falcon")
@@ -134,26 +138,55 @@ def load_logged_in(server: Server, login: Login, port: int, folder: Path, second
 
 
 def measure_bearer(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_logged_in` does, for the bearer of an access token, whose issuer is in the settings."""
+    """Measure what `measure_logged_in` does, for the bearer of an access token."""
+
+    def show(token: str, _count: int) -> Fields:
+        return Fields([f"Authorization: Bearer {token}"])
+
+    return measure_token(show, {}, server, folder, duration)
+
+
+def measure_dpop(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure what `measure_bearer` does, with a token that is bound to a key, and a proof in each request."""
+    key = DPoPKey.generate()
+
+    def show(token: str, count: int) -> Fields:
+        now = time.time()
+        proofs = (
+            make_proof(key, method="GET", url=f"{ORIGIN}/post", now=now, token=token)
+            for _ in range(1 + count // DIGESTS_A_PROOF)
+        )
+        return Fields([f"DPoP: {proof}" for proof in proofs], f"Authorization: DPoP {token}")
+
+    return measure_token(show, {"cnf": {"jkt": key.thumbprint}}, server, folder, duration)
+
+
+def measure_token(
+    show: Callable[[str, int], Fields], claims: Mapping[str, Any], server: Server, folder: Path, duration: Duration
+) -> dict[str, float]:
+    """Measure what `measure_logged_in` does, with a token of an issuer that is in the settings, and with these claims.
+
+    `show` returns the fields of so many requests with a token.
+    """
     documents = folder / "issuer.files"
     documents.mkdir()
     with running(ISSUER, documents) as address:
         issuer = f"http://127.0.0.1:{address.port}"
-        fields = Fields([f"Authorization: Bearer {write_issuer(documents, issuer)}"])
+        token = write_issuer(documents, issuer, claims)
         (folder / "issuer").write_text(issuer)
         trusting = replace(server, settings=server.settings.replace("ISSUER", issuer))
-        return measure_logged_in(lambda _server, _port, _count: fields, trusting, folder, duration)
+        return measure_logged_in(lambda _server, _port, count: show(token, count), trusting, folder, duration)
 
 
-def write_issuer(folder: Path, issuer: str) -> str:
-    """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return an access token of it."""
+def write_issuer(folder: Path, issuer: str, more: Mapping[str, Any]) -> str:
+    """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return a token with more claims."""
     key = RSAKey.generate_key(2048, {"use": "sig", "alg": "RS256"}, auto_kid=True)
     (folder / "jwks").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
     (folder / ".well-known").mkdir()
     metadata = json.dumps({"issuer": issuer, "jwks_uri": f"{issuer}/jwks"})
     (folder / ".well-known" / "openid-configuration").write_text(metadata)
     now = int(time.time())
-    claims = {"iss": issuer, "aud": AUDIENCE, "sub": USER, "iat": now, "exp": now + TOKEN_LIFETIME_S}
+    claims = {"iss": issuer, "aud": AUDIENCE, "sub": USER, "iat": now, "exp": now + TOKEN_LIFETIME_S, **more}
     return jwt.encode({"typ": "at+jwt", "alg": "RS256", "kid": key.kid}, claims, key)
 
 

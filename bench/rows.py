@@ -13,6 +13,7 @@ from bench.contenders import (
     ONE_WORKER,
     POSTD,
     POSTD_BEARER,
+    POSTD_DPOP,
     POSTD_NO_LOG,
     POSTD_PROTECTED,
     POSTD_WITH_USERS,
@@ -30,6 +31,7 @@ from bench.logins import (
     basic_fields,
     digest_fields,
     measure_bearer,
+    measure_dpop,
     measure_hash,
     measure_known,
     measure_signin,
@@ -182,6 +184,10 @@ ROWS = {
             Contender("bearer", measure_bearer, POSTD_BEARER),
         ],
         [("basic", "open"), ("digest", "open"), ("session", "open"), ("bearer", "open")],
+    ),
+    "dpop": Row(
+        [Contender("dpop", measure_dpop, POSTD_DPOP), Contender("bearer", measure_bearer, POSTD_BEARER)],
+        [("dpop", "bearer")],
     ),
     "signin-bounds": Row(
         [

@@ -68,9 +68,10 @@ def test_folder_without_postd_is_no_checkout(tmp_path: Path) -> None:
 
 def test_output_file_equals_standard_output(tmp_path: Path) -> None:
     written = tmp_path / "results.md"
-    result = run_bench("--rows", "store", "--write", str(written))
+    result = run_bench("--rows", "store,dpop", "--write", str(written))
     assert result.returncode == 0, result.stderr
     assert "redis / sqlite" in result.stdout
+    assert "dpop / bearer" in result.stdout
     assert result.stdout.strip() in written.read_text()
 
 
