@@ -33,6 +33,7 @@ NESTS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
 
 _JSON = "Content-Type: application/json"
 _WRITER = basic_field(USERS[0], PASSWORD)
+_BOUND = "Authorization: DPoP eyJhbGciOiJFUzI1NiJ9.e30.AAAA"
 
 
 def _field(name: str, method: str = "GET", target: str = "/post/1", *others: str) -> Callable[[str], bytes]:
@@ -101,6 +102,8 @@ FIELDS: Mapping[str, Callable[[str], bytes]] = {
     "Digest name": _digest,
     "Bearer": _field("Authorization: Bearer ", "GET", "/any"),
     "Bearer JWT": _field("Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.", "GET", "/any"),
+    "DPoP": _field("DPoP: ", "GET", "/any", _BOUND),
+    "DPoP claims": _field("DPoP: eyJ0eXAiOiJkcG9wK2p3dCIsImFsZyI6IkVTMjU2In0.", "GET", "/any", _BOUND),
     "form": _login("TEXT"),
     "form name": _login("username=TEXT"),
     "body": _body("TEXT"),

@@ -8,6 +8,7 @@ with that of harmless text of the same length. Times below `NOTICEABLE_S` pass: 
 import gc
 import importlib
 import itertools
+import json
 import pkgutil
 import re
 import time
@@ -27,6 +28,7 @@ from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
 from postd.client.responses import decode_problem
 from postd.daemon.log import FORMATS
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
+from postd.protocol.certificate import decode_client_cert
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
     ServerAuthenticationError,
@@ -35,6 +37,7 @@ from postd.protocol.digest import (
     decode_digest_response,
 )
 from postd.protocol.discovery import freshness_s
+from postd.protocol.dpop import ProofError, decode_proof
 from postd.protocol.event_stream import EventDecoder, EventStreamError
 from postd.protocol.http1.chunked import EXTENSIONS_MAX_BYTES, ChunkedDecoder
 from postd.protocol.http1.head import PartialHead
@@ -43,6 +46,7 @@ from postd.protocol.jwk import KeySetError, decode_key_set
 from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
 from tests.helpers import IS_THOROUGH, InMemoryApi
+from tests.issuer import Key, Prover, b64
 from tests.web.clients import Proof, basic, make_api
 from tests.web.wire import FORM, Exchange
 from tests.web.wire import begin as ask
@@ -150,6 +154,7 @@ files = "FILES"
 [[bearer]]
 issuer = "https://idp.example"
 audience = "https://posts.example"
+dpop = "accept"
 """
 
 
@@ -215,6 +220,34 @@ def test_credentials_are_linear(api: InMemoryApi, scheme: str) -> None:
     work = partial(with_field, api, "/all", "Authorization", {})
     inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
     check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
+
+
+PROVER = Prover(Key.make("ES256"))
+HEADER = b64(json.dumps(PROVER.header()).encode()).encode() + b"."
+
+
+@pytest.mark.parametrize("begin", [b"", b"eyJ", HEADER, HEADER + b"e30.", HEADER + b"eyJqdGkiOiI"])
+def test_proof_is_linear(api: InMemoryApi, begin: bytes) -> None:
+    work = partial(with_field, api, "/all", "DPoP", {"Authorization": "DPoP eyJhbGciOiJFUzI1NiJ9.e30.AAAA"})
+    inputs = (Input(begin + one.begin, one.unit, one.tail) for one in family())
+    check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
+
+
+@pytest.mark.parametrize("claim", ["htu", "htm", "jti", "iat", "ath", "another"])
+def test_forged_proof_with_the_key_of_a_token_is_linear(claim: str) -> None:
+    """One who has seen a token and a proof can send its public key, and claims with another signature."""
+    url, now = "https://posts.example/post", PROVER.now()
+    bound_to, signature = PROVER.confirmation["jkt"], b64(bytes(64))
+
+    def work(text: bytes) -> None:
+        claims = PROVER.claims("GET", url, "a-token", **{claim: text.decode("latin-1")})
+        body = b64(json.dumps(claims, ensure_ascii=False).encode()).encode()
+        with suppress(ProofError):
+            proof = decode_proof(HEADER + body + b"." + signature.encode())
+            proof.check(method="GET", url=url, token="a-token", bound_to=bound_to, now=now, leeway_s=0)
+
+    begins = (b"http://", b"https://posts.example/", b"https://posts.example:", b"http://[")
+    check(work, family(begins, units=[b"%41", b"/..", b"://"]), 5 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
@@ -385,9 +418,20 @@ DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequen
     (decode_problem_fields, 16 * KIB, (b"Mon, ",), (b"[", b'{"a":')),
     (quietly(decode_key_set, KeySetError), 64 * KIB, (b'{"keys":[',), (b"{},", b'{"kty":"EC"},')),
     (quietly(lambda text: decode_jwt(text.decode("latin-1")), TokenError), 8 * KIB, (b"eyJhIjox",), (b"W1tb",)),
+    (lambda text: decode_client_cert([text]), 8 * KIB, (b":", b":MII"), ()),
     (quietly(decode_post, ValueError), LINE_MAX_BYTES, (b'{"id":1,"post":"', b"["), (b'{"a":', b'"a":1,', b"1,")),
 )
-DECODER_NAMES = ("challenges", "digest info", "events", "freshness", "problem", "keys", "jwt", "post line")
+DECODER_NAMES = (
+    "challenges",
+    "digest info",
+    "events",
+    "freshness",
+    "problem",
+    "keys",
+    "jwt",
+    "client cert",
+    "post line",
+)
 
 
 @pytest.mark.parametrize(("decode", "size", "begins", "units"), DECODERS, ids=DECODER_NAMES)

@@ -63,6 +63,8 @@ nonce_lifetime = "30s"
 issuer = "{issuer}"
 audience = "{audience}"
 introspection_endpoint = "{issuer}{introspection}"
+dpop = "accept"
+mtls = "accept"
 
 [limits]
 body = "{body_kib}KiB"

@@ -199,6 +199,12 @@ class FaultTests:
         for changed in (*changes, {"now": NOW - 31}, {"prover": Prover(ANOTHER)}):
             refusal(proof, **changed)
 
+    def test_url_is_normalized_only_if_the_signature_is_right(self) -> None:
+        """To normalize a long one takes milliseconds, and the key of a proof is public."""
+        claims = PROVER.claims(METHOD, f"https://posts.example{'/.' * 2000}", TOKEN)
+        assert "signature" in refusal(make_token(PROVER.header(), claims, ANOTHER))
+        assert "htu" in refusal(make_token(PROVER.header(), claims, ES256))
+
     @given(st.binary(max_size=300))
     def test_no_bytes_raise_anything_else(self, data: bytes) -> None:
         refusal(data)
