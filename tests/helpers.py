@@ -25,6 +25,7 @@ from twisted.web.resource import IResource
 from postd.auth.password import HashThreads
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
+from postd.protect.guard import ProtectedResource
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Limits, Settings
@@ -222,7 +223,8 @@ class InMemoryApi:
 
     def protect(self, resource: IResource, *schemes: str) -> IResource:
         """Return a resource behind a guard, as that of a page."""
-        return self.logins.access.protect(resource, schemes)
+        access = self.logins.access
+        return access.protect(resource, schemes, ProtectedResource(access.clients))
 
     def close(self) -> None:
         self.logins.stop()

@@ -123,10 +123,9 @@ class Issuer:
         """Stop refreshing the keys, because another object of the same issuer replaces this one."""
         self.keys.stop_refreshing()
 
-    @property
-    def scopes(self) -> frozenset[str]:
-        """All scopes that a token may need, for reading or for writing."""
-        return frozenset[str]().union(*(words for _, words in self._scopes))
+    def scope(self, *, writing: bool) -> str:
+        """Return the scope that a token needs where a resource has none of its own."""
+        return self._scopes[writing][0]
 
     def missing_scope(self, token: AccessToken, *, writing: bool, scope: str = "") -> str:
         """Return the required scope if the token lacks it, otherwise an empty string.

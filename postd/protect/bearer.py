@@ -1,45 +1,98 @@
-"""Bearer: between `Authorization` and an access token (RFC 6750; spec: Bearer); the issuers of tokens (RFC 9728)."""
+"""Bearer: between `Authorization` and an access token (RFC 6750; spec: Bearer); metadata for its clients (RFC 9728)."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import orjson
 
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
 from postd.http.interface import Request
-from postd.http.peer import SAFE_METHODS, PeerResolver
+from postd.http.peer import SAFE_METHODS
 from postd.http.responses import JSON, Response, make_response
-from postd.protocol.bearer import BearerSyntaxError, decode_token
+from postd.protect.guard import CredentialFactory, ProtectedResource
+from postd.protocol.bearer import BearerSyntaxError, decode_scope, decode_token
+
+if TYPE_CHECKING:  # with it come treq and joserfc
+    from postd.auth.bearer import Issuer
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
+
+
+class AcceptedTokens:
+    """The access tokens that a server accepts: what its challenges and its metadata say of them.
+
+    Args:
+        realm: the realm of the challenges.
+        issuers: those whose tokens are accepted.
+
+    Attributes:
+        realm: the realm of the challenges.
+        with_metadata: whether challenges have the URL of the resource's metadata (RFC 9728 §5.1).
+    """
+
+    def __init__(self, realm: str, issuers: Sequence["Issuer"], *, with_metadata: bool = False) -> None:
+        self.realm = realm
+        self.with_metadata = with_metadata
+        self._issuers = issuers
+
+    def make_factories(self, resource: ProtectedResource) -> Sequence[CredentialFactory]:
+        """Return the credential factories of a resource (`postd.protect.guard.FactoryMaker`)."""
+        return [BearerCredentialFactory(self, resource)]
+
+    def needed_scope(self, resource: ProtectedResource, *, writing: bool) -> str:
+        """Return the scope that a token needs; "" if none, or if issuers differ: then a client cannot know which."""
+        own = resource.write_scope if writing else resource.read_scope
+        needed = {own or issuer.scope(writing=writing) for issuer in self._issuers}
+        return needed.pop() if len(needed) == 1 else ""
+
+    def describe(self, resource: ProtectedResource, request: Request) -> Response:
+        """Return the metadata of a resource (RFC 9728 §2; reference: Bearer)."""
+        scopes = [
+            own or issuer.scope(writing=writing)
+            for writing, own in ((False, resource.read_scope), (True, resource.write_scope))
+            for issuer in self._issuers
+        ]
+        members = {
+            "resource": resource.clients.origin(request) + resource.path,
+            "authorization_servers": [issuer.url for issuer in self._issuers],
+            "scopes_supported": sorted(frozenset[str]().union(*map(decode_scope, scopes))),
+            "bearer_methods_supported": ["header"],
+        }
+        # What has no elements is left out (RFC 9728 §3.2).
+        shown = {name: value for name, value in members.items() if value}
+        body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        # A cache must not give one client's Host to another (reference: Safe by default).
+        cached = b"max-age=3600" if resource.clients.public_url else b"no-store"
+        return make_response(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})
 
 
 class BearerCredentialFactory:
     """`postd.protect.guard.CredentialFactory` of Bearer.
 
     A token counts only in `Authorization`: neither `?access_token=` nor one in a form is looked at (RFC 9700 §4.3.2).
-
-    Attributes:
-        with_metadata: whether challenges have the URL of the resource metadata (RFC 9728 §5.1).
     """
 
     scheme = b"bearer"
 
-    def __init__(self, realm: str, clients: PeerResolver | None = None, *, with_metadata: bool = False) -> None:
-        self._realm = realm
-        self._clients = clients or PeerResolver()
-        self.with_metadata = with_metadata
+    def __init__(self, tokens: AcceptedTokens, resource: ProtectedResource) -> None:
+        self._tokens = tokens
+        self._resource = resource
 
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
-        parameters = {"realm": self._realm}
-        # Without a token there is no error code (RFC 6750 §3.1), and other credentials are not this scheme's.
+        parameters = {"realm": self._tokens.realm}
+        # Without a token there is no error code (RFC 6750 §3.1).
         if isinstance(refusal, InvalidTokenError):
             why = "The access token expired" if refusal.expired else "The access token is invalid"
             parameters |= {"error": "invalid_token", "error_description": why}
-        elif isinstance(refusal, InsufficientScopeError):
+        if isinstance(refusal, InsufficientScopeError):
             parameters |= {"error": "insufficient_scope", "scope": refusal.scope}
-        if self.with_metadata:
-            parameters["resource_metadata"] = self._clients.origin(request) + METADATA_PATH
+        else:
+            needed = self._tokens.needed_scope(self._resource, writing=request.method not in SAFE_METHODS)
+            parameters |= {"scope": needed} if needed else {}
+        if self._tokens.with_metadata:
+            origin = self._resource.clients.origin(request)
+            parameters["resource_metadata"] = origin + METADATA_PATH + self._resource.path
         return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
 
     def decode(self, response: bytes, request: Request) -> BearerCredentials:
@@ -48,27 +101,7 @@ class BearerCredentialFactory:
         except BearerSyntaxError as error:
             raise InvalidTokenError(f"malformed: {error}") from None
         # The method alone decides which scope is needed (reference: Bearer).
-        return BearerCredentials(token, request.method not in SAFE_METHODS, self._clients.address(request))
-
-
-class MetadataView:
-    """Protected resource metadata (RFC 9728; reference: Bearer), where a challenge's `resource_metadata` leads to."""
-
-    def __init__(self, issuers: Sequence[str], scopes: Sequence[str], clients: PeerResolver) -> None:
-        self._issuers = issuers
-        self._scopes = scopes
-        self._clients = clients
-
-    async def show(self, request: Request) -> Response:
-        members = {
-            "resource": self._clients.origin(request),
-            "authorization_servers": self._issuers,
-            "scopes_supported": self._scopes,
-            "bearer_methods_supported": ["header"],
-        }
-        # What has no elements is left out (RFC 9728 §3.2).
-        shown = {name: value for name, value in members.items() if value}
-        body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        # A cache must not give one client's Host to another (reference: Safe by default).
-        cached = b"max-age=3600" if self._clients.public_url else b"no-store"
-        return make_response(HTTPStatus.OK, JSON, body, {b"Cache-Control": cached})
+        writes = request.method not in SAFE_METHODS
+        resource = self._resource
+        scope = resource.write_scope if writes else resource.read_scope
+        return BearerCredentials(token, writes, resource.clients.address(request), scope)

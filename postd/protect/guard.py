@@ -17,22 +17,21 @@
 - Without credentials there is no sign-in, not even as `Anonymous`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
-from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Refused, StaleNonceError, log_refusal
+from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
-from postd.errors import TooManyFailuresError
+from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.http.driver import choose_resource, error_page
 from postd.http.errors import Problem, make_problem_response
 from postd.http.interface import Request
@@ -42,6 +41,22 @@ from postd.http.stock_request import adapt
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+
+
+class ProtectedResource(Struct, frozen=True):
+    """What credential factories have to know of the resource that they are made for.
+
+    Args:
+        clients: resolves client and origin of its requests.
+        path: its path, without a slash at the end; "" for the whole origin, or where it is not known.
+        read_scope: the scope that a token needs here for safe methods, words separated by spaces; "" for its issuer's.
+        write_scope: likewise for other methods.
+    """
+
+    clients: PeerResolver
+    path: str = ""
+    read_scope: str = ""
+    write_scope: str = ""
 
 
 class CredentialFactory(Protocol):
@@ -54,7 +69,10 @@ class CredentialFactory(Protocol):
         """The scheme's name, in lower case."""
 
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
-        """Return the values of `WWW-Authenticate`, one for each field line; `refusal` is None without credentials."""
+        """Return the values of `WWW-Authenticate`, one for each field line.
+
+        `refusal` is why credentials of this scheme were refused; None if there were none.
+        """
 
     def decode(self, response: bytes, request: Request) -> ICredentials:
         """Return the credentials in what follows the scheme's name.
@@ -63,6 +81,10 @@ class CredentialFactory(Protocol):
             Refused: they are malformed.
             Problem: the request is not to be answered, whatever they are.
         """
+
+
+FactoryMaker = Callable[[ProtectedResource], Sequence[CredentialFactory]]
+"""Makes the credential factories of a scheme for a resource."""
 
 
 class CredentialReader(Protocol):
@@ -118,8 +140,6 @@ class Guard(AuthSessionWrapper):
 
     Args:
         users: the only accounts that may enter; all may if there is none.
-        read_scope: the scope that a token needs here for safe methods, words separated by spaces; "" for its issuer's.
-        write_scope: likewise for other methods.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -131,20 +151,15 @@ class Guard(AuthSessionWrapper):
         readers: Sequence[CredentialReader] = (),
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
-        read_scope: str = "",
-        write_scope: str = "",
     ) -> None:
         super().__init__(portal, factories)
         self._factories = factories
-        self._sign_in = self._ask_portal = portal.sign_in
+        self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
         self._ambient = any(reader.ambient for reader in readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
-        self._scopes = (read_scope, write_scope)
-        if read_scope or write_scope:
-            self._sign_in = self._sign_in_with_scope
 
     def resource_for(self, request: Any) -> IResource:
         adapted = adapt(request)
@@ -186,14 +201,6 @@ class Guard(AuthSessionWrapper):
         resource: IResource = avatar
         return resource
 
-    async def _sign_in_with_scope(
-        self, credentials: ICredentials, mind: object, interface: type[Interface]
-    ) -> tuple[Identity, Any]:
-        """As `CoroutinePortal.sign_in`; a token needs the scope of this resource."""
-        if isinstance(credentials, BearerCredentials):
-            credentials = replace(credentials, scope=self._scopes[credentials.writes])
-        return await self._ask_portal(credentials, mind, interface)
-
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
     ) -> ICredentials | None:
@@ -213,7 +220,7 @@ class Guard(AuthSessionWrapper):
         """
         if isinstance(refusal, InsufficientScopeError):
             # The one 403 with a challenge, and only with that of its scheme (RFC 6750 §3.1).
-            await _add_challenges([factory] if factory is not None else [], refusal, request)
+            await _add_challenges([factory] if factory is not None else [], factory, refusal, request)
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
             return make_problem_response(request, problem)
         if not self._factories:
@@ -224,14 +231,39 @@ class Guard(AuthSessionWrapper):
                     return invitation
             for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
-        await _add_challenges(self._factories, refusal, request)
+        await _add_challenges(self._factories, factory, refusal, request)
         detail = "The credentials are invalid." if refusal else "Credentials are required."
         return make_problem_response(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
-async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
+class PrivateGuard(Guard):
+    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
+
+    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        sign_in = self._sign_in
+
+        def sign_in_while_running(
+            credentials: ICredentials, mind: object, interface: type[Interface]
+        ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
+                raise StoreUnavailableError("the Protection is not started, or was stopped")
+            return sign_in(credentials, mind, interface)
+
+        self._sign_in = sign_in_while_running
+
+    async def enter(self, request: Request) -> Response | IResource:
+        entered = await super().enter(request)
+        if not isinstance(entered, Response) and entered is not FORBIDDEN:
+            request.setHeader(b"Cache-Control", b"private")
+        return entered
+
+
+async def _add_challenges(
+    factories: Sequence[CredentialFactory], used: CredentialFactory | None, refusal: Refused | None, request: Request
+) -> None:
     for factory in factories:
-        for challenge in await factory.challenges(refusal, request):
+        for challenge in await factory.challenges(refusal if factory is used else None, request):
             request.add_header(b"WWW-Authenticate", challenge)
 
 

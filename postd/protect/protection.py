@@ -1,25 +1,22 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
-from twisted.cred.credentials import ICredentials
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
-from zope.interface import Interface
 
 from postd.auth.checker import Checker
 from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry, describe_missing_digest
-from postd.auth.identity import Identity
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
@@ -34,11 +31,11 @@ from postd.http.responses import Response
 from postd.model import has_issuer
 from postd.protect.arguments import check, check_algorithms, check_path, expected, number, words
 from postd.protect.basic import BasicCredentialFactory
-from postd.protect.bearer import BearerCredentialFactory, MetadataView
+from postd.protect.bearer import AcceptedTokens
 from postd.protect.cookie import SessionReader
 from postd.protect.credential_factory import StockCredentialFactory
 from postd.protect.digest import DigestCredentialFactory
-from postd.protect.guard import FORBIDDEN, CredentialFactory, CredentialReader, Guard, Realm
+from postd.protect.guard import CredentialReader, FactoryMaker, PrivateGuard, ProtectedResource, Realm
 from postd.protect.issuers import TrustedIssuer, make_issuers
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
@@ -134,7 +131,7 @@ class Protection:
         )
         self._threads = HashThreads(reactor)
         verifier = PasswordVerifier(self._threads, now=reactor.seconds)
-        self._factories: dict[str, CredentialFactory] = {}  # in the order of the challenges
+        self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
         self._readers: dict[str, CredentialReader] = {}
         checkers: list[Checker] = []
         self._algorithms = check_algorithms(digest_algorithms)
@@ -145,17 +142,19 @@ class Protection:
             accounts = self._directory = _load_users(users, changed=partial(end_sessions, self._store))
             checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
             checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
-            self._factories["digest"] = DigestCredentialFactory(self._realm, self._algorithms, nonces, self._clients)
+            self._makers["digest"] = lambda resource: [
+                DigestCredentialFactory(self._realm, self._algorithms, nonces, resource.clients)
+            ]
         elif users is not None:
             accounts = AnyAccount()
             checkers.append(StockChecker(users, throttle, clock=reactor))
         self._issuers = make_issuers(issuers, reactor)
-        self._bearer = BearerCredentialFactory(self._realm, self._clients)
+        self._tokens = AcceptedTokens(self._realm, self._issuers)
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
 
             checkers.append(BearerChecker(self._issuers, throttle=throttle, now=reactor.seconds))
-            self._factories["bearer"] = self._bearer
+            self._makers["bearer"] = self._tokens.make_factories
         self._sessions = Sessions(
             self._store,
             accounts,
@@ -165,11 +164,13 @@ class Protection:
         )
         if users is not None:
             checkers.append(SessionChecker(self._sessions))
-            self._factories["basic"] = BasicCredentialFactory(self._realm, self._clients)
+            self._makers["basic"] = lambda resource: [BasicCredentialFactory(self._realm, resource.clients)]
             self._readers["session"] = SessionReader(self._realm, self._sign_in)
         self.portal = CoroutinePortal(Realm(), checkers)
         self.factories: Mapping[str, ICredentialFactory] = {
-            name: StockCredentialFactory(factory) for name, factory in self._factories.items()
+            factory.scheme.decode("ascii"): StockCredentialFactory(factory)
+            for make in self._makers.values()
+            for factory in make(ProtectedResource(self._clients))
         }
         self._is_digest_used = False
         reloaded = self._warn_of_missing_digest
@@ -231,7 +232,7 @@ class Protection:
             await self._threads.run(self._store.prepare)
         self._is_store_started = True
         await self._store.start()
-        if "digest" in self._factories:
+        if "digest" in self._makers:
             with suppress(StoreUnavailableError):
                 # A stock wrapper cannot wait for it (`postd.protect.credential_factory`).
                 await self._store.key(NONCE_KEY)
@@ -287,7 +288,7 @@ class Protection:
         for scheme in words("schemes", schemes):
             if scheme not in SCHEMES:
                 raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
-            if scheme not in self._factories and scheme not in self._readers:
+            if scheme not in self._makers and scheme not in self._readers:
                 raise ValueError(f"schemes: {self._why_unusable(scheme)}")
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
             check(name, decode_scope, scope)
@@ -295,16 +296,15 @@ class Protection:
         if "digest" in schemes and not self._is_digest_used:
             self._is_digest_used = True
             self._warn_of_missing_digest()
-        return _PrivateGuard(
+        described = ProtectedResource(self._clients, "", read_scope, write_scope)
+        return PrivateGuard(
             self._is_running,
             self.portal,
-            [factory for name, factory in self._factories.items() if name in schemes],
+            [factory for name, make in self._makers.items() if name in schemes for factory in make(described)],
             resource,
             readers=[reader for name, reader in self._readers.items() if name in schemes],
             clients=self._clients,
             users=frozenset(normalize(name) if self._has_file and not has_issuer(name) else name for name in names),
-            read_scope=read_scope,
-            write_scope=write_scope,
         )
 
     def _warn_of_missing_digest(self) -> None:
@@ -317,7 +317,7 @@ class Protection:
     def _why_unusable(self, scheme: str) -> str:
         if scheme == "bearer":
             return "bearer needs issuers"
-        if "basic" not in self._factories:
+        if "basic" not in self._makers:
             return f"{scheme} needs users"
         return "digest needs a user file: a checker has no H(A1)"
 
@@ -348,33 +348,13 @@ class Protection:
         """
         if not self._issuers:
             raise ValueError("metadata: it needs issuers")
-        self._bearer.with_metadata = True
-        scopes = frozenset[str]().union(*(one.scopes for one in self._issuers))
-        view = MetadataView([one.url for one in self._issuers], sorted(scopes), self._clients)
-        return make_page({b"GET": view.show})
+        self._tokens.with_metadata = True
+        origin = ProtectedResource(self._clients)
 
+        async def show(request: Request) -> Response:
+            return self._tokens.describe(origin, request)
 
-class _PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
-
-    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        sign_in = self._sign_in
-
-        def sign_in_while_running(
-            credentials: ICredentials, mind: object, interface: type[Interface]
-        ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
-                raise StoreUnavailableError("the Protection is not started, or was stopped")
-            return sign_in(credentials, mind, interface)
-
-        self._sign_in = sign_in_while_running
-
-    async def enter(self, request: Request) -> Response | IResource:
-        entered = await super().enter(request)
-        if not isinstance(entered, Response) and entered is not FORBIDDEN:
-            request.setHeader(b"Cache-Control", b"private")
-        return entered
+        return make_page({b"GET": show})
 
 
 _SECONDS_MIN = 0.001

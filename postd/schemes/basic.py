@@ -15,8 +15,10 @@ class BasicScheme(Scheme):
     uses_accounts = True
 
     def make(self, context: Context) -> tuple[SchemeParts, None]:
-        factory = BasicCredentialFactory(context.settings.realm, context.clients)
-        return SchemeParts((context.passwords,), factory), None
+        realm = context.settings.realm
+        return SchemeParts(
+            (context.passwords,), lambda resource: [BasicCredentialFactory(realm, resource.clients)]
+        ), None
 
 
 SCHEME = BasicScheme()

@@ -13,7 +13,8 @@ from postd.model import has_issuer
 from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
 from postd.net.fetching import FetchError
-from postd.protect.bearer import BearerCredentialFactory
+from postd.protect.bearer import AcceptedTokens
+from postd.protect.guard import ProtectedResource
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
@@ -41,22 +42,19 @@ class BearerScheme(Scheme):
     has_bare_names = False
 
     def make(self, context: Context) -> tuple[SchemeParts, "Issuers"]:
-        settings, clients = context.settings, context.clients
+        settings = context.settings
         issuers = [
             make_issuer(table, where=f"{context.where.get('bearer', 'bearer')}[{number}]", reactor=context.reactor)
             for number, table in enumerate(settings.bearer)
         ]
         checker = BearerChecker(issuers, throttle=context.throttle, now=context.reactor.seconds)
-        factory = BearerCredentialFactory(settings.realm, clients, with_metadata=bool(issuers))
+        tokens = AcceptedTokens(settings.realm, issuers, with_metadata=bool(issuers))
 
-        def make_views(_portal: CoroutinePortal) -> Sequence[Views]:
-            if not issuers:
-                return ()
-            scopes = frozenset[str]().union(*(issuer.scopes for issuer in issuers))
-            metadata = ResourceMetadata([issuer.url for issuer in issuers], sorted(scopes), clients)
-            return [((b".well-known",), metadata)]
+        def make_views(_portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Sequence[Views]:
+            described = [ProtectedResource(context.clients), *resources]
+            return [((b".well-known",), ResourceMetadata(tokens, described))] if issuers else ()
 
-        return SchemeParts((checker,), factory, make_views=make_views), Issuers(issuers, settings)
+        return SchemeParts((checker,), tokens.make_factories, make_views=make_views), Issuers(issuers, settings)
 
     def secrets(self, settings: Settings, name: str) -> str | None:  # noqa: ARG002 - `Scheme`'s
         return "tokens" if settings.bearer else None

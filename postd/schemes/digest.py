@@ -1,10 +1,11 @@
 """Digest (RFC 7616; spec: Digest)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from postd.auth.digest import DigestChecker, NonceRegistry, describe_missing_digest
 from postd.auth.user_file import Account
 from postd.protect.digest import DigestCredentialFactory
+from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
 from postd.web.access import SchemeDescription, SchemeParts
@@ -29,8 +30,11 @@ class DigestScheme(Scheme):
         nonces = NonceRegistry(context.store, lifetime_s=settings.digest.nonce_lifetime_s, now=context.reactor.seconds)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         checker = DigestChecker(context.users, nonces, context.throttle, realm=settings.realm)
-        factory = DigestCredentialFactory(settings.realm, algorithms, nonces, context.clients)
-        return SchemeParts((checker,), factory), None
+
+        def make_factories(resource: ProtectedResource) -> Sequence[DigestCredentialFactory]:
+            return [DigestCredentialFactory(settings.realm, algorithms, nonces, resource.clients)]
+
+        return SchemeParts((checker,), make_factories), None
 
     def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
         problem = describe_missing_digest(accounts, settings.realm, settings.digest.algorithms)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.protect.cookie import SessionReader
+from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, Scheme
 from postd.web.access import SchemeDescription, SchemeParts, Views
 from postd.web.login import LoginPages
@@ -36,7 +37,7 @@ class SessionScheme(Scheme):
             now=context.reactor.seconds,
         )
 
-        def make_views(portal: CoroutinePortal) -> Sequence[Views]:
+        def make_views(portal: CoroutinePortal, _resources: Sequence[ProtectedResource]) -> Sequence[Views]:
             pages = LoginPages(portal, sessions, context.clients, realm=settings.realm, secure=settings.session.secure)
             return [((b"", b"login", b"logout"), pages)]
 

@@ -9,7 +9,7 @@ from twisted.web.resource import IResource
 from postd.auth.checker import Checker
 from postd.auth.portal import CoroutinePortal
 from postd.http.peer import PeerResolver
-from postd.protect.guard import CredentialFactory, CredentialReader, Guard
+from postd.protect.guard import CredentialReader, FactoryMaker, Guard, ProtectedResource
 
 Views = tuple[Sequence[bytes], Any]
 """Top-level path segments, and an instance of the class of the Klein application that serves them."""
@@ -20,15 +20,16 @@ class SchemeParts(Struct, frozen=True):
 
     Args:
         checkers: check its credentials.
-        factory: decodes its credentials, and challenges; None if they are not in `Authorization`.
+        make_factories: makes what decodes its credentials, and challenges; None if they are not in `Authorization`.
         reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
-        make_views: returns the views of its own pages, which may sign clients in; None if it has none.
+        make_views: returns the views of its own pages, which may sign clients in, from the portal and the resources
+            that the scheme protects; None if it has none.
     """
 
     checkers: Sequence[Checker]
-    factory: CredentialFactory | None = None
+    make_factories: FactoryMaker | None = None
     reader: CredentialReader | None = None
-    make_views: Callable[[CoroutinePortal], Sequence[Views]] | None = None
+    make_views: Callable[[CoroutinePortal, Sequence[ProtectedResource]], Sequence[Views]] | None = None
 
 
 class SchemeDescription(Struct, frozen=True, eq=False):
@@ -64,27 +65,19 @@ class Access(Struct, frozen=True):
         self,
         resource: IResource,
         rule: Collection[str],
+        described: ProtectedResource,
         users: frozenset[str] = frozenset(),
-        *,
-        read_scope: str = "",
-        write_scope: str = "",
     ) -> IResource:
-        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none.
-
-        The other arguments are those of `Guard`.
-        """
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
         if "open" in rule:
             return resource
         allowed = [parts for name, parts in self.schemes.items() if name in rule]
-        factories = [parts.factory for parts in allowed if parts.factory is not None]
-        readers = [parts.reader for parts in allowed if parts.reader is not None]
+        makers = [parts.make_factories for parts in allowed if parts.make_factories is not None]
         return Guard(
             self.portal,
-            factories,
+            [factory for make in makers for factory in make(described)],
             resource,
-            readers=readers,
-            clients=self.clients,
+            readers=[parts.reader for parts in allowed if parts.reader is not None],
+            clients=described.clients,
             users=users,
-            read_scope=read_scope,
-            write_scope=write_scope,
         )

@@ -7,7 +7,7 @@
 | `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
-| `/.well-known/oauth-protected-resource` | `resource_metadata.ResourceMetadata`, if there are issuers of tokens | |
+| `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """
@@ -20,6 +20,7 @@ from twisted.web.resource import IResource, Resource
 
 from postd.http.driver import ViewResource, error_page
 from postd.http.errors import not_found
+from postd.protect.guard import ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.access import Access
 from postd.web.board import Board, show_name_and_board
@@ -36,7 +37,7 @@ _NOT_FOUND = error_page(not_found())
 class ProtectedPage(Struct, frozen=True):
     """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users.
 
-    `read_scope` and `write_scope` are as in `Guard`.
+    `read_scope` and `write_scope` are as in `ProtectedResource`.
     """
 
     path: str
@@ -104,33 +105,35 @@ def make_root(  # noqa: PLR0913 - all that there is
     The schemes `read` and `write` may read and write posts; "open" is access without credentials. Pages of
     `cors_origins` may use the API (`postd.web.cors`).
     """
-    by_path = {
-        tuple(page.path.encode("ascii").split(b"/")[1:]): access.protect(
-            Folder(page.files) if page.files else ViewResource(show_name),
-            page.schemes,
-            page.users,
-            read_scope=page.read_scope,
-            write_scope=page.write_scope,
-        )
-        for page in pages
-    }
+    api_resource = ProtectedResource(access.clients, "/post")
+    protected: list[tuple[Collection[str], ProtectedResource]] = [((*read, *write), api_resource)]
+    by_path = {}
+    for page in pages:
+        resource = ProtectedResource(access.clients, page.path, page.read_scope, page.write_scope)
+        protected.append((page.schemes, resource))
+        shown = Folder(page.files) if page.files else ViewResource(show_name)
+        by_path[*page.path.encode("ascii").split(b"/")[1:],] = access.protect(shown, page.schemes, resource, page.users)
     documented = [PostApi.app]
     has_board = "session" in read
-    by_path[b"home",] = access.protect(ViewResource(show_name_and_board if has_board else show_name), ["session"])
+    by_path[b"home",] = access.protect(
+        ViewResource(show_name_and_board if has_board else show_name), ["session"], ProtectedResource(access.clients)
+    )
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
     api = PostApi(store, events, private="open" not in read)
     posts = Router(api)
-    root.putChild(b"post", _ByMethod(posts, access.protect(posts, read), access.protect(posts, write)))
-    for parts in access.schemes.values():
-        for segments, views in parts.make_views(access.portal) if parts.make_views else ():
+    reading, writing = (access.protect(posts, rule, api_resource) for rule in (read, write))
+    root.putChild(b"post", _ByMethod(posts, reading, writing))
+    for name, parts in access.schemes.items():
+        resources = [resource for rule, resource in protected if name in rule]
+        for segments, views in parts.make_views(access.portal, resources) if parts.make_views else ():
             router = Router(views)
             for segment in segments:
                 root.putChild(segment, router)
             documented.append(views.app)
     if has_board:
         board = Router(Board(store, site_name=access.realm, writable="session" in write))
-        signed_in = access.protect(board, ["session"])
+        signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
     docs = Router(Docs(documented, access.descriptions, read=read, write=write, site_name=access.realm))

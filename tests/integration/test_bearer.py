@@ -216,19 +216,19 @@ def token_of(issuer: Issuer, **claims: Any) -> str:
     return issuer.token(**{"scope": SCOPE, "hidden": HIDDEN, **claims})
 
 
-def challenge(wire: Wire, **parameters: str) -> str:
-    """Return the expected challenge."""
-    expected = {"realm": "postd", **parameters, "resource_metadata": f"{wire.origin}{METADATA}"}
+def challenge(wire: Wire, path: str = "/post", **parameters: str) -> str:
+    """Return the expected challenge of what is protected at a path."""
+    expected = {"realm": "postd", **parameters, "resource_metadata": f"{wire.origin}{METADATA}{path}"}
     return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in expected.items())
 
 
-def invalid(wire: Wire, *, expired: bool = False) -> str:
+def invalid(wire: Wire, path: str = "/post", *, expired: bool = False) -> str:
     description = "The access token expired" if expired else "The access token is invalid"
-    return challenge(wire, error="invalid_token", error_description=description)
+    return challenge(wire, path, error="invalid_token", error_description=description)
 
 
-def insufficient(wire: Wire, scope: str) -> str:
-    return challenge(wire, error="insufficient_scope", scope=scope)
+def insufficient(wire: Wire, scope: str, path: str = "/post") -> str:
+    return challenge(wire, path, error="insufficient_scope", scope=scope)
 
 
 def check_problem(answer: Response, status: int, challenges: list[str] | None) -> None:
@@ -309,7 +309,7 @@ def test_request_without_credentials_is_challenged(wire: Wire, method: str) -> N
     """The challenge has only the URL of the metadata (RFC 6750 §3.1, RFC 9728 §5.1)."""
     check_problem(wire.ask(method, "/post"), 401, [challenge(wire)])
     page = wire.ask(method, "/token")
-    assert (page.status, page.headers["www-authenticate"]) == (401, [challenge(wire)])
+    assert (page.status, page.headers["www-authenticate"]) == (401, [challenge(wire, "/token")])
     assert page.header("content-type") == "text/plain; charset=utf-8"
     assert page.body == (b"" if method == "HEAD" else b"Unauthorized\n")
 
@@ -322,10 +322,10 @@ def test_unknown_scheme_is_treated_as_no_credentials(wire: Wire, authorization: 
 def test_challenges_are_digest_bearer_basic(main: Issuer, wire: Wire) -> None:
     """In any order of the rule; the error of a token is in the line of Bearer."""
     for credentials, line in (
-        ((), challenge(wire)),
-        ((bearer("x"),), invalid(wire)),
-        ((bearer(token_of(main, exp=1)),), invalid(wire, expired=True)),
-        ((basic("alice", "wrong"),), challenge(wire)),
+        ((), challenge(wire, "/all")),
+        ((bearer("x"),), invalid(wire, "/all")),
+        ((bearer(token_of(main, exp=1)),), invalid(wire, "/all", expired=True)),
+        ((basic("alice", "wrong"),), challenge(wire, "/all")),
     ):
         answer = wire.ask("GET", "/all", *credentials)
         assert answer.status == 401
@@ -422,7 +422,7 @@ def test_scope_matches_whole_words(main: Issuer, wire: Wire, scope: Any) -> None
     check_problem(wire.get("/post", token), 403, [insufficient(wire, "posts:read")])
     page = wire.get("/all", token)
     assert (page.status, page.body) == (403, b"Forbidden\n")
-    assert page.headers["www-authenticate"] == [insufficient(wire, "posts:read")]
+    assert page.headers["www-authenticate"] == [insufficient(wire, "posts:read", "/all")]
     assert page.header("content-type") == "text/plain; charset=utf-8"
 
 
@@ -437,7 +437,7 @@ def test_scope_of_a_page_takes_the_place_of_the_issuers(served: Served, wire: Wi
     ):
         page = wire.ask(method, "/scoped", bearer(token))
         assert page.status == 403
-        assert page.headers["www-authenticate"] == [insufficient(wire, missing)]
+        assert page.headers["www-authenticate"] == [insufficient(wire, missing, "/scoped")]
     assert wire.ask("POST", "/scoped", bearer(served.main.token(scope="page:change"))).status == 405
     check_problem(wire.get("/post", visitor), 403, [insufficient(wire, "posts:read")])
 
@@ -600,7 +600,7 @@ def test_resource_metadata_allow_get_and_head_only(wire: Wire, method: str) -> N
     assert "GET" in (answer.header("allow") or "")
 
 
-@pytest.mark.parametrize("path", [f"{METADATA}/post", f"{METADATA}/", "/.well-known", "/.well-known/x"])
+@pytest.mark.parametrize("path", [f"{METADATA}/posts", f"{METADATA}/", "/.well-known", "/.well-known/x"])
 def test_other_well_known_paths_are_404(wire: Wire, path: str) -> None:
     check_problem(wire.ask("GET", path), 404, None)
 
@@ -626,7 +626,7 @@ def test_invalid_host_is_not_reflected(wire: Wire, host: str) -> None:
 
 def test_valid_host_is_in_the_metadata_url(wire: Wire) -> None:
     challenges = wire.ask("GET", "/post", host="Posts.Example:8443").headers["www-authenticate"]
-    assert challenges == [f'Bearer realm="postd", resource_metadata="http://posts.example:8443{METADATA}"']
+    assert challenges == [f'Bearer realm="postd", resource_metadata="http://posts.example:8443{METADATA}/post"']
     document = json.loads(wire.ask("GET", METADATA, host="Posts.Example:8443").body)
     assert document["resource"] == "http://posts.example:8443"
 
@@ -639,7 +639,7 @@ def test_public_url_overrides_host(tmp_path: Path) -> None:
             challenges = wire.ask("GET", "/post").headers["www-authenticate"]
     assert document["resource"] == "https://posts.example"
     assert document.get("scopes_supported", []) == []
-    assert challenges == [f'Bearer realm="postd", resource_metadata="https://posts.example{METADATA}"']
+    assert challenges == [f'Bearer realm="postd", resource_metadata="https://posts.example{METADATA}/post"']
 
 
 def test_token_without_configured_issuer_is_refused(main: Issuer, tmp_path: Path) -> None:

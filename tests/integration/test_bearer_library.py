@@ -20,8 +20,8 @@ from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
 from postd.auth.portal import CoroutinePortal
 from postd.http.peer import PeerResolver
-from postd.protect.bearer import BearerCredentialFactory
-from postd.protect.guard import Guard, Realm
+from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
+from postd.protect.guard import Guard, ProtectedResource, Realm
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.settings.schema import Limits
@@ -62,7 +62,7 @@ def make_app() -> Resource:
 def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[HttpFactory, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer])])
-    factory = BearerCredentialFactory("my realm", PeerResolver())
+    factory = BearerCredentialFactory(AcceptedTokens("my realm", [issuer]), ProtectedResource(PeerResolver()))
     root = Resource()
     root.putChild(b"open", Data(b"for all", "text/plain"))
     root.putChild(b"api", Guard(portal, [factory], resource))

@@ -17,8 +17,8 @@ from postd.auth.jwks import WAIT_MAX_S, KeySource
 from postd.auth.portal import CoroutinePortal
 from postd.http.peer import PeerResolver
 from postd.protect import identity
-from postd.protect.bearer import METADATA_PATH, BearerCredentialFactory
-from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, Realm
+from postd.protect.bearer import METADATA_PATH, AcceptedTokens
+from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, ProtectedResource, Realm
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
@@ -73,8 +73,13 @@ def bearer(token: str) -> dict[str, Any]:
 def check_challenged(answer: Response, *lines: str) -> None:
     """Check a 401 with these challenges and no other."""
     assert answer.status == 401
-    assert answer.headers["www-authenticate"] == list(lines)
+    assert [of_origin(line) for line in answer.headers["www-authenticate"]] == list(lines)
     assert answer.header("Cache-Control") == "no-store"
+
+
+def of_origin(line: str) -> str:
+    """Return a challenge with the metadata of the origin in place of the resource's, which `Protection` has not."""
+    return re.sub(f'{METADATA_PATH}[^"]*', METADATA_PATH, line)
 
 
 def remove_variable_fields(answer: Response) -> None:
@@ -136,7 +141,7 @@ class ChallengeTests:
         digest, ours, last = answer.headers["www-authenticate"]
         assert [(one.realm, one.stale) for one in challenges_in(answer)] == [("postd", False)]
         assert digest.startswith("Digest ")
-        assert ours == challenge(error)
+        assert of_origin(ours) == challenge(error)
         assert last == 'Basic realm="postd"'
 
     def test_challenge_has_the_realm_of_the_settings(self, make: Callable[[str], InMemoryApi]) -> None:
@@ -145,6 +150,43 @@ class ChallengeTests:
         check_challenged(
             ask(api, "GET", "/bearer", headers=bearer("x")), challenge(INVALID, realm="The posts of 'x', all")
         )
+
+    @pytest.mark.postd_front("which knows the paths of its resources; Protection has the metadata of the origin")
+    def test_challenge_names_the_metadata_of_its_path(self, api: InMemoryApi) -> None:
+        """RFC 9728 §3.1, §5.1."""
+        for path, of in (
+            ("/bearer", "/bearer"),
+            ("/bearer/below", "/bearer"),
+            ("/post", "/post"),
+            ("/post/1", "/post"),
+        ):
+            (line,) = ask(api, "GET", path).headers["www-authenticate"]
+            assert line == f'Bearer realm="postd", resource_metadata="http://localhost{METADATA_PATH}{of}"'
+            shown = json.loads(ask(api, "GET", METADATA_PATH + of).body)
+            assert (shown["resource"], shown["authorization_servers"]) == (f"http://localhost{of}", [ISSUER])
+        assert json.loads(ask(api, "GET", METADATA_PATH).body)["resource"] == "http://localhost"
+        for path in ("/basic", "/bearer/below", "/", "//bearer", "/posts", "/home"):
+            check_problem(ask(api, "GET", METADATA_PATH + path), 404)
+
+    def test_challenge_names_the_scope_that_is_needed(self, make: Callable[[str], InMemoryApi]) -> None:
+        """RFC 6750 §3: a resource's own, else that of the issuers if all have the same."""
+        own = '[[page]]\npath = "/own"\nschemes = ["bearer"]\nread_scope = "own:read"\n'
+        scopes = 'read_scope = "posts:read"\nwrite_scope = "posts:write posts:read"\n'
+        api = make(RULES + own + ISSUERS + scopes)
+
+        def scope(method: str, path: str) -> str | None:
+            lines = ask(api, method, path).headers["www-authenticate"]
+            (line,) = (line for line in lines if line.startswith("Bearer "))
+            found = re.fullmatch(r'Bearer realm="postd"(?:, scope="([^"]*)")?, resource_metadata="[^"]*"', line)
+            assert found
+            return found[1]
+
+        assert scope("GET", "/bearer") == "posts:read"
+        assert scope("GET", "/own") == "own:read"
+        assert scope("POST", "/own") == "posts:write posts:read"
+        assert scope("POST", "/post") == "posts:write posts:read"
+        api = make(RULES + ISSUERS + scopes + ISSUERS.replace(ISSUER, "https://another.example"))
+        assert scope("GET", "/bearer") is None
 
     def test_rule_without_bearer_has_no_bearer_challenge(self, api: InMemoryApi) -> None:
         """Even for a request with a token."""
@@ -278,7 +320,7 @@ class TokenTests:
             ):
                 answer = ask(api, method, path, body, headers)
                 assert answer.status == 401
-                assert challenge() in answer.headers["www-authenticate"]
+                assert challenge() in map(of_origin, answer.headers["www-authenticate"])
         check_secret(events, token)
 
     def test_any_value_is_401(self, api: InMemoryApi) -> None:
@@ -348,7 +390,7 @@ class FixedKeySource(KeySource):
         return self.current.find(jwt)
 
 
-class ProtectedResource(Resource):
+class ShownAccount(Resource):
     """The protected resource: its body is the account of the request."""
 
     isLeaf = True
@@ -367,9 +409,11 @@ def make_server(front: Front, *, read: str = "", write: str = "", users: frozens
     issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write)
     issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = PeerResolver()
-    factory = BearerCredentialFactory("postd", clients, with_metadata=True)
+    tokens = AcceptedTokens("postd", [issuer], with_metadata=True)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
-    guard = Guard(portal, [factory], ProtectedResource(), clients=clients, users=users)
+    guard = Guard(
+        portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients, users=users
+    )
     return Worker(front.make_site(guard, clock), clock)
 
 

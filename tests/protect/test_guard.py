@@ -47,8 +47,8 @@ from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
 from postd.http.stock_request import StockRequest
 from postd.protect.basic import BasicCredentialFactory
-from postd.protect.bearer import BearerCredentialFactory
-from postd.protect.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, Realm
+from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
+from postd.protect.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, ProtectedResource, Realm
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
@@ -1041,7 +1041,7 @@ class PortalTests:
     def worker(self, checker: DeferredChecker, front: Front) -> Worker:
         factories: list[CredentialFactory] = [
             BasicCredentialFactory("postd", PeerResolver()),
-            BearerCredentialFactory("postd"),
+            BearerCredentialFactory(AcceptedTokens("postd", ()), ProtectedResource(PeerResolver())),
         ]
         guard = Guard(CoroutinePortal(Realm(), [checker]), factories, ViewResource(show_name))
         root, clock = Resource(), Clock()
@@ -1109,7 +1109,9 @@ class PortalTests:
 class InterfaceTests:
     def test_twisted_interfaces_are_provided(self, api: InMemoryApi) -> None:
         access = api.logins.access
-        guard = access.protect(error_page(Problem(404, "x")), ["digest", "bearer", "basic"])
+        guard = access.protect(
+            error_page(Problem(404, "x")), ["digest", "bearer", "basic"], ProtectedResource(access.clients)
+        )
         assert verifyObject(IResource, guard)
         assert verifyObject(IRealm, Realm())
         assert verifyObject(IRealm, access.portal.realm)

@@ -323,7 +323,7 @@ class RuleTests:
     def test_challenges_name_the_metadata_once_they_were_asked_for(self, make: Make) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="r")])
         program.mount("bearer", "bearer")
-        assert program.get("/bearer").header("WWW-Authenticate") == 'Bearer realm="postd"'
+        assert program.get("/bearer").header("WWW-Authenticate") == 'Bearer realm="postd", scope="r"'
         known = Resource()
         known.putChild(b"oauth-protected-resource", program.protection.metadata())
         program.root.putChild(b".well-known", known)

@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_suffix(".mjs")
 AUDIENCE = "https://posts.example"
 ELSEWHERE = "https://elsewhere.example"
 OPAQUE = "https://opaque.example"
-RESOURCES = {AUDIENCE: "jwt", ELSEWHERE: "jwt", OPAQUE: "opaque"}
+RESOURCES = {AUDIENCE: "jwt", f"{AUDIENCE}/post": "jwt", ELSEWHERE: "jwt", OPAQUE: "opaque"}
 SCOPES = ["openid", "post:read", "post:write"]
 BOTH = "post:read post:write"
 

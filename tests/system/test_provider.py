@@ -26,10 +26,11 @@ from tests.system.provider import (
 )
 
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
-METADATA = f"{AUDIENCE}/.well-known/oauth-protected-resource"
+RESOURCE = f"{AUDIENCE}/post"
+METADATA = f"{AUDIENCE}/.well-known/oauth-protected-resource/post"
 INVALID = (
     'Bearer realm="postd", error="invalid_token", error_description="The access token is invalid", '
-    f'resource_metadata="{METADATA}"'
+    f'scope="post:read", resource_metadata="{METADATA}"'
 )
 EXPIRED = INVALID.replace("The access token is invalid", "The access token expired")
 POST = {"post": "by token"}
@@ -46,7 +47,7 @@ def describe(provider: Provider, **changed: Any) -> str:
     """Return the table of an issuer, without leeway: both use the same clock."""
     settings = {
         "issuer": provider.issuer,
-        "audience": [AUDIENCE, OPAQUE],
+        "audience": [AUDIENCE, RESOURCE, OPAQUE],
         "read_scope": "post:read",
         "write_scope": "post:write",
         "leeway": "1ms",
@@ -101,14 +102,16 @@ def statuses(daemon: Daemon, token: str) -> tuple[int, int]:
 
 
 def check_refused(daemon: Daemon, token: str, challenge: str = INVALID) -> None:
-    for answer in (read(daemon, token), write(daemon, token)):
-        assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (401, [challenge])
+    for answer, scope in ((read(daemon, token), "post:read"), (write(daemon, token), "post:write")):
+        expected = [challenge.replace("post:read", scope)]
+        assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (401, expected)
         assert answer.headers["Content-Type"] == "application/problem+json"
 
 
 def check_lacks(answer: httpx.Response, scope: str) -> None:
     """Check for 403 `insufficient_scope` (RFC 6750 §3.1)."""
-    challenge = f'Bearer realm="postd", error="insufficient_scope", scope="{scope}", resource_metadata="{METADATA}"'
+    metadata = METADATA.removesuffix("/post") + answer.request.url.path
+    challenge = f'Bearer realm="postd", error="insufficient_scope", scope="{scope}", resource_metadata="{metadata}"'
     assert (answer.status_code, answer.headers.get_list("WWW-Authenticate")) == (403, [challenge])
 
 
@@ -186,7 +189,7 @@ def test_id_token_is_refused(daemon: Daemon, provider: Provider, tmp_path: Path)
     audience = [AUDIENCE, decode_part(given.identity, 1)["aud"]]
     with serve(tmp_path, describe(provider, audience=audience, read_scope="", write_scope="")) as careless:
         assert statuses(careless, given.access) == (200, 201)
-        check_refused(careless, given.identity)
+        check_refused(careless, given.identity, INVALID.replace('scope="post:read", ', ""))
 
 
 def test_algorithm_that_is_not_set_is_refused(provider: Provider, tmp_path: Path) -> None:
@@ -341,14 +344,14 @@ def test_provider_that_starts_later_is_found(tmp_path: Path) -> None:
 def test_challenge_metadata_leads_to_the_provider(daemon: Daemon, provider: Provider) -> None:
     """RFC 9728: a client that knows only the URL of the API."""
     (challenge,) = httpx.get(f"{daemon.url}/post").headers.get_list("WWW-Authenticate")
-    assert challenge == f'Bearer realm="postd", resource_metadata="{METADATA}"'
+    assert challenge == f'Bearer realm="postd", scope="post:read", resource_metadata="{METADATA}"'
     path = urlsplit(decode_parameters(challenge)["resource_metadata"]).path
     answer = httpx.get(daemon.url + path)
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     assert answer.headers["Cache-Control"] == "max-age=3600"
     members = answer.json()
     assert members == {
-        "resource": AUDIENCE,
+        "resource": RESOURCE,
         "authorization_servers": [provider.issuer],
         "scopes_supported": ["post:read", "post:write"],
         "bearer_methods_supported": ["header"],

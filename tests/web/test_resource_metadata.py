@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from postd.protect.bearer import METADATA_PATH
 from tests.helpers import InMemoryApi, Response
-from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, remove_variable_fields
+from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, of_origin, remove_variable_fields
 from tests.web.clients import ask_raw, basic
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask
@@ -61,8 +61,8 @@ def read(answer: Response, cached: str = "no-store") -> dict[str, Any]:
 
 
 def metadata_url(answer: Response) -> str:
-    """Return the URL of the document in a challenge."""
-    (line,) = answer.headers["www-authenticate"]
+    """Return the URL of the document in a challenge, without the resource's path."""
+    (line,) = map(of_origin, answer.headers["www-authenticate"])
     before, url, after = line.split('"')[-3:]
     assert before.endswith("resource_metadata=")
     assert after == ""
@@ -134,7 +134,7 @@ class DocumentTests:
     @pytest.mark.parametrize(
         "path",
         [
-            *("/.well-known", "/.well-known/", f"{METADATA_PATH}/", f"{METADATA_PATH}/post", f"/{METADATA_PATH}"),
+            *("/.well-known", "/.well-known/", f"{METADATA_PATH}/", f"{METADATA_PATH}/basic", f"/{METADATA_PATH}"),
             *("/.well-known/openid-configuration", "/.well-known/x", "/.WELL-KNOWN/oauth-protected-resource"),
             *(
                 "/.well-known//oauth-protected-resource",

@@ -1,5 +1,6 @@
 """Descriptions of `postd.web.resource_metadata` and `postd.web.docs`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -19,24 +20,29 @@ class ProtectedResource(Struct, frozen=True):
     scopes_supported: list[str] | UnsetType = UNSET
 
 
+def _metadata(resource: str) -> Mapping[int, Reply]:
+    example = {
+        "resource": resource,
+        "authorization_servers": ["https://idp.example/realms/main"],
+        "bearer_methods_supported": ["header"],
+    }
+    return {200: Reply("The document.", Body(ProtectedResource, example))}
+
+
 OPERATIONS = {
     f"GET {METADATA_PATH}": Operation(
         "showTokenIssuers",
         "Show the accepted token issuers",
-        "Protected resource metadata (RFC 9728), named in the challenge for a token.",
-        {
-            200: Reply(
-                "The document.",
-                Body(
-                    ProtectedResource,
-                    {
-                        "resource": "https://posts.example",
-                        "authorization_servers": ["https://idp.example/realms/main"],
-                        "bearer_methods_supported": ["header"],
-                    },
-                ),
-            )
-        },
+        "Protected resource metadata (RFC 9728) of the whole server.",
+        _metadata("https://posts.example"),
+    ),
+    f"GET {METADATA_PATH}/{{path}}": Operation(
+        "showTokenIssuersOfPath",
+        "Show the accepted token issuers of a path",
+        "Protected resource metadata (RFC 9728), named in the challenge for a token there.",
+        _metadata("https://posts.example/post"),
+        {404: "No token is accepted at this path."},
+        parameters=("path",),
     ),
     "GET /openapi.json": Operation(
         "showDocument",

@@ -114,6 +114,7 @@ def _tags(consequence: str) -> Parameter:
 
 PARAMETERS: Mapping[str, Parameter] = {
     "id": Parameter("path", "The number of the post.", PostId, 1),
+    "path": Parameter("path", "The path of the resource, without its first slash.", str, "post"),
     "limit": Parameter("query", "The largest number of posts to list; all by default.", Count, 100),
     "after": Parameter("query", "List only posts with larger numbers than this.", After, 0),
     "If-None-Match": _tags("If one of them is current, a read is answered with 304, and a write with 412."),

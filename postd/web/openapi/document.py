@@ -195,7 +195,8 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
     references = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
     body = operation.body
     arguments = ["curl", *(scheme.curl for scheme in [*schemes.values()][:1]), operation.curl]
-    url = f'"$POSTD{path.replace("{id}", str(PARAMETERS["id"].example))}{operation.query}"'
+    example = path.format_map({name: parameter.example for name, parameter in PARAMETERS.items()})
+    url = f'"$POSTD{example}{operation.query}"'
     return {
         "summary": operation.summary,
         "description": operation.description,
