@@ -38,12 +38,17 @@ class PeerResolver:
     _log = Logger()
 
     def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
+        self._trusted = trusted_proxies
         self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
         self._trusts_unix = UNIX in trusted_proxies
         self.public_url = public_url
         self._trusts = lru_cache(maxsize=1024)(self._is_trusted)
         self._group = lru_cache(maxsize=1024)(self._group_of)
         self._warned = False
+
+    def without_public_url(self) -> "PeerResolver":
+        """Return one with the same proxies, for requests to other servers than this one."""
+        return PeerResolver(self._trusted)
 
     def address(self, request: Request) -> str:
         """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""

@@ -201,6 +201,12 @@ class Guard(AuthSessionWrapper):
         resource: IResource = avatar
         return resource
 
+    def invite(self, request: Request) -> Response | None:
+        """Return the answer that leads to the page for signing in; None for a 401."""
+        if request.is_api:
+            return None
+        return next(filter(None, (reader.invite(request) for reader in self._readers)), None)
+
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
     ) -> ICredentials | None:
@@ -224,11 +230,9 @@ class Guard(AuthSessionWrapper):
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
             return make_problem_response(request, problem)
         if not self._factories:
-            if not request.is_api:
-                invitations = (reader.invite(request) for reader in self._readers)
-                invitation = next(filter(None, invitations), None)
-                if invitation is not None:
-                    return invitation
+            invitation = self.invite(request)
+            if invitation is not None:
+                return invitation
             for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, factory, refusal, request)
