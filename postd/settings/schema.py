@@ -40,6 +40,16 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
 
 
+class Tls(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tls]`: whether the TLS listeners of `listen` ask for a client certificate."""
+
+    client_certificates: Literal["no", "ask"] = "no"
+
+    @property
+    def asks_clients(self) -> bool:
+        return self.client_certificates == "ask"
+
+
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
     """`[log]`: the log file and its format; `access` adds a line for each request."""
 
@@ -170,6 +180,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     bearer: tuple[BearerSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
+    tls: Tls = field(default_factory=Tls)
     admin: Admin = field(default_factory=Admin)
     log: Log = field(default_factory=Log)
 
