@@ -147,6 +147,9 @@ class MemoryTransport(StringTransportWithDisconnection):
     aborted = False
     write_closed = False
 
+    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: FBT001 - Twisted's signature
+        pass
+
     def loseWriteConnection(self) -> None:
         self.write_closed = True
 
@@ -238,22 +241,37 @@ class InMemoryApi:
         return post_id
 
 
-def make_certificate(folder: Path, given: rsa.RSAPrivateKey | None = None) -> tuple[Path, Path]:
-    """Make a self-signed certificate for localhost, with an ECDSA key unless given; return the files of both."""
+def make_certificate(
+    folder: Path,
+    given: rsa.RSAPrivateKey | None = None,
+    *,
+    subject: str = "localhost",
+    signed_by: tuple[str, rsa.RSAPrivateKey] | None = None,
+    ends_in: timedelta = timedelta(days=1),
+) -> tuple[Path, Path]:
+    """Make a certificate for localhost, with an ECDSA key unless given; return the files of both.
+
+    It is signed by itself unless the name and the key of an issuer are given.
+    """
     key = given or ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    issuer, signing_key = signed_by or (subject, key)
     now = datetime.now(tz=UTC)
     names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        x509.CertificateBuilder(_name(issuer), _name(subject), key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(now + ends_in)
         .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
+        .sign(signing_key, hashes.SHA256())
     )
+    folder.mkdir(exist_ok=True)
     key_file, certificate_file = folder / "key.pem", folder / "cert.pem"
     key_file.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return key_file, certificate_file
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])

@@ -6,6 +6,7 @@ them. Signatures are cryptography's alone: joserfc is what postd reads tokens wi
 
 import base64
 import gzip
+import hashlib
 import hmac
 import json
 import secrets
@@ -186,6 +187,47 @@ class Mint:
 
     def key_set(self) -> dict[str, Any]:
         return {"keys": [key.jwk() for key in self.keys]}
+
+
+class Prover:
+    """A client with a key that its tokens are bound to (RFC 9449).
+
+    Args:
+        key: signs its proofs.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, key: Key, *, now: Callable[[], float] = time.time) -> None:
+        self.key = key
+        self.now = now
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """The key's own members (RFC 7638 §3.2)."""
+        return self.key.jwk(kid=ABSENT, alg=ABSENT, use=ABSENT)
+
+    @property
+    def confirmation(self) -> dict[str, str]:
+        """The claim `cnf` of its tokens."""
+        text = json.dumps(self.public, sort_keys=True, separators=(",", ":"))
+        return {"jkt": b64(hashlib.sha256(text.encode()).digest())}
+
+    def header(self, **changes: Any) -> dict[str, Any]:
+        return _without_absent({"typ": "dpop+jwt", "alg": self.key.alg, "jwk": self.public, **changes})
+
+    def claims(self, method: str, url: str, token: str, **changes: Any) -> dict[str, Any]:
+        claims = {
+            "jti": secrets.token_hex(),
+            "htm": method,
+            "htu": url,
+            "iat": int(self.now()),
+            "ath": b64(hashlib.sha256(token.encode()).digest()),
+        }
+        return _without_absent({**claims, **changes})
+
+    def prove(self, method: str, url: str, token: str, header: Mapping[str, Any] | None = None, **claims: Any) -> str:
+        """Make a proof that is good, but for changes of its header and its claims."""
+        return make_token(self.header(**(header or {})), self.claims(method, url, token, **claims), self.key)
 
 
 class Asked(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Checks access tokens of OpenID Connect providers (RFC 6750, 7519, 8725, 9068; reference: Bearer).
+"""Checks access tokens of OpenID Connect providers (RFC 6750, 7519, 8725, 9068, 9449, 8705; reference: Bearer).
 
 For any application of `twisted.cred`, not only this server's:
 
@@ -22,6 +22,7 @@ from postd.auth.credentials import (
     BearerCredentials,
     IBearerCredentials,
     InsufficientScopeError,
+    InvalidProofError,
     InvalidTokenError,
     Refused,
     log_refusal,
@@ -34,9 +35,11 @@ from postd.caching import TTLCache
 from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
+from postd.protocol.dpop import Proof, ProofError, decode_proof
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import AccessToken, ExpiredTokenError, Jwt, NotJwtError, TokenError, TokenPolicy, decode_jwt
 from postd.reactor import IReactor
+from postd.store.interface import LoginStore
 
 CACHE_MAX = 4096
 """How many verified tokens are cached."""
@@ -167,16 +170,28 @@ class BearerChecker(Checker):
 
     Args:
         throttle: limits refused opaque tokens by address; None for no limit.
+        store: keeps which proofs were used; needed where an issuer's tokens may be bound by DPoP.
         now: seconds since the epoch.
+
+    Raises:
+        ValueError: a store is needed.
     """
 
     credentialInterfaces = (IBearerCredentials,)
 
     def __init__(
-        self, issuers: Sequence[Issuer], *, throttle: Throttle | None = None, now: Callable[[], float] = time.time
+        self,
+        issuers: Sequence[Issuer],
+        *,
+        throttle: Throttle | None = None,
+        store: LoginStore | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        if store is None and any(issuer.policy.dpop != "refuse" for issuer in issuers):
+            raise ValueError("DPoP needs a store of used proofs")
         self._issuers = {issuer.url: issuer for issuer in issuers}
         self._throttle = throttle
+        self._store = store
         self._now = now
         self._verified = TTLCache[bytes, _Accepted](CACHE_MAX)
 
@@ -185,33 +200,71 @@ class BearerChecker(Checker):
 
         Raises:
             InvalidTokenError: the token is not accepted.
+            InvalidProofError: its proof is not (RFC 9449 §4.3).
             InsufficientScopeError: it is accepted, but lacks the scope.
             IssuerUnavailableError: the issuer does not answer, and its keys or its introspection are needed.
             LoginsBusyError: too many opaque tokens wait for introspection.
             TooManyFailuresError: the throttle does not admit an opaque token from this address.
-            StoreUnavailableError: the throttle's counts cannot be read.
+            StoreUnavailableError: the throttle's counts or the used proofs cannot be read.
         """
-        accepted = await self._check(credentials, self._throttle)
+        accepted = await self._check(credentials, self._throttle, bound=True)
         token = accepted.token
         revalidate = partial(self._is_accepted, credentials)
-        return Identity(token.user, "bearer", accepted.issuer.url, token.scopes, revalidate, token.claims_json)
+        return Identity(
+            token.user, credentials.scheme, accepted.issuer.url, token.scopes, revalidate, token.claims_json
+        )
 
-    async def _check(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
+    async def _check(self, credentials: BearerCredentials, throttle: Throttle | None, *, bound: bool) -> _Accepted:
+        """Check the token, its scope, and if `bound` the proof or the certificate that it is bound to."""
+        refusal: Refused
         try:
+            # Before the token: an issuer is not asked about one that comes with what is no proof.
+            proof = None if credentials.proof is None else decode_proof(credentials.proof.text)
             accepted = await self._accept(credentials, throttle)
+            if bound:
+                await self._check_binding(accepted, credentials, proof)
         except TokenError as error:
             refusal = InvalidTokenError(str(error), expired=isinstance(error, ExpiredTokenError))
-            raise log_refusal("bearer", refusal, credentials.address) from None
+            raise log_refusal(credentials.scheme, refusal, credentials.address) from None
+        except ProofError as error:
+            refusal = InvalidProofError(f"the proof: {error}")
+            raise log_refusal(credentials.scheme, refusal, credentials.address) from None
         missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes, scope=credentials.scope)
         if missing:
             owner = f"{accepted.issuer.url}#{accepted.token.user}"
-            raise log_refusal("bearer", InsufficientScopeError(owner, missing), credentials.address)
+            raise log_refusal(credentials.scheme, InsufficientScopeError(owner, missing), credentials.address)
         return accepted
+
+    async def _check_binding(self, accepted: _Accepted, credentials: BearerCredentials, proof: Proof | None) -> None:
+        """Check that the client has the key and the certificate that a token is bound to, if it is.
+
+        Raises:
+            TokenError: it came by the wrong scheme, or the client has another certificate or none.
+            ProofError: the proof is not accepted, or was used before.
+        """
+        token = accepted.token
+        if proof is None or credentials.proof is None:
+            if token.key_thumbprint:
+                raise TokenError("it is bound to a key (cnf), and was sent as a bearer token")
+            return
+        if not token.key_thumbprint:
+            raise TokenError("it is not bound to a key, and was sent with a proof")
+        ends_at = proof.check(
+            method=credentials.proof.method,
+            url=credentials.proof.url,
+            token=credentials.token,
+            bound_to=token.key_thumbprint,
+            now=self._now(),
+            leeway_s=accepted.issuer.policy.leeway_s,
+        )
+        assert self._store is not None
+        if not await self._store.use_nonce(proof.id, 1, expires=ends_at):
+            raise ProofError("its jti was used before")
 
     async def _is_accepted(self, credentials: BearerCredentials) -> bool:
         try:
             # Not throttled: to ask again about a token that was accepted is no attempt to sign in.
-            await self._check(credentials, None)
+            await self._check(credentials, None, bound=False)
         except Refused:
             return False
         except (IssuerUnavailableError, LoginsBusyError):

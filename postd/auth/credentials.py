@@ -45,12 +45,14 @@ class ISessionCredentials(ICredentials):
 
 
 class IBearerCredentials(ICredentials):
-    """An access token (Bearer)."""
+    """An access token (Bearer, DPoP)."""
 
     token: str = Attribute("the token as sent")
     writes: bool = Attribute("whether the request changes data")
     address: str = Attribute("the client's address, for log and throttle")
     scope: str = Attribute("the scope that the token needs, empty for its issuer's")
+    proof: "SentProof | None" = Attribute("the proof that it was sent with (DPoP), None for Bearer")
+    certificate: "Callable[[], bytes | None]" = Attribute("returns the client's certificate in DER, None without one")
 
 
 @implementer(IPasswordCredentials)
@@ -77,15 +79,37 @@ class SessionCredentials(Struct, frozen=True):
     id_hashes: tuple[bytes, ...]
 
 
+class SentProof(Struct, frozen=True):
+    """The proof with an access token (RFC 9449): the field `DPoP`, and the method and the URL of its request.
+
+    The URL has no query; it is the one that clients see.
+    """
+
+    text: bytes
+    method: str
+    url: str
+
+
+def no_certificate() -> None:
+    """Return None in the place of a client certificate."""
+
+
 @implementer(IBearerCredentials)
 class BearerCredentials(Struct, frozen=True):
     token: str
     writes: bool
     address: str
     scope: str = ""
+    proof: SentProof | None = None
+    certificate: Callable[[], bytes | None] = no_certificate
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that the token came by."""
+        return "bearer" if self.proof is None else "dpop"
 
     def __repr__(self) -> str:
-        return f"BearerCredentials(writes={self.writes}, address={self.address!r})"
+        return f"BearerCredentials(scheme={self.scheme!r}, writes={self.writes}, address={self.address!r})"
 
 
 class Refused(UnauthorizedLogin):
@@ -146,6 +170,10 @@ class InvalidTokenError(Refused):
     def __init__(self, why: str, *, expired: bool = False) -> None:
         super().__init__(why)
         self.expired = expired
+
+
+class InvalidProofError(Refused):
+    """An access token with a proof that is not accepted (RFC 9449 §7.1: invalid_dpop_proof)."""
 
 
 class InsufficientScopeError(Refused):

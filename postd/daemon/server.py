@@ -110,6 +110,7 @@ class ServerParts:
         def apply() -> None:
             before, self.settings, self.authentication = self.settings, settings, authentication
             replace_certificates()
+            listening.ask_for_client_certificates(listeners, ask=settings.tls.asks_clients)
             self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
             if settings.bearer or changed or authentication.options != previous.options:
@@ -143,6 +144,7 @@ class Server(Service):
         self, parts: ServerParts, listeners: Sequence[Listener], *, callbacks: StartCallbacks, reactor: IReactor
     ) -> None:
         parts.site.local_addresses = listening.local_addresses(listeners)
+        listening.ask_for_client_certificates(listeners, ask=parts.settings.tls.asks_clients)
         self._parts = parts
         self._listeners = listeners
         self._callbacks = callbacks

@@ -57,6 +57,13 @@ class Request(Protocol):
     def identity(self) -> Identity | None:
         """The client, None where no credentials were needed."""
 
+    @property
+    def client_certificate(self) -> bytes | None:
+        """The certificate in DER by which the client has authenticated the TLS connection, None without one.
+
+        Its key is proven, its issuer is not checked (reference: Settings).
+        """
+
     def getClientAddress(self) -> IAddress:
         """Return the address of the other end of the connection."""
 

@@ -1,4 +1,4 @@
-"""The client of a request behind trusted proxies: its address, its scheme, and the origin that it sees.
+"""The client of a request behind trusted proxies: its address, scheme, certificate, and the origin that it sees.
 
 Settings: `trusted_proxies`, `public_url` (reference: Settings).
 """
@@ -17,6 +17,7 @@ from postd.auth.throttle import client_network
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.responses import encode_header
+from postd.protocol.certificate import decode_client_cert
 
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""
@@ -31,7 +32,8 @@ class PeerResolver:
     """Resolves the address of a client, whether it uses TLS, and this server's origin as it sees it.
 
     Args:
-        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
+        trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For`, `X-Forwarded-Proto` and
+            `Client-Cert` are used.
         public_url: this server's origin as clients see it; empty to derive it from each request.
     """
 
@@ -98,6 +100,19 @@ class PeerResolver:
             return False
         return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
 
+    def client_certificate(self, request: Request) -> bytes | None:
+        """Return the client's certificate in DER, None without one: a trusted proxy's `Client-Cert` (RFC 9440).
+
+        If there is no such field, or the peer is no trusted proxy, it is the certificate of the connection.
+        """
+        forwarded = request.fields.get(b"Client-Cert")
+        if forwarded is None:
+            return request.client_certificate
+        if not self._trusts(_peer(request)):
+            self._warn_once(_peer(request))
+            return request.client_certificate
+        return decode_client_cert(forwarded)
+
     def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
         """Return a function to a request's line `Strict-Transport-Security` (RFC 6797 §6.1), empty without TLS."""
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
@@ -153,7 +168,7 @@ class PeerResolver:
         if not self._warned:
             self._warned = True
             self._log.warn(
-                "{peer} sends X-Forwarded-For or X-Forwarded-Proto and is none of trusted_proxies: they are ignored",
+                "{peer} sends X-Forwarded-For, -Proto or Client-Cert and is none of trusted_proxies: they are ignored",
                 peer=peer,
             )
 

@@ -9,6 +9,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource, getChildForRequest
 
 from postd.auth.identity import AuthenticationResult, Identity
+from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request
 from postd.http.responses import Response, StreamedResponse
@@ -87,6 +88,10 @@ class StockRequest(NativeRequest):
     def _disconnected(self, _: Failure) -> None:
         if self._responder is not None:
             self._responder.cancel()
+
+    @property
+    def client_certificate(self) -> bytes | None:
+        return certificate_of(self._request)
 
     def getClientAddress(self) -> IAddress:
         return cast(IAddress, self._request.getClientAddress())

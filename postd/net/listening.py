@@ -242,6 +242,13 @@ def reload_certificates(listeners: Sequence[Listener], *, where: str) -> Callabl
     return apply
 
 
+def ask_for_client_certificates(listeners: Iterable[Listener], *, ask: bool) -> None:
+    """Set whether new connections to TLS listeners are asked for a client certificate."""
+    for listener in listeners:
+        if listener.certificate is not None:
+            listener.certificate.asks_clients = ask
+
+
 def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[str]:
     """Yield a sentence for each certificate that has expired, or expires soon."""
     for listener in listeners:

@@ -8,7 +8,10 @@ Departures from stock Twisted, whose parsers are used:
 - So does an address that is not of IPv4 or IPv6. It would go as it is into the log and into the counts of failed
   logins, and a UNIX socket stands for a trusted peer: connections through proxies come over networks.
 - A header may come in pieces from its first byte on.
+- A client certificate of the connection is that of the proxy, not of the client that the header names: there is none.
 """
+
+from typing import Any, cast
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
@@ -58,6 +61,9 @@ class _ProxiedConnection(ProtocolWrapper):
 
     def getHost(self) -> IAddress:
         return (self._addresses and self._addresses[1]) or super().getHost()
+
+    def getPeerCertificate(self) -> Any:
+        return None if self._addresses and self._addresses[0] else cast(Any, self.transport).getPeerCertificate()
 
     def dataReceived(self, data: bytes) -> None:
         if self._addresses is not None:

@@ -1,4 +1,4 @@
-"""TLS of the listeners: certificates, versions and cipher suites.
+"""TLS of the listeners: certificates, versions, cipher suites, and client certificates.
 
 Departures from stock Twisted, whose `ssl:` endpoints make one context that stays:
 
@@ -6,6 +6,10 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context that stay
 - TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
   has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
+- A client certificate of any issuer is accepted, and none is required: what uses it knows it by its thumbprint. Stock
+  Twisted asks for those of named authorities.
+
+As in stock Twisted no session is resumed, so that each connection has the certificate whose key was proven in it.
 """
 
 from typing import Any
@@ -17,6 +21,10 @@ from zope.interface import implementer
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 """The cipher suites of TLS 1.2, those with DHE only where the endpoint has `dhParameters`. TLS 1.3 has its own."""
+
+NO_CHAIN = -2
+"""The depth of verification with which OpenSSL does not look for issuers. -1 is its default of 100, and with 0 it
+verifies the first signature: a wrong one would stay in its queue of errors, as the error of a later operation."""
 
 KEY_MISMATCH = "its key is not that of its certificate"
 """The error where OpenSSL accepts key and certificate alone, but not together."""
@@ -35,6 +43,11 @@ def _reason(error: SSL.Error | crypto.Error) -> str:
     )
 
 
+def _accept(*_: object) -> bool:
+    """Accept a client certificate whatever OpenSSL says of it; the proof of its key is checked all the same."""
+    return True
+
+
 @implementer(IOpenSSLServerConnectionCreator)
 class Certificate:
     """The certificate and key of a listener, as a context for its connections.
@@ -44,10 +57,13 @@ class Certificate:
 
     Attributes:
         not_after: when the certificate expires, in seconds since the epoch.
+        asks_clients: whether new connections ask for a client certificate.
 
     Raises:
         UnusableCertificateError: OpenSSL refuses the key or the certificate, or they do not belong together.
     """
+
+    asks_clients = False
 
     def __init__(self, options: Any) -> None:
         certificate = options.certificate.to_cryptography()
@@ -57,6 +73,7 @@ class Certificate:
             extraCertChain=[each.to_cryptography() for each in options.extraCertChain],
             dhParameters=options.dhParameters,
             acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(CIPHERS),
+            verifyDepth=NO_CHAIN,
         )
         try:
             self._context: SSL.Context = modern.getContext()
@@ -65,7 +82,10 @@ class Certificate:
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
-        return SSL.Connection(self._context, None)
+        connection = SSL.Connection(self._context, None)
+        if self.asks_clients:
+            connection.set_verify(SSL.VERIFY_PEER, _accept)
+        return connection
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""

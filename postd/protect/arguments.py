@@ -1,9 +1,7 @@
 """Checks of arguments: each raises `ValueError`, whose text begins with the name of the argument."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
-
-from postd.protocol.digest import HASHES
 
 T = TypeVar("T")
 
@@ -33,6 +31,15 @@ def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str
     return texts
 
 
+def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
+    """Return several texts, each one of those that are known, without repetitions."""
+    texts = words(name, values)
+    for text in texts:
+        if text not in known:
+            raise ValueError(f"{name}: {text!r} is none of {', '.join(known)}")
+    return tuple(dict.fromkeys(texts))
+
+
 def number(name: str, value: object, *, least: float, whole: bool = False) -> float:
     """Return a number that is not smaller than `least`."""
     kinds = int if whole else int | float
@@ -49,12 +56,3 @@ def check_path(path: str) -> str:
     if not path.startswith("/") or path.startswith("//") or not set(path) <= _SEGMENT | {"/"}:
         raise ValueError(f"{path!r} is not a path such as /sign-in")
     return path
-
-
-def check_algorithms(names: object) -> tuple[str, ...]:
-    """Return the algorithms of Digest, in the order of the challenges, each once."""
-    algorithms = words("digest_algorithms", names)
-    unknown = [name for name in algorithms if name not in HASHES]
-    if unknown:
-        raise ValueError(f"digest_algorithms: {unknown[0]!r} is none of {', '.join(HASHES)}")
-    return tuple(dict.fromkeys(algorithms))

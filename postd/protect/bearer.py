@@ -1,17 +1,25 @@
-"""Bearer: between `Authorization` and an access token (RFC 6750; spec: Bearer); metadata for its clients (RFC 9728)."""
+"""Bearer and DPoP: between `Authorization` and an access token (RFC 6750, 9449; spec: Bearer); metadata (RFC 9728)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import orjson
+from msgspec.structs import replace
 
-from postd.auth.credentials import BearerCredentials, InsufficientScopeError, InvalidTokenError, Refused
+from postd.auth.credentials import (
+    BearerCredentials,
+    InsufficientScopeError,
+    InvalidProofError,
+    InvalidTokenError,
+    Refused,
+    SentProof,
+)
 from postd.http.interface import Request
 from postd.http.peer import SAFE_METHODS
 from postd.http.responses import JSON, Response, make_response
 from postd.protect.guard import CredentialFactory, ProtectedResource
-from postd.protocol.bearer import BearerSyntaxError, decode_scope, decode_token
+from postd.protocol.bearer import PROOF_ALGORITHMS, BearerSyntaxError, decode_scope, decode_token
 
 if TYPE_CHECKING:  # with it come treq and joserfc
     from postd.auth.bearer import Issuer
@@ -38,7 +46,13 @@ class AcceptedTokens:
 
     def make_factories(self, resource: ProtectedResource) -> Sequence[CredentialFactory]:
         """Return the credential factories of a resource (`postd.protect.guard.FactoryMaker`)."""
-        return [BearerCredentialFactory(self, resource)]
+        rules = [issuer.policy.dpop for issuer in self._issuers]
+        factories: list[CredentialFactory] = []
+        if not rules or set(rules) != {"require"}:
+            factories.append(BearerCredentialFactory(self, resource))
+        if set(rules) - {"refuse"}:
+            factories.append(DPoPCredentialFactory(self, resource))
+        return factories
 
     def needed_scope(self, resource: ProtectedResource, *, writing: bool) -> str:
         """Return the scope that a token needs; "" if none, or if issuers differ: then a client cannot know which."""
@@ -53,13 +67,17 @@ class AcceptedTokens:
             for writing, own in ((False, resource.read_scope), (True, resource.write_scope))
             for issuer in self._issuers
         ]
+        rules = [issuer.policy.dpop for issuer in self._issuers]
         members = {
             "resource": resource.clients.origin(request) + resource.path,
             "authorization_servers": [issuer.url for issuer in self._issuers],
             "scopes_supported": sorted(frozenset[str]().union(*map(decode_scope, scopes))),
             "bearer_methods_supported": ["header"],
+            "tls_client_certificate_bound_access_tokens": any(one.policy.mtls != "refuse" for one in self._issuers),
+            "dpop_signing_alg_values_supported": PROOF_ALGORITHMS if set(rules) - {"refuse"} else (),
+            "dpop_bound_access_tokens_required": set(rules) == {"require"},
         }
-        # What has no elements is left out (RFC 9728 §3.2).
+        # What has no elements is left out (RFC 9728 §3.2), and what is false, which is the default.
         shown = {name: value for name, value in members.items() if value}
         body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # A cache must not give one client's Host to another (reference: Safe by default).
@@ -74,17 +92,21 @@ class BearerCredentialFactory:
     """
 
     scheme = b"bearer"
+    _name = "Bearer"
+    _parameters: Mapping[str, str] = {}
 
     def __init__(self, tokens: AcceptedTokens, resource: ProtectedResource) -> None:
         self._tokens = tokens
         self._resource = resource
 
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
-        parameters = {"realm": self._tokens.realm}
+        parameters = {"realm": self._tokens.realm, **self._parameters}
         # Without a token there is no error code (RFC 6750 §3.1).
         if isinstance(refusal, InvalidTokenError):
             why = "The access token expired" if refusal.expired else "The access token is invalid"
             parameters |= {"error": "invalid_token", "error_description": why}
+        elif isinstance(refusal, InvalidProofError):
+            parameters |= {"error": "invalid_dpop_proof", "error_description": "The DPoP proof is invalid"}
         if isinstance(refusal, InsufficientScopeError):
             parameters |= {"error": "insufficient_scope", "scope": refusal.scope}
         else:
@@ -93,7 +115,8 @@ class BearerCredentialFactory:
         if self._tokens.with_metadata:
             origin = self._resource.clients.origin(request)
             parameters["resource_metadata"] = origin + METADATA_PATH + self._resource.path
-        return [("Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items())).encode("ascii")]
+        quoted = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
+        return [f"{self._name} {quoted}".encode("ascii")]
 
     def decode(self, response: bytes, request: Request) -> BearerCredentials:
         try:
@@ -105,3 +128,19 @@ class BearerCredentialFactory:
         resource = self._resource
         scope = resource.write_scope if writes else resource.read_scope
         return BearerCredentials(token, writes, resource.clients.address(request), scope)
+
+
+class DPoPCredentialFactory(BearerCredentialFactory):
+    """`postd.protect.guard.CredentialFactory` of DPoP (RFC 9449 §7.1): a token with a proof in the field `DPoP`."""
+
+    scheme = b"dpop"
+    _name = "DPoP"
+    _parameters: Mapping[str, str] = {"algs": " ".join(sorted(PROOF_ALGORITHMS))}
+
+    def decode(self, response: bytes, request: Request) -> BearerCredentials:
+        credentials = super().decode(response, request)
+        proofs = request.fields.get(b"Dpop", [])  # `Headers` has it so
+        if len(proofs) != 1:
+            raise InvalidProofError(f"the request has {len(proofs)} DPoP fields")
+        url = self._resource.clients.origin(request) + request.path.decode("latin-1")
+        return replace(credentials, proof=SentProof(proofs[0], request.method.decode("latin-1"), url))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from postd.errors import ConfigError
-from postd.protect.arguments import check, expected, words
+from postd.protect.arguments import among, check, expected, words
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.jwt import Algorithm, Scalar, TokenPolicy
+from postd.protocol.jwt import Algorithm, Binding, Scalar, TokenPolicy
 from postd.protocol.quantity import DURATION_MAX_S, decode_duration
 from postd.reactor import IReactor
 
@@ -53,6 +53,8 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     user_claim: str = jwt.USER_CLAIM,
     required_claims: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
     leeway: float | str = jwt.LEEWAY_S,
+    dpop: Binding = "refuse",
+    mtls: Binding = "refuse",
     ca_file: str = "",
     introspection_endpoint: str = "",
     client_id: str = "",
@@ -72,6 +74,9 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         user_claim: the claim with the name.
         required_claims: for each claim the accepted value, or several.
         leeway: the clock skew allowed: seconds, or text such as "30s".
+        dpop: "refuse" for no tokens that are bound to a key (RFC 9449), "accept" for those with their proofs beside
+            bearer tokens, "require" for those alone.
+        mtls: the same for tokens that are bound to a client certificate (RFC 8705).
         ca_file: a PEM file of root certificates to trust beside the platform's.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
         client_id: what identifies the program there.
@@ -86,9 +91,9 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         raise expected("required_claims", "a mapping of claims to values", claims)
     if not audiences and not claims:
         raise ValueError('audience: may be "" only with required_claims: else tokens for any audience are accepted')
-    unknown = [one for one in words("algorithms", algorithms) if one not in get_args(Algorithm)]
-    if unknown:
-        raise ValueError(f"algorithms: {unknown[0]!r} is none of {', '.join(get_args(Algorithm))}")
+    among("algorithms", algorithms, get_args(Algorithm))
+    among("dpop", (dpop,), get_args(Binding))
+    among("mtls", (mtls,), get_args(Binding))
     if client_secret_file and not client_id:
         raise ValueError("client_secret_file: needs a client_id")
     for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
@@ -110,6 +115,8 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         user_claim=words("user_claim", (user_claim,))[0],
         required_claims={name: _accepted(name, value) for name, value in claims.items()},
         leeway_s=_leeway(leeway),
+        dpop=dpop,
+        mtls=mtls,
     )
     return TrustedIssuer(policy, {**endpoints, **texts, "read_scope": read_scope, "write_scope": write_scope})
 

@@ -29,7 +29,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
 from postd.model import has_issuer
-from postd.protect.arguments import check, check_algorithms, check_path, expected, number, words
+from postd.protect.arguments import among, check, check_path, expected, number, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens
 from postd.protect.cookie import SessionReader
@@ -40,7 +40,7 @@ from postd.protect.issuers import TrustedIssuer, make_issuers
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
 from postd.protocol.bearer import decode_scope
-from postd.protocol.digest import check_realm
+from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import IReactor
@@ -134,7 +134,7 @@ class Protection:
         self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
         self._readers: dict[str, CredentialReader] = {}
         checkers: list[Checker] = []
-        self._algorithms = check_algorithms(digest_algorithms)
+        self._algorithms = among("digest_algorithms", digest_algorithms, HASHES)
         self._directory = UserDirectory("")
         accounts: Fingerprints = self._directory
         self._has_file = isinstance(users, str | os.PathLike)
@@ -153,7 +153,7 @@ class Protection:
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
 
-            checkers.append(BearerChecker(self._issuers, throttle=throttle, now=reactor.seconds))
+            checkers.append(BearerChecker(self._issuers, throttle=throttle, store=self._store, now=reactor.seconds))
             self._makers["bearer"] = self._tokens.make_factories
         self._sessions = Sessions(
             self._store,
@@ -285,9 +285,7 @@ class Protection:
         """
         if not IResource.providedBy(resource):
             raise expected("resource", "an IResource", resource)
-        for scheme in words("schemes", schemes):
-            if scheme not in SCHEMES:
-                raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
+        for scheme in among("schemes", schemes, SCHEMES):
             if scheme not in self._makers and scheme not in self._readers:
                 raise ValueError(f"schemes: {self._why_unusable(scheme)}")
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):

@@ -7,6 +7,11 @@ TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 """From the URL alphabet to the standard one, for `bytes.translate`."""
 
 
+def encode_base64url(data: bytes) -> str:
+    """Encode without padding."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
 def decode_base64url(text: bytes) -> bytes:
     """Decode canonical Base64url only, so that each value has one spelling.
 

@@ -7,6 +7,10 @@ _TOKEN = (string.ascii_letters + string.digits + "-._~+/").encode("ascii")
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
+PROOF_ALGORITHMS = ("ES256", "EdDSA", "PS256", "RS256")
+"""The signatures of DPoP proofs that are accepted (RFC 9449 §5.1); `Ed25519` (RFC 9864) is taken for `EdDSA`."""
+
+
 class BearerSyntaxError(ValueError):
     """Malformed Bearer credentials; `str()` gives the reason, for the log."""
 

@@ -40,7 +40,7 @@ _MEMBERS: Mapping[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] = 
 
 
 class KeySetError(ValueError):
-    """The document is not a key set; `str()` gives the reason."""
+    """The document is not a key set, or the key cannot be used; `str()` gives the reason."""
 
 
 class SigningKey(Struct, frozen=True):
@@ -105,6 +105,18 @@ def decode_key_set(content: bytes) -> KeySet:
     if len(entries) > KEYS_MAX:
         left_out.append(f"all but the first {KEYS_MAX}")
     return KeySet(tuple(keys), tuple(left_out))
+
+
+def decode_key(key: Mapping[str, Any]) -> SigningKey:
+    """Decode one public key (RFC 7517 §4).
+
+    Raises:
+        KeySetError: it is malformed, or not for signatures.
+    """
+    try:
+        return _decode_key(key)
+    except _Unusable as error:
+        raise KeySetError(str(error)) from None
 
 
 class _Unusable(Exception):  # noqa: N818 - private to this module

@@ -38,6 +38,9 @@ _NOT_IN_ACCESS_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "even
 
 Scalar = str | int | float | bool
 
+Binding = Literal["refuse", "accept", "require"]
+"""Whether tokens that are bound to a key of the client are refused, accepted beside others, or required."""
+
 
 class TokenError(ValueError):
     """A token that is not accepted."""
@@ -73,12 +76,24 @@ class Jwt(Struct, frozen=True):
 
 
 class AccessToken(Struct, frozen=True):
-    """What an accepted token says: its user, its scopes, its expiry in seconds since the epoch, its claims as JSON."""
+    """What an accepted token says.
+
+    Args:
+        user: the name of its owner.
+        scopes: its scopes.
+        expires_at: in seconds since the epoch; None if it does not expire.
+        claims_json: all its claims, as a JSON object.
+        key_thumbprint: of the key that it is bound to by DPoP (`cnf.jkt`, RFC 9449 §6.1); empty if it is not.
+        certificate_thumbprint: of the client certificate that it is bound to (`cnf.x5t#S256`, RFC 8705 §3.1); empty if
+            it is not.
+    """
 
     user: str
     scopes: frozenset[str]
     expires_at: float | None = None
     claims_json: bytes = b"{}"
+    key_thumbprint: str = ""
+    certificate_thumbprint: str = ""
 
     def __repr__(self) -> str:
         return f"AccessToken({self.user!r}, {set(self.scopes)}, expires_at={self.expires_at})"  # claims may be secret
@@ -97,6 +112,8 @@ class TokenPolicy(Struct, frozen=True):
         user_claim: the claim with the user's name.
         required_claims: the accepted values by claim; of a list, one element must be among them.
         leeway_s: the clock skew allowed, in seconds.
+        dpop: what holds for tokens that are bound to a key by DPoP (RFC 9449).
+        mtls: what holds for tokens that are bound to a client certificate (RFC 8705).
 
     Raises:
         ValueError: there are neither audiences nor required claims: tokens for any audience would be accepted.
@@ -110,6 +127,8 @@ class TokenPolicy(Struct, frozen=True):
     user_claim: str = USER_CLAIM
     required_claims: Mapping[str, tuple[Scalar, ...]] = MappingProxyType({})
     leeway_s: float = LEEWAY_S
+    dpop: Binding = "refuse"
+    mtls: Binding = "refuse"
 
     def __post_init__(self) -> None:
         if not self.audiences and not self.required_claims:
@@ -121,9 +140,9 @@ class TokenPolicy(Struct, frozen=True):
         Raises:
             TokenError: its algorithm or its type is not accepted.
         """
-        if jwt.algorithm not in self.algorithms:
+        if jwt.algorithm not in self.algorithms and not (jwt.algorithm == "Ed25519" and "EdDSA" in self.algorithms):
             raise TokenError("alg is not accepted here")
-        if _type_of(jwt.header.get("typ", "JWT")) not in map(_type_of, self.token_types):
+        if not any(is_type(jwt, kind) for kind in self.token_types):
             raise TokenError("typ is not accepted here")
 
     def check_claims(self, jwt: Jwt, now: float) -> AccessToken:
@@ -140,7 +159,7 @@ class TokenPolicy(Struct, frozen=True):
             if claims.get(name) is None:
                 raise TokenError(f"{name} is missing")
         accepted = self._check(claims, now)
-        typed = _type_of(jwt.header.get("typ", "JWT")) != "jwt"
+        typed = not is_type(jwt, "JWT")
         # ID tokens are JWTs of the same issuer, signed with the same keys (OpenID Connect Core §2). A policy that
         # requires a scope or claims excludes them already; and Dex's access tokens have at_hash, too.
         if not typed and not accepted.scopes and not self.required_claims and _NOT_IN_ACCESS_TOKENS & claims.keys():
@@ -159,10 +178,14 @@ class TokenPolicy(Struct, frozen=True):
         if answer.get("active") is not True:
             raise TokenError("the issuer says that it is not active")
         claims = {name: value for name, value in answer.items() if value is not None}
-        # Refresh tokens and sender-constrained tokens are active as well.
-        if str(claims.get("token_type", "bearer")).lower() not in {"bearer", "access_token"}:
-            raise TokenError("token_type is not that of a bearer token")
-        return self._check(claims, now, introspected=True)
+        # Refresh tokens are active as well.
+        kind = str(claims.get("token_type", "bearer")).lower()
+        if kind not in {"bearer", "access_token", "dpop"}:
+            raise TokenError("token_type is not that of an access token")
+        accepted = self._check(claims, now, introspected=True)
+        if kind == "dpop" and not accepted.key_thumbprint:
+            raise TokenError("token_type is DPoP, and cnf names no key")
+        return accepted
 
     def ends_at(self, token: AccessToken) -> float:
         """Return until when a token is accepted, in seconds since the epoch; infinity if it never expires."""
@@ -171,8 +194,7 @@ class TokenPolicy(Struct, frozen=True):
     def _check(self, claims: Mapping[str, Any], now: float, *, introspected: bool = False) -> AccessToken:
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenError("iss is another issuer")
-        if "cnf" in claims:  # sender-constrained: DPoP (RFC 9449 §7.2), or by a certificate (RFC 8705)
-            raise TokenError("it is bound to a key (cnf), and was sent as a bearer token")
+        key, certificate = self._binding_of(claims)
         if "aud" in claims or not introspected:
             self._check_audience(claims)
         expires_at = self._check_times(claims, now)
@@ -180,7 +202,25 @@ class TokenPolicy(Struct, frozen=True):
             if not _has_one_of(claims.get(name), values):
                 raise TokenError(f"{name} is not accepted here")
         user = self._user_of(claims, introspected=introspected)
-        return AccessToken(user, self._scopes_of(claims), expires_at, json.dumps(claims).encode())
+        return AccessToken(
+            user, self._scopes_of(claims), expires_at, json.dumps(claims).encode(), key or "", certificate or ""
+        )
+
+    def _binding_of(self, claims: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """Return the thumbprints of the key and of the certificate that a token is bound to (RFC 7800 §3.1)."""
+        confirmation = claims.get("cnf")
+        members = confirmation if isinstance(confirmation, dict) else {}
+        if "cnf" in claims and (not members or members.keys() - {"jkt", "x5t#S256"}):
+            raise TokenError("cnf does not bind it to a key or a certificate in a way that is known here")
+        for name, rule in (("jkt", self.dpop), ("x5t#S256", self.mtls)):
+            if name not in members:
+                if rule == "require":
+                    raise TokenError(f"it is not bound (cnf.{name})")
+            elif rule == "refuse":
+                raise TokenError(f"it is bound (cnf.{name}), which is not accepted here")
+            elif not isinstance(members[name], str) or not members[name]:
+                raise TokenError(f"cnf.{name} is not a thumbprint")
+        return members.get("jkt"), members.get("x5t#S256")
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
         if not self.audiences:
@@ -193,12 +233,12 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("aud is another audience")
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> float | None:
-        expires_at = _date(claims, "exp")
+        expires_at = decode_date(claims, "exp")
         # The edges: "on or after" for exp (RFC 7519 §4.1.4), "before" for nbf (§4.1.5).
         if expires_at is not None and now >= expires_at + self.leeway_s:
             raise ExpiredTokenError("it has expired")
         for name in ("nbf", "iat"):
-            date = _date(claims, name)
+            date = decode_date(claims, name)
             if date is not None and now < date - self.leeway_s:
                 raise TokenError(f"{name} is in the future")
         return expires_at
@@ -231,8 +271,21 @@ def decode_jwt(token: str) -> Jwt:
         NotJwtError: it does not look like a JWT.
         TokenError: it is malformed, encrypted, or uses extensions.
     """
-    # Non-ASCII characters are refused below with all else that is not Base64.
-    parts = token.encode("utf-8", "surrogatepass").split(b".")
+    # Non-ASCII characters are refused with all else that is not Base64.
+    jwt = decode_signed(token.encode("utf-8", "surrogatepass"))
+    if not isinstance(jwt.claims.get("iss"), str):
+        raise TokenError("iss is missing, or not a string")
+    return jwt
+
+
+def decode_signed(text: bytes) -> Jwt:
+    """Decode a signed JSON object, whatever it says, without verifying it (RFC 7515 §5.2).
+
+    Raises:
+        NotJwtError: it does not look like a JWT.
+        TokenError: it is malformed, encrypted, or uses extensions.
+    """
+    parts = text.split(b".")
     if len(parts) not in {3, 5} or not _begins_as_object(parts[0]):
         raise NotJwtError("it is not a JWT")
     if len(parts) == 5:
@@ -251,8 +304,6 @@ def decode_jwt(token: str) -> Jwt:
             raise TokenError(f"{name} in its header is not a string")
     if "alg" not in header:
         raise TokenError("alg is missing")
-    if not isinstance(claims.get("iss"), str):
-        raise TokenError("iss is missing, or not a string")
     return Jwt(header, claims, parts[0] + b"." + parts[1], signature)
 
 
@@ -289,13 +340,22 @@ def _refuse_constant(name: str) -> NoReturn:
 _JSON = json.JSONDecoder(object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
 
 
+def is_type(jwt: Jwt, name: str) -> bool:
+    """Return whether a JWT is of a type (RFC 7515 §4.1.9); without `typ` it is a `JWT`."""
+    return _type_of(jwt.header.get("typ", "JWT")) == _type_of(name)
+
+
 def _type_of(name: str) -> str:
     """Return a `typ` normalized for comparison (RFC 7515 §4.1.9: a media type, "application/" may be omitted)."""
     return name.lower().removeprefix("application/")
 
 
-def _date(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a NumericDate (RFC 7519 §2), None if the claim is absent."""
+def decode_date(claims: Mapping[str, Any], name: str) -> float | None:
+    """Return a NumericDate (RFC 7519 §2), None if the claim is absent.
+
+    Raises:
+        TokenError: it is another value.
+    """
     value = claims.get(name)
     if name not in claims:
         return None

@@ -47,7 +47,7 @@ class BearerScheme(Scheme):
             make_issuer(table, where=f"{context.where.get('bearer', 'bearer')}[{number}]", reactor=context.reactor)
             for number, table in enumerate(settings.bearer)
         ]
-        checker = BearerChecker(issuers, throttle=context.throttle, now=context.reactor.seconds)
+        checker = BearerChecker(issuers, throttle=context.throttle, store=context.store, now=context.reactor.seconds)
         tokens = AcceptedTokens(settings.realm, issuers, with_metadata=bool(issuers))
 
         def make_views(_portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Sequence[Views]:
@@ -153,6 +153,8 @@ def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IRe
         user_claim=settings.user_claim,
         required_claims=settings.accepted_claims,
         leeway_s=settings.leeway_s,
+        dpop=settings.dpop,
+        mtls=settings.mtls,
     )
     try:
         return Issuer(

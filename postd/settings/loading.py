@@ -265,10 +265,11 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
+_TABLES = ("api", "session", "digest", "throttle", "limits", "tls", "admin", "log")
 _COUNTS = ("throttle.failures", "throttle.address_failures", "throttle.account_failures", "limits.connections")
 
 _ALLOWED = {
-    **{name: f"a table, [{name}]" for name in ("api", "session", "digest", "throttle", "limits", "admin", "log")},
+    **{name: f"a table, [{name}]" for name in _TABLES},
     **dict.fromkeys(_COUNTS, "a whole number from 1 to 1000000"),
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
     "store": "the URL of a store, such as sqlite:PATH or redis://HOST",
@@ -293,6 +294,7 @@ _ALLOWED = {
     "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
     "bearer.scope_claims": "a list of names of claims",
     "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
+    "tls.client_certificates": '"no" or "ask"',
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
     "log.file": 'the path of a file, or "": where twistd logs',
     "log.format": '"text" or "json"',

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from postd.model import has_issuer
 from postd.protocol import jwt
-from postd.protocol.jwt import Algorithm, Scalar
+from postd.protocol.jwt import Algorithm, Binding, Scalar
 from postd.protocol.password import normalize
 from postd.settings.values import (
     ByteCount,
@@ -38,6 +38,16 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     body_s: Seconds = field(default=Seconds(30), name="body_time")
     idle_s: Seconds = field(default=Seconds(60), name="idle_time")
     connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+
+
+class Tls(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tls]`: whether the TLS listeners of `listen` ask for a client certificate."""
+
+    client_certificates: Literal["no", "ask"] = "no"
+
+    @property
+    def asks_clients(self) -> bool:
+        return self.client_certificates == "ask"
 
 
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +125,8 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     user_claim: Word = jwt.USER_CLAIM
     required_claims: dict[str, Scalar | Annotated[tuple[Scalar, ...], Meta(min_length=1)]] = {}
     leeway_s: Leeway = field(default=Leeway(jwt.LEEWAY_S), name="leeway")
+    dpop: Binding = "refuse"
+    mtls: Binding = "refuse"
     ca_file: str = ""
     introspection_endpoint: OptionalUrl = OptionalUrl("")
     client_id: str = ""
@@ -170,6 +182,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     bearer: tuple[BearerSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
+    tls: Tls = field(default_factory=Tls)
     admin: Admin = field(default_factory=Admin)
     log: Log = field(default_factory=Log)
 

@@ -29,7 +29,7 @@ _EXPOSED = (
 )
 _PREFLIGHT = (
     b"Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE\r\n"
-    b"Access-Control-Allow-Headers: Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
+    b"Access-Control-Allow-Headers: Authorization, DPoP, Content-Type, If-Match, If-None-Match, Idempotency-Key, "
     b"Last-Event-ID, X-Request-Id\r\n"
     b"Access-Control-Max-Age: 600\r\n"
 )

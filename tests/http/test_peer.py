@@ -1,12 +1,18 @@
-"""The address and scheme of a client, with and without proxies, and the detection of cross-site requests."""
+"""The address, scheme and certificate of a client, with and without proxies, and detection of cross-site requests."""
 
+import base64
 import ipaddress
+import ssl
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from cryptography.x509 import load_der_x509_certificate
 from hypothesis import given
 from hypothesis import strategies as st
+from OpenSSL.crypto import X509
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress, ISSLTransport
 from twisted.internet.task import Clock
@@ -16,11 +22,20 @@ from zope.interface import directlyProvides
 
 from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
-from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_site
+from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_certificate, make_site
 
 PROXY = IPv4Address("TCP", "10.0.0.1", 4711)
 UNTRUSTED = IPv4Address("TCP", "203.0.113.9", 4711)
 UNIX = UNIXAddress(None)
+
+
+def _make_certificate() -> bytes:
+    with TemporaryDirectory() as folder:
+        return ssl.PEM_cert_to_DER_cert(make_certificate(Path(folder))[1].read_text())
+
+
+CONNECTION, FORWARDED = _make_certificate(), _make_certificate()
+"""The certificates of a connection's client, and of the client that a proxy speaks for, in DER."""
 
 
 def v6(host: str) -> IPv6Address:
@@ -28,8 +43,10 @@ def v6(host: str) -> IPv6Address:
 
 
 class TlsTransport(MemoryTransport):
-    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: FBT001 - Twisted's signature
-        pass
+    """A connection whose client has shown `CONNECTION`, if it is TLS."""
+
+    def getPeerCertificate(self) -> X509:
+        return X509.from_cryptography(load_der_x509_certificate(CONNECTION))
 
 
 class Probe(Resource):
@@ -43,6 +60,7 @@ class Probe(Resource):
         self.address = ""
         self.secure: bool | None = None
         self.hsts = b""
+        self.certificate: bytes | None = None
         self.refused: bool | None = None
         self.write_refused: bool | None = None
 
@@ -50,6 +68,7 @@ class Probe(Resource):
         self.address = self.clients.address(request)
         self.secure = self.clients.is_secure(request)
         self.hsts = self.clients.strict_transport("60")(request)
+        self.certificate = self.clients.client_certificate(request)
         self.refused = self._refused(self.clients.refuse_cross_site, request)
         self.write_refused = self._refused(self.clients.refuse_cross_site_write, request)
         return b""
@@ -216,6 +235,50 @@ class AddressTests:
     )
     def test_any_forwarded_field_gives_an_address(self, lines: list[bytes]) -> None:
         assert ipaddress.ip_address(address(lines, "10.0.0.0/8"))
+
+
+def client_cert(der: bytes) -> bytes:
+    return b"Client-Cert: :%b:" % base64.b64encode(der)
+
+
+class CertificateTests:
+    def test_certificate_without_the_field_is_that_of_the_connection(self) -> None:
+        for trusted in ([], ["10.0.0.0/8"]):
+            assert ask(PeerResolver(trusted), tls=True).certificate == CONNECTION
+            assert ask(PeerResolver(trusted)).certificate is None
+
+    @pytest.mark.parametrize("tls", [True, False])
+    def test_field_of_a_trusted_proxy_replaces_that_of_the_connection(self, *, tls: bool) -> None:
+        clients = PeerResolver(["10.0.0.0/8", "unix"])
+        for peer in (PROXY, UNIX):
+            assert ask(clients, client_cert(FORWARDED), tls=tls, peer=peer).certificate == FORWARDED
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            *([b"Client-Cert: "], [b"Client-Cert: ::"], [b"Client-Cert: " + base64.b64encode(FORWARDED)]),
+            *([client_cert(FORWARDED)] * 2, [client_cert(FORWARDED), b"client-cert: ::"]),
+            *([client_cert(FORWARDED) + b", :AAAA:"], [client_cert(FORWARDED) + b";a"], [client_cert(FORWARDED[:-1])]),
+            [b"Client-Cert: :" + b"A" * 9000 + b":"],
+        ],
+    )
+    def test_invalid_field_of_a_trusted_proxy_is_no_certificate(self, lines: list[bytes]) -> None:
+        """Nor is that of the connection one then, which is the proxy's."""
+        for tls in (True, False):
+            assert ask(PeerResolver(["10.0.0.0/8"]), *lines, tls=tls).certificate is None
+
+    def test_field_of_an_untrusted_peer_is_ignored_and_logged_once(self) -> None:
+        clients = PeerResolver(["10.0.0.0/8"])
+        with capturedLogs() as events:
+            for _ in range(2):
+                assert ask(clients, client_cert(FORWARDED), peer=UNTRUSTED).certificate is None
+                assert ask(clients, client_cert(FORWARDED), peer=UNTRUSTED, tls=True).certificate == CONNECTION
+        assert [event["peer"] for event in events if event["log_level"] == LogLevel.warn] == ["203.0.113.9"]
+
+    def test_fields_with_similar_names_are_ignored(self) -> None:
+        value = client_cert(FORWARDED).partition(b" ")[2]
+        fields = [name + b": " + value for name in (b"Client_Cert", b"Client-Cert-Chain", b"X-Client-Cert")]
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields).certificate is None
 
 
 class SecureTests:

@@ -1,18 +1,20 @@
-"""Versions, cipher suites and certificates that TLS clients get from a listener."""
+"""Versions, cipher suites and certificates that TLS clients get from a listener, and the certificates they show."""
 
 import ssl
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from OpenSSL import SSL
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from OpenSSL import SSL, crypto
 
 from postd.errors import ConfigError
 from postd.net.endpoints import EXPIRY_WARNING_S, check_endpoint, read_certificate
-from postd.net.listening import Listener, certificate_warnings
+from postd.net.listening import Listener, ask_for_client_certificates, certificate_warnings
 from postd.net.tls import Certificate
 from tests.helpers import make_certificate
 
@@ -26,32 +28,47 @@ def load(files: tuple[Path, Path]) -> Certificate:
 
 def shake_hands(certificate: Certificate, context: ssl.SSLContext) -> ssl.SSLObject:
     """Connect a client of Python's ssl in memory; raise the error of either side."""
+    return connect(certificate, context)[0]
+
+
+def connect(
+    certificate: Certificate, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLObject, SSL.Connection]:
+    """As `shake_hands`; return both sides, with the tickets read that follow the handshake."""
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
     server = certificate.serverConnectionForTLS(None)
     server.set_accept_state()
+    ended = False
     for _ in range(10):
-        try:
+        with suppress(ssl.SSLWantReadError):
             client.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        else:
-            return client
-        if sent := outgoing.read():
+            if ended:
+                client.read()
+        if ended:
+            return client, server
+        while sent := outgoing.read(16384):
             server.bio_write(sent)
+            with suppress(SSL.WantReadError):
+                server.do_handshake()
+                ended = True
         with suppress(SSL.WantReadError):
-            server.do_handshake()
-        while True:
-            try:
+            while True:
                 incoming.write(server.bio_read(65536))
-            except SSL.WantReadError:
-                break
     raise AssertionError("the handshake does not end")
 
 
-def client(*, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3, ciphers: str = "DEFAULT") -> ssl.SSLContext:
+def client(
+    *,
+    newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    ciphers: str = "DEFAULT",
+    shows: tuple[Path, Path] | None = None,
+) -> ssl.SSLContext:
+    """Return the settings of a client; `shows` are the files of the key and the certificate that it shows if asked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if shows is not None:
+        context.load_cert_chain(shows[1], shows[0])
     context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, newest
     context.set_ciphers(f"{ciphers}:@SECLEVEL=0")
     return context
@@ -130,3 +147,98 @@ def test_expiring_certificate_is_warned_of_and_expired_one_refused(certificate: 
     assert check_endpoint(description, where="listen", now=current.not_after - 1) is False
     with pytest.raises(ConfigError, match="the certificate has expired: 2"):
         check_endpoint(description, where="listen", now=current.not_after)
+
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.fixture
+def asking(certificate: tuple[Path, Path]) -> Certificate:
+    current = load(certificate)
+    ask_for_client_certificates([Listener("", cast("Any", None)), Listener("", cast("Any", None), current)], ask=True)
+    return current
+
+
+def shown(server: SSL.Connection) -> bytes | None:
+    found = server.get_peer_certificate()
+    return None if found is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, found)
+
+
+def der(files: tuple[Path, Path]) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(files[1].read_text())
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_client_certificate_of_any_issuer_is_accepted(
+    asking: Certificate, tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    expired = make_certificate(tmp_path, ends_in=timedelta(hours=-1))
+    _, server = connect(asking, client(newest=newest, shows=expired))
+    assert shown(server) == der(expired)
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_client_without_a_certificate_is_accepted(asking: Certificate, newest: ssl.TLSVersion) -> None:
+    _, server = connect(asking, client(newest=newest))
+    assert shown(server) is None
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_client_certificate_is_asked_for_only_if_set(
+    asking: Certificate, certificate: tuple[Path, Path], tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """A replaced certificate leaves the setting as it is."""
+    context = client(newest=newest, shows=certificate)
+    assert shown(connect(load(certificate), context)[1]) is None
+    asking.replace(load(make_certificate(tmp_path)))
+    assert shown(connect(asking, context)[1]) == der(certificate)
+    ask_for_client_certificates([Listener("", cast("Any", None), asking)], ask=False)
+    assert shown(connect(asking, context)[1]) is None
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_client_that_does_not_have_the_key_is_refused(
+    asking: Certificate, tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """The modulus of its key is that of the certificate's, the private exponent is another one."""
+    right = rsa.generate_private_key(65537, 2048)
+    files = make_certificate(tmp_path, right)
+    assert shown(connect(asking, client(newest=newest, shows=files))[1]) == der(files)
+    of = right.private_numbers()
+    wrong = rsa.RSAPrivateNumbers(of.p, of.q, of.d ^ 2, of.dmp1 ^ 2, of.dmq1 ^ 2, of.iqmp, of.public_numbers)
+    files[0].write_bytes(
+        wrong.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+    )
+    with pytest.raises((ssl.SSLError, SSL.Error)):
+        connect(asking, client(newest=newest, shows=files))
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_no_session_is_resumed(asking: Certificate, certificate: tuple[Path, Path], newest: ssl.TLSVersion) -> None:
+    """With one a connection would have the certificate of an earlier one."""
+    context = client(newest=newest, shows=certificate)
+    first, _ = connect(asking, context)
+    again, _ = connect(asking, context, first.session)
+    assert not again.session_reused
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_wrong_signature_in_a_client_chain_is_no_error_of_a_later_operation(
+    asking: Certificate, tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """OpenSSL before 4.0 would take an error that is left in its queue for one of the next connection that reads."""
+    _, idle = connect(asking, client(newest=newest))
+    owner, forger = rsa.generate_private_key(65537, 2048), rsa.generate_private_key(65537, 4096)
+    forged = make_certificate(tmp_path / "client", subject="client", signed_by=("issuer", forger))
+    issuer = make_certificate(tmp_path / "issuer", owner, subject="issuer", signed_by=("root", forger))
+    alone = der(forged)
+    forged[1].write_text(forged[1].read_text() + issuer[1].read_text())
+    _, server = connect(asking, client(newest=newest, shows=forged))
+    assert shown(server) == alone
+    with pytest.raises(SSL.WantReadError):
+        idle.recv(1)
+    with pytest.raises(crypto.Error) as caught:
+        crypto.load_certificate(crypto.FILETYPE_ASN1, b"")
+    assert "rsa" not in str(caught.value)

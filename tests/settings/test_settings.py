@@ -30,6 +30,7 @@ from postd.settings.schema import (
     SessionSettings,
     Settings,
     ThrottleSettings,
+    Tls,
 )
 from postd.settings.values import (
     ByteCount,
@@ -53,7 +54,7 @@ ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url", "hosts", "hsts"),
     "shutdown_grace",
-    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "admin", "log"),
+    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "tls", "admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"digest", "bearer", "basic", "session"'
@@ -112,6 +113,7 @@ def test_defaults(folder: Path) -> None:
         bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
         limits=Limits(max_body_bytes=ByteCount(16384), idle_s=Seconds(60)),
+        tls=Tls(client_certificates="no"),
         admin=Admin(listen=()),
         log=Log(file="", format="text", access=True),
     )
@@ -180,6 +182,8 @@ def test_every_key_is_decoded(folder: Path) -> None:
         [limits]
         body = "1.5MiB"
         idle_time = "500ms"
+        [tls]
+        client_certificates = "ask"
         [admin]
         listen = ["unix:run/admin.sock", "tcp:9180"]
         [log]
@@ -241,6 +245,7 @@ def test_every_key_is_decoded(folder: Path) -> None:
         ),
         throttle=ThrottleSettings(failures=3, address_failures=4, account_failures=5, window_s=Seconds(3600)),
         limits=Limits(max_body_bytes=ByteCount(3 * 512 * 1024), idle_s=Seconds(0.5)),
+        tls=Tls(client_certificates="ask"),
         admin=Admin(listen=(f"unix:address={folder}/run/admin.sock", "tcp:9180")),
         log=Log(file=f"{folder}/var/posts.log", format="json", access=False),
     )
@@ -351,6 +356,10 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
         ),
         ('listen = "tcp:1"', f"postd.toml: listen: Expected `array`, got `str`; allowed: {ENDPOINTS}"),
         ("listen = [1]", f"postd.toml: listen[0]: Expected `str`, got `int`; allowed: {ENDPOINTS}"),
+        (
+            "tls.client_certificates = 'require'",
+            'postd.toml: tls.client_certificates: Invalid enum value \'require\'; allowed: "no" or "ask"',
+        ),
         ("log = 1", "postd.toml: log: Expected `object`, got `int`; allowed: a table, [log]"),
         (
             "log.file = 1",
@@ -631,6 +640,6 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
     table = tomllib.loads(shown)
     assert set(table) == set(KEYS)
     assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
-    for key in ("api", "session", "digest", "throttle", "limits", "log"):
+    for key in ("api", "session", "digest", "throttle", "limits", "tls", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)

@@ -66,6 +66,7 @@ def check_allowed(answer: Response, method: str, origin: str = APP) -> None:
     assert words(answer, "Access-Control-Allow-Headers") == {
         *(
             "authorization",
+            "dpop",
             "content-type",
             "if-match",
             "if-none-match",

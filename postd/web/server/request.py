@@ -24,6 +24,7 @@ from twisted.web.server import Request
 from zope.interface import implementer
 
 from postd.auth.identity import AuthenticationResult, Identity
+from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
 from postd.http.responses import Response, StreamedResponse, encode_header, make_no_content
@@ -118,6 +119,10 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
             given = self.fields.get(b"X-Request-Id")
             self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
         return self._id
+
+    @property
+    def client_certificate(self) -> bytes | None:
+        return certificate_of(self)
 
     def common_headers(self) -> bytes:
         """Return the header lines of every response."""

@@ -1,0 +1,164 @@
+"""DPoP proofs: a client proves, with each request, that it has the key that its access token is bound to (RFC 9449).
+
+The reason in an error (its `str()`) is for the log and has no content of the proof.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hyperlink import URL
+from msgspec import Struct
+
+from postd.protocol.base64url import encode_base64url
+from postd.protocol.bearer import PROOF_ALGORITHMS
+from postd.protocol.jwk import KeySetError, decode_key
+from postd.protocol.jwt import Jwt, TokenError, decode_date, decode_signed, is_type
+
+PROOF_MAX_BYTES = 8 * 1024
+"""The longest proof; those of clients have some 500 bytes."""
+
+PROOF_LIFETIME_S = 60.0
+"""How long a proof may be used after its `iat`, without the clock skew."""
+
+_PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+_THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {
+    "EC": ("crv", "kty", "x", "y"),
+    "OKP": ("crv", "kty", "x"),
+    "RSA": ("e", "kty", "n"),
+}
+
+
+class ProofError(ValueError):
+    """A proof that is not accepted."""
+
+
+class Proof(Struct, frozen=True):
+    """A decoded proof, not verified.
+
+    Args:
+        jwt: its header and claims.
+        key: the public key in its header, as a JWK.
+        thumbprint: the SHA-256 thumbprint of the key (RFC 7638), in Base64url.
+    """
+
+    jwt: Jwt
+    key: Mapping[str, Any]
+    thumbprint: str
+
+    @property
+    def id(self) -> bytes:
+        """16 bytes that identify its `jti` among those of all keys."""
+        return hashlib.sha256(f"{self.thumbprint} {self.jwt.claims['jti']}".encode("utf-8", "surrogatepass")).digest()[
+            :16
+        ]
+
+    def check(  # noqa: PLR0913 - what RFC 9449 §4.3 names
+        self, *, method: str, url: str, token: str, bound_to: str, now: float, leeway_s: float
+    ) -> float:
+        """Check the proof for a request (RFC 9449 §4.3); whether its `jti` is new is not checked.
+
+        The signature is verified last: until then nothing costs more than hashing the token.
+
+        Args:
+            method: the request's.
+            url: the request's, without query and fragment, as clients see it.
+            token: the access token with it.
+            bound_to: the thumbprint of the key that the token is bound to (`cnf.jkt`).
+            now: seconds since the epoch.
+            leeway_s: the clock skew allowed, in seconds.
+
+        Returns:
+            until when it could be used again, in seconds since the epoch.
+
+        Raises:
+            ProofError: it is not accepted.
+        """
+        claims = self.jwt.claims
+        if self.thumbprint != bound_to:
+            raise ProofError("its key is not the one that the token is bound to")
+        if claims.get("htm") != method:
+            raise ProofError("htm is another method")
+        if not _is_same_url(claims.get("htu"), url):
+            raise ProofError("htu is another URL")
+        if claims.get("ath") != encode_base64url(hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()):
+            raise ProofError("ath is not the hash of the token")
+        ends_at = self._check_time(now, leeway_s)
+        try:
+            key = decode_key(self.key)
+        except KeySetError as error:
+            raise ProofError(f"its key cannot be used: {error}") from None
+        if not key.verify(self.jwt):
+            raise ProofError("its signature is wrong")
+        return ends_at
+
+    def _check_time(self, now: float, leeway_s: float) -> float:
+        try:
+            issued_at = decode_date(self.jwt.claims, "iat")
+        except TokenError as error:
+            raise ProofError(str(error)) from None
+        if issued_at is None:
+            raise ProofError("iat is missing")
+        ends_at = issued_at + PROOF_LIFETIME_S + leeway_s
+        if now >= ends_at:
+            raise ProofError("iat is too long ago")
+        if now < issued_at - leeway_s:
+            raise ProofError("iat is in the future")
+        return ends_at
+
+
+def decode_proof(text: bytes) -> Proof:
+    """Decode the field `DPoP` without verifying the proof in it (RFC 9449 §4.2).
+
+    Raises:
+        ProofError: it is malformed, or a member of its header or its `jti` is not as it must be.
+    """
+    if len(text) > PROOF_MAX_BYTES:
+        raise ProofError(f"it has more than {PROOF_MAX_BYTES} bytes")
+    try:
+        jwt = decode_signed(text)
+    except TokenError as error:
+        raise ProofError(str(error)) from None
+    if not is_type(jwt, "dpop+jwt"):
+        raise ProofError("typ is not dpop+jwt")
+    if jwt.algorithm not in {*PROOF_ALGORITHMS, "Ed25519"}:
+        raise ProofError("alg is not accepted here")
+    key = jwt.header.get("jwk")
+    if not isinstance(key, dict):
+        raise ProofError("jwk is missing, or not an object")
+    if _PRIVATE & key.keys():
+        raise ProofError("jwk has a private member")
+    jti = jwt.claims.get("jti")
+    if not isinstance(jti, str) or not jti:
+        raise ProofError("jti is missing, or not text")
+    return Proof(jwt, key, thumbprint(key))
+
+
+def thumbprint(key: Mapping[str, Any]) -> str:
+    """Return the SHA-256 thumbprint of a public JWK, in Base64url (RFC 7638 §3).
+
+    Raises:
+        ProofError: its `kty` is none of EC, OKP and RSA, or a member is missing or not text.
+    """
+    names = _THUMBPRINT_MEMBERS.get(str(key.get("kty")), ())
+    members = {name: key.get(name) for name in names}
+    if not members or not all(isinstance(value, str) for value in members.values()):
+        raise ProofError("jwk is malformed")
+    # In the order of their names; the members of usable keys are ASCII.
+    text = json.dumps(members, separators=(",", ":"))
+    return encode_base64url(hashlib.sha256(text.encode()).digest())
+
+
+def _is_same_url(sent: object, url: str) -> bool:
+    """Return whether `htu`, without query and fragment, is equivalent to a URL (RFC 3986 §6.2.2, §6.2.3)."""
+    if not isinstance(sent, str):
+        return False
+    sent = sent.partition("#")[0].partition("?")[0]
+    if sent == url:
+        return True
+    try:
+        normalized, wanted = (URL.from_text(one).normalize() for one in (sent, url))
+    except (ValueError, UnicodeError):
+        return False
+    return bool(normalized == wanted)
