@@ -48,6 +48,7 @@ class DescribedRequest(NativeRequest):
 
     route = None
     file = None
+    client_certificate = None  # that of the connection is the proxy's own
 
     def __init__(self, request: Request) -> None:
         sent = request.fields

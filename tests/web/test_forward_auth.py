@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.auth.jwks import KeySource
+from postd.http.interface import Request
 from postd.protocol.jwk import decode_key_set
-from postd.web.forward_auth import encode_name, encode_scopes
+from postd.web.forward_auth import DescribedRequest, encode_name, encode_scopes
 from tests.helpers import InMemoryApi, Response
-from tests.issuer import ABSENT
+from tests.issuer import ABSENT, Key, Prover
 from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, FixedKeySource, bearer
 from tests.protect.test_login import CHALLENGE, EXPIRED, send_form
 from tests.web.clients import PASSWORD, Proof, account, basic, challenges_in, check_secret, recorded_log
@@ -371,6 +372,33 @@ class BearerTests:
         answer = ask(api, "GET", "/gate", None, headers, peer=PROXY, tls=True)
         assert 'resource_metadata="http://app.example/' in answer.headers["www-authenticate"][1]
 
+    def test_dpop_proof_is_for_the_described_request(
+        self, make: Callable[..., InMemoryApi], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
+        monkeypatch.setattr(KeySource, "find", keys.find)
+        api = make(f'{SETTINGS}dpop = "accept"\n')
+        prover = Prover(Key.make("ES256"), now=lambda: InMemoryApi.START_S)
+        token = MINT.token(cnf=prover.confirmation, scope="a")
+
+        def prove(method: str, url: str) -> dict[str, Any]:
+            return {"Authorization": f"DPoP {token}", "DPoP": prover.prove(method, url, token)}
+
+        for own in ("GET", "POST"):
+            proof = prove("PUT", "https://app.example/a/b")
+            check_admitted(judge(api, forwarded("PUT"), proof, method=own), f"{ISSUER}#alice", "dpop", "a")
+        check_challenged(judge(api, forwarded("PUT"), proof), "Digest", "Bearer", "DPoP", "Basic")
+        for method, url in (("GET", "https://app.example/a/b"), ("PUT", "https://posts.example/gate")):
+            answer = judge(api, forwarded("PUT"), prove(method, url))
+            check_challenged(answer, "Digest", "Bearer", "DPoP", "Basic")
+            assert 'error="invalid_dpop_proof"' in answer.headers["www-authenticate"][2]
+
+    def test_certificate_of_the_connection_is_not_the_client_s(self) -> None:
+        """It is the proxy's; the client's is in `Client-Cert`."""
+        fields = {b"X-Forwarded-Method": [b"GET"], b"X-Forwarded-Uri": [b"/"]}
+        described = DescribedRequest(cast(Request, SimpleNamespace(fields=fields, client_certificate=b"x")))
+        assert described.client_certificate is None
+
     def test_owner_of_a_token_is_not_an_account(self, api: InMemoryApi) -> None:
         check_refused(judge(api, forwarded(), bearer(MINT.token(sub="bob", scope="files:read")), page="/gate/bob"), 403)
 
@@ -553,7 +581,7 @@ def test_page_without_forward_takes_no_description(make: Callable[..., InMemoryA
     assert (answer.status, answer.body, answer.header("Remote-User")) == (200, b"Success: alice\n", None)
 
 
-def test_reload_of_other_proxies_is_in_force(make: Callable[..., InMemoryApi], tmp_path: Path) -> None:
+def test_only_the_proxies_of_the_settings_are_trusted(make: Callable[..., InMemoryApi]) -> None:
     api = make(SETTINGS.replace(PROXY, CLIENT))
     check_refused(judge(api, forwarded(), basic()), 403)
     check_admitted(judge(api, forwarded(), basic(), peer=CLIENT), "alice", "basic")
