@@ -35,6 +35,7 @@ from postd.caching import TTLCache
 from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
+from postd.protocol.certificate import certificate_thumbprint
 from postd.protocol.dpop import Proof, ProofError, decode_proof
 from postd.protocol.jwk import KeySet
 from postd.protocol.jwt import AccessToken, ExpiredTokenError, Jwt, NotJwtError, TokenError, TokenPolicy, decode_jwt
@@ -243,6 +244,10 @@ class BearerChecker(Checker):
             ProofError: the proof is not accepted, or was used before.
         """
         token = accepted.token
+        if token.certificate_thumbprint:
+            shown = credentials.certificate()
+            if shown is None or certificate_thumbprint(shown) != token.certificate_thumbprint:
+                raise TokenError("it is bound to a certificate, which the client has not shown")
         if proof is None or credentials.proof is None:
             if token.key_thumbprint:
                 raise TokenError("it is bound to a key (cnf), and was sent as a bearer token")

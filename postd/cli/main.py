@@ -17,6 +17,7 @@ _INTERRUPTED = 130
 _COMMANDS = {
     "user": "postd.cli.user:user",
     "session": "postd.cli.session:session",
+    "dpop-key": "postd.cli.dpop_key:make_dpop_key",
     "check": "postd.cli.check:check",
     "export": "postd.cli.transfer:export_posts",
     "import": "postd.cli.transfer:import_posts",

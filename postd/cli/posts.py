@@ -11,7 +11,19 @@ import click
 from postd.cli.passwords import ask_password, password_option, read_password
 from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
-from postd.client import Auth, Basic, BearerFile, Change, ClientCredentials, Digest, FormLogin, PostClient, Reset
+from postd.client import (
+    Auth,
+    Basic,
+    BearerFile,
+    Change,
+    ClientCredentials,
+    Digest,
+    DPoP,
+    FormLogin,
+    PostClient,
+    Reset,
+    load_dpop_key,
+)
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
@@ -53,6 +65,9 @@ _OPTIONS = (
     click.option("--client-secret-file", metavar="FILE", help="Its password is the first line of FILE."),
     click.option("--scope", metavar="WORDS", help="What the token is to allow.  [default: up to the issuer]"),
     click.option("--resource", metavar="URL", help="Whom the token is for.  [default: up to the issuer]"),
+    click.option(
+        "--dpop-key", metavar="FILE", help="Send the token with proofs of the key in FILE, PEM or JWK (DPoP, RFC 9449)."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
 )
 
@@ -92,7 +107,7 @@ def _with_server(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_options(*, url: str, as_json: bool, **arguments: Any) -> None:
-        names = [*_NAMED, "password_stdin", "bearer_file", *_CREDENTIALS]
+        names = [*_NAMED, "password_stdin", "bearer_file", *_CREDENTIALS, "dpop_key"]
         given = {name: value for name in names if (value := arguments.pop(name)) not in {None, False}}
         command(server=_Client(url, _make_auth(given), as_json=as_json), **arguments)
 
@@ -120,18 +135,25 @@ def _make_auth(given: dict[str, Any]) -> Auth | None:
     for name in _CREDENTIALS[1:]:
         if name in given and method != "client_credentials":
             raise click.UsageError(f"{_option(name)} goes with --client-credentials")
+    if "dpop_key" in given and method not in {"bearer_file", "client_credentials"}:
+        raise click.UsageError("--dpop-key goes with --bearer-file or --client-credentials")
     if method in _NAMED:
         user = given[method]
         return _NAMED[method](user, read_password() if "password_stdin" in given else ask_password(user))
-    if method == "bearer_file":
-        return BearerFile(given[method])
-    if method == "client_credentials":
-        for name in _CREDENTIALS[1:3]:
-            if name not in given:
-                raise click.UsageError(f"--client-credentials needs {_option(name)}")
-        issuer, client_id, secret_file, scope, resource = (given.get(name, "") for name in _CREDENTIALS)
-        return ClientCredentials(issuer, client_id, secret_file, scope, resource)
+    if method:
+        source = _make_token_source(given)
+        return DPoP(source, load_dpop_key(given["dpop_key"])) if "dpop_key" in given else source
     return None
+
+
+def _make_token_source(given: dict[str, Any]) -> BearerFile | ClientCredentials:
+    if "bearer_file" in given:
+        return BearerFile(given["bearer_file"])
+    for name in _CREDENTIALS[1:3]:
+        if name not in given:
+            raise click.UsageError(f"--client-credentials needs {_option(name)}")
+    issuer, client_id, secret_file, scope, resource = (given.get(name, "") for name in _CREDENTIALS)
+    return ClientCredentials(issuer, client_id, secret_file, scope, resource)
 
 
 def _option(name: str) -> str:

@@ -1,15 +1,17 @@
 """An HTTP client for programs that run Twisted, based on treq. It uses nothing of the server's settings.
 
 `PostClient` is the client of the post API. `AuthClient` is treq's client with credentials (`Basic`, `Digest`,
-`FormLogin`, `BearerFile` or `ClientCredentials`), for any server with these schemes.
+`FormLogin`, `BearerFile`, `ClientCredentials` or `DPoP`), for any server with these schemes.
 """
 
 from postd.client.auth import Auth, AuthClient, Basic, Digest, FormLogin
+from postd.client.dpop import DPoP, load_dpop_key
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
 from postd.client.posts import PostClient, SeenPost
 from postd.client.tokens import BearerFile, ClientCredentials
 from postd.client.watching import Reset, Watch
 from postd.model import Change, ChangeKind, Post
+from postd.protocol.dpop_proof import DPoPKey
 
 __all__ = [
     "Auth",
@@ -20,6 +22,8 @@ __all__ = [
     "ChangeKind",
     "ClientCredentials",
     "ClientError",
+    "DPoP",
+    "DPoPKey",
     "Digest",
     "FormLogin",
     "NoAnswerError",
@@ -31,4 +35,5 @@ __all__ = [
     "SignInError",
     "UnusableAnswerError",
     "Watch",
+    "load_dpop_key",
 ]

@@ -16,8 +16,17 @@ from twisted.web.iweb import IAgent
 from postd.client.authenticator import AuthAgent, Authenticator
 from postd.client.connection_pool import ConnectionPool
 from postd.client.digest import DigestAuthenticator
+from postd.client.dpop import DPoP, DPoPAuthenticator
 from postd.client.form import FormAuthenticator
-from postd.client.tokens import BearerFile, ClientCredentials, ClientCredentialsAuthenticator, TokenFileAuthenticator
+from postd.client.proofs import Proofs
+from postd.client.tokens import (
+    BearerAuthenticator,
+    BearerFile,
+    ClientCredentials,
+    GrantedTokens,
+    TokenFile,
+    TokenSource,
+)
 from postd.errors import ConfigError
 from postd.protocol.host import is_loopback
 from postd.protocol.password import has_control
@@ -67,7 +76,7 @@ class FormLogin(_Password, frozen=True):
     """
 
 
-Auth = Basic | Digest | FormLogin | BearerFile | ClientCredentials
+Auth = Basic | Digest | FormLogin | BearerFile | ClientCredentials | DPoP
 
 
 class _BasicAuthenticator(Authenticator):
@@ -76,7 +85,7 @@ class _BasicAuthenticator(Authenticator):
         encoded = b2a_base64(f"{user}:{password}".encode(), newline=False)
         self._value = b"Basic " + encoded
 
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> None:  # noqa: ARG002
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers, previous: None = None) -> None:  # noqa: ARG002
         headers.setRawHeaders(b"Authorization", [self._value])
 
 
@@ -93,7 +102,8 @@ class AuthClient(HTTPClient):
         url: any URL of the origin.
         ca_file: PEM file of root certificates to trust in addition to the platform's; empty for none.
         plaintext: allow passwords and tokens over plain http to other machines.
-        repeats: whether a request without a body that got no response on a kept connection is sent again on another.
+        repeats: whether a request without a body that got no response on a kept connection is sent again on another;
+            with `DPoP`, on any connection, with a new proof.
         agent: sends the requests, in place of connections of the client's own; such as one of a test, in memory.
 
     Raises:
@@ -119,12 +129,16 @@ class AuthClient(HTTPClient):
                 self.origin, f"{type(auth).__name__} would be sent in plain text; give an https URL, or use Digest"
             )
         reactor = cast("IReactor", reactor)
-        self._connections = ConnectionPool(reactor, ca_file=ca_file, repeats=repeats)
+        # The pool would repeat a request as it is, with the same proof.
+        is_single_use = isinstance(auth, DPoP)
+        self._connections = ConnectionPool(reactor, ca_file=ca_file, repeats=repeats and not is_single_use)
         self._authenticator: Authenticator | None = None
         self.agent: IAgent = self._connections.agent if agent is None else agent
         if auth is not None:
             self._authenticator = _make_authenticator(auth, self.origin, self.agent, reactor, ca_file)
-            self.agent = AuthAgent(self.agent, self.origin, self._authenticator, reactor=reactor)
+            self.agent = AuthAgent(
+                self.agent, self.origin, self._authenticator, reactor=reactor, repeats=repeats and is_single_use
+            )
         super().__init__(self.agent)
 
     async def close(self) -> None:
@@ -150,12 +164,25 @@ def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReacto
             return DigestAuthenticator(user, password)
         case FormLogin(user, password):
             return FormAuthenticator(user, password, origin=origin, agent=agent, reactor=reactor)
-        case BearerFile(path):
-            return TokenFileAuthenticator(path)
-        case ClientCredentials():
-            return ClientCredentialsAuthenticator(auth, reactor=reactor, ca_file=ca_file)
+        case BearerFile() | ClientCredentials():
+            return BearerAuthenticator(_make_source(auth, reactor, ca_file))
+        case DPoP(token_source, key):
+            proofs = Proofs(key, reactor.seconds)
+            return DPoPAuthenticator(_make_source(token_source, reactor, ca_file, proofs), proofs)
         case _:
             raise TypeError(f"{type(auth).__name__} is none of the credentials of postd.client")
+
+
+def _make_source(
+    source: BearerFile | ClientCredentials, reactor: IReactor, ca_file: str, proofs: Proofs | None = None
+) -> TokenSource:
+    match source:
+        case BearerFile(path):
+            return TokenFile(path)
+        case ClientCredentials():
+            return GrantedTokens(source, reactor=reactor, ca_file=ca_file, proofs=proofs)
+        case _:
+            raise TypeError(f"{type(source).__name__} is no source of tokens for DPoP")
 
 
 def origin_of(url: str) -> str:

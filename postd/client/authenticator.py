@@ -8,22 +8,25 @@ from abc import ABC, abstractmethod
 from io import BytesIO
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.web.client import FileBodyProducer
+from twisted.web.client import FileBodyProducer, RequestTransmissionFailed, ResponseNeverReceived
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
 from postd.client.responses import read_body
-from postd.net.fetching import drop, split_origin
+from postd.net.fetching import drop, root_cause, split_origin
 
 BODY_MAX_BYTES = 1024 * 1024
 """The largest body that is buffered for a retry; one of unknown length is not buffered either."""
 
 ATTEMPTS_MAX = 4
 """How often a request is sent at most: challenged, stale nonce, new session, and one more."""
+
+_REPEATABLE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"})
+"""The methods whose requests are sent again after a broken connection: those that Twisted's connection pool repeats."""
 
 DRAIN_MAX_S = 3.0
 """How long the rest of a discarded response is read, so that its connection can be reused."""
@@ -33,8 +36,14 @@ class Authenticator(ABC):
     """Adds credentials to the requests to one origin."""
 
     @abstractmethod
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> Any:
+    async def authenticate(self, method: bytes, uri: bytes, headers: Headers, previous: Any = None) -> Any:
         """Add credentials to a request; return what `should_retry` needs to know of them.
+
+        Args:
+            method: the method of the request.
+            uri: the URI of the request.
+            headers: the header fields, which get the credentials.
+            previous: what this returned when the same request was sent before, None if it was not.
 
         Raises:
             SignInError: no credentials are available.
@@ -63,13 +72,23 @@ class AuthAgent:
 
     Args:
         origin: any URL of the origin.
+        repeats: whether a request without a body that got no response is sent once more, with new credentials.
     """
 
-    def __init__(self, agent: IAgent, origin: str, authenticator: Authenticator, *, reactor: IReactorTime) -> None:
+    def __init__(
+        self,
+        agent: IAgent,
+        origin: str,
+        authenticator: Authenticator,
+        *,
+        reactor: IReactorTime,
+        repeats: bool = False,
+    ) -> None:
         self._reactor = reactor
         self._agent = agent
         self._origin = split_origin(origin.encode())
         self._authenticator = authenticator
+        self._repeats = repeats
 
     def request(
         self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
@@ -81,11 +100,19 @@ class AuthAgent:
 
     async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> Any:
         body = await _buffer(producer)
+        credentials = None
+        may_repeat = self._repeats and producer is None and method in _REPEATABLE
         for attempt in range(1, ATTEMPTS_MAX + 1):
             sent = headers.copy()
-            credentials = await self._authenticator.authenticate(method, uri, sent)
+            credentials = await self._authenticator.authenticate(method, uri, sent, credentials)
             sending = producer if body is None else FileBodyProducer(BytesIO(body))
-            response = await self._agent.request(method, uri, sent, sending)
+            try:
+                response = await self._agent.request(method, uri, sent, sending)
+            except (RequestTransmissionFailed, ResponseNeverReceived) as error:
+                if not may_repeat or attempt == ATTEMPTS_MAX or isinstance(root_cause(error), CancelledError):
+                    raise
+                may_repeat = False
+                continue
             try:
                 retries = self._authenticator.should_retry(credentials, uri, response)
             except SignInError:

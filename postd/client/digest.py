@@ -47,7 +47,13 @@ class DigestAuthenticator(Authenticator):
         self._count = 0
         self._accepted: DigestChallenge | None = None
 
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> _Proof | None:
+    async def authenticate(
+        self,
+        method: bytes,
+        uri: bytes,
+        headers: Headers,
+        previous: _Proof | None = None,  # noqa: ARG002
+    ) -> _Proof | None:
         challenge = self._challenge
         if challenge is None:
             return None

@@ -39,7 +39,13 @@ class FormAuthenticator(Authenticator):
         self._refused: CookieJar | None = None
         self._sign_in_flight = SingleFlight[str, None]()
 
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> CookieJar | None:  # noqa: ARG002
+    async def authenticate(
+        self,
+        method: bytes,  # noqa: ARG002
+        uri: bytes,
+        headers: Headers,
+        previous: CookieJar | None = None,  # noqa: ARG002
+    ) -> CookieJar | None:
         if self._jar is None:
             await self._sign_in_flight.run("", self._sign_in)
         jar = self._jar

@@ -1,6 +1,7 @@
 """Access tokens of a client: from a file, or by the client credentials grant (RFC 6749 §4.4, RFC 6750 §2.1)."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from twisted.web.http_headers import Headers
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
+from postd.client.proofs import USE_NONCE, Proofs
 from postd.errors import ConfigError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.bearer import BearerSyntaxError, decode_token
@@ -46,11 +48,67 @@ def read_secret(file: str, what: str) -> str:
     return secret
 
 
-def _check_token(token: str, where: str) -> bytes:
+def _check_token(token: str, where: str) -> str:
     try:
-        return decode_token(token.encode()).encode("ascii")
+        return decode_token(token.encode())
     except BearerSyntaxError:
         raise SignInError(f"{where}: the content is not one token") from None
+
+
+class Token(Struct, frozen=True):
+    """An access token, with the times of the reactor at which it is to be renewed and expires."""
+
+    text: str
+    renew_at: float = math.inf
+    expires_at: float = math.inf
+
+
+class TokenSource(ABC):
+    """The access tokens of a client, whichever scheme sends them."""
+
+    @abstractmethod
+    async def get(self) -> Token:
+        """Return a token for a request.
+
+        Raises:
+            SignInError: no token is available.
+        """
+
+    @abstractmethod
+    def should_retry(self, token: Token, status: int) -> bool:
+        """Return whether a request should be sent again, because another token may be accepted.
+
+        Args:
+            token: the token that was sent.
+            status: the status of the response.
+        """
+
+    async def close(self) -> None:  # noqa: B027 - a file needs none
+        """End the request for a token that is in progress, if any."""
+
+
+class BearerAuthenticator(Authenticator):
+    """Sends tokens by Bearer (RFC 6750 §2.1)."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    async def authenticate(
+        self,
+        method: bytes,  # noqa: ARG002
+        uri: bytes,  # noqa: ARG002
+        headers: Headers,
+        previous: Token | None = None,  # noqa: ARG002
+    ) -> Token:
+        token = await self._source.get()
+        headers.setRawHeaders("Authorization", [f"Bearer {token.text}"])
+        return token
+
+    def should_retry(self, credentials: Token, uri: bytes, response: Any) -> bool:  # noqa: ARG002
+        return self._source.should_retry(credentials, response.code)
+
+    async def close(self) -> None:
+        await self._source.close()
 
 
 class BearerFile(Struct, frozen=True):
@@ -59,22 +117,21 @@ class BearerFile(Struct, frozen=True):
     path: str
 
 
-class TokenFileAuthenticator(Authenticator):
-    """Sends the token in the first line of a file, which is read again when the file has changed."""
+class TokenFile(TokenSource):
+    """The token in the first line of a file, which is read again when the file has changed."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._state: tuple[int, ...] = ()
-        self._token = b""
+        self._token = Token("")
 
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> bytes:  # noqa: ARG002
-        headers.setRawHeaders(b"Authorization", [b"Bearer " + self._read()])
-        return self._token
+    async def get(self) -> Token:
+        return self._read()
 
-    def should_retry(self, credentials: bytes, uri: bytes, response: Any) -> bool:  # noqa: ARG002
-        return response.code == 401 and credentials != self._read()
+    def should_retry(self, token: Token, status: int) -> bool:
+        return status == 401 and token != self._read()
 
-    def _read(self) -> bytes:
+    def _read(self) -> Token:
         try:
             status = Path(self._file).stat()
         except OSError as error:
@@ -82,15 +139,9 @@ class TokenFileAuthenticator(Authenticator):
         # Not only the time: an older file may be restored.
         state = status.st_mtime_ns, status.st_size, status.st_ino
         if state != self._state:
-            self._token = _check_token(read_secret(self._file, "token"), self._file)
+            self._token = Token(_check_token(read_secret(self._file, "token"), self._file))
             self._state = state
         return self._token
-
-
-class _Token(Struct, frozen=True):
-    text: bytes
-    renew_at: float
-    expires_at: float
 
 
 class ClientCredentials(Struct, frozen=True):
@@ -120,31 +171,37 @@ class ClientCredentials(Struct, frozen=True):
             raise ConfigError("issuer", str(error)) from None
 
 
-class ClientCredentialsAuthenticator(Authenticator):
-    """Sends tokens that an issuer grants; its token endpoint is found by OpenID Connect Discovery or RFC 8414.
+class GrantedTokens(TokenSource):
+    """Tokens that an issuer grants; its token endpoint is found by OpenID Connect Discovery or RFC 8414.
 
     A token is used until it expires, and renewed in the background before. Requests that find no token wait for one
     renewal (single flight). A token that was accepted before and is refused is replaced.
+
+    Args:
+        proofs: the proofs of the key that tokens are to be bound to, None for bearer tokens.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
     """
 
-    def __init__(self, credentials: ClientCredentials, *, reactor: IReactor, ca_file: str = "") -> None:
+    def __init__(
+        self, credentials: ClientCredentials, *, reactor: IReactor, ca_file: str = "", proofs: Proofs | None = None
+    ) -> None:
         self._credentials = credentials
         self._issuer = credentials.issuer
         wanted = {"grant_type": "client_credentials", "scope": credentials.scope, "resource": credentials.resource}
         self._form = {name: value for name, value in wanted.items() if value}
+        self._proofs = proofs
         self._now = reactor.seconds
         self._fetcher = Fetcher(reactor, ca_file=ca_file)
         self._metadata: Mapping[str, Any] | None = None
-        self._token: _Token | None = None
-        self._accepted: _Token | None = None
+        self._token: Token | None = None
+        self._accepted: Token | None = None
         self._retry_at = -math.inf
         self._under_way = SingleFlight[str, None]()
         self._running: Deferred[None] | None = None
 
-    async def authenticate(self, method: bytes, uri: bytes, headers: Headers) -> _Token:  # noqa: ARG002
+    async def get(self) -> Token:
         now = self._now()
         token = self._token
         if token is None or now >= token.expires_at:
@@ -155,19 +212,18 @@ class ClientCredentialsAuthenticator(Authenticator):
         elif now >= max(token.renew_at, self._retry_at) and not self._under_way:
             # A failure is reported when the token has expired, not before.
             Deferred.fromCoroutine(self._under_way.run("", self._renew)).addErrback(lambda _: None)
-        headers.setRawHeaders(b"Authorization", [b"Bearer " + token.text])
         return token
 
-    def should_retry(self, credentials: _Token, uri: bytes, response: Any) -> bool:  # noqa: ARG002
-        if response.code != 401:
-            if response.code < 400:
-                self._accepted = credentials
+    def should_retry(self, token: Token, status: int) -> bool:
+        if status != 401:
+            if status < 400:
+                self._accepted = token
             return False
-        if credentials is not self._token:
+        if token is not self._token:
             return True
         self._token = None
         # A token that was never accepted would only be replaced by an equal one.
-        return self._accepted is credentials
+        return self._accepted is token
 
     async def close(self) -> None:
         if self._running is not None:
@@ -189,8 +245,7 @@ class ClientCredentialsAuthenticator(Authenticator):
         try:
             if self._metadata is None:
                 self._metadata = await self._discover()
-            endpoint = endpoint_of(self._metadata, "token_endpoint")
-            fetched = await self._post(endpoint, self._metadata, secret)
+            fetched = await self._request(endpoint_of(self._metadata, "token_endpoint"), self._metadata, secret)
         except (UnusableError, MetadataError) as error:
             self._metadata = None  # the endpoint may have moved
             raise SignInError(f"{self._issuer}: {error}") from None
@@ -209,29 +264,42 @@ class ClientCredentialsAuthenticator(Authenticator):
                 # Most issuers have OpenID Connect metadata: its error is the helpful one.
                 raise UnusableError(f"{openid}: {error}") from None
 
+    async def _request(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Fetched:
+        """Return the response of the token endpoint; one that asks for a nonce gets one more request (RFC 9449 §8)."""
+        fetched = await self._post(endpoint, metadata, secret)
+        if self._take_nonce(endpoint, fetched) and (_decode_object(fetched) or {}).get("error") == USE_NONCE:
+            fetched = await self._post(endpoint, metadata, secret)
+            self._take_nonce(endpoint, fetched)
+        return fetched
+
+    def _take_nonce(self, endpoint: str, fetched: Fetched) -> bool:
+        return self._proofs is not None and self._proofs.take_nonce(endpoint, fetched.dpop_nonce)
+
     def _post(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Deferred[Fetched]:
+        fields = {} if self._proofs is None else {"DPoP": self._proofs.make("POST", endpoint)}
         # The default is Basic (RFC 8414 §2), which every issuer must accept (RFC 6749 §2.3.1).
         client_id = self._credentials.client_id
         methods = metadata.get("token_endpoint_auth_methods_supported")
         if isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods:
             form = {**self._form, "client_id": client_id, "client_secret": secret}
-            return self._fetcher.post(endpoint, form, auth=None, urgent=False)
+            return self._fetcher.post(endpoint, form, auth=None, fields=fields, urgent=False)
         # Form-encoded before they are used in Basic (RFC 6749 §2.3.1).
         auth = quote_plus(client_id), quote_plus(secret)
-        return self._fetcher.post(endpoint, self._form, auth=auth, urgent=False)
+        return self._fetcher.post(endpoint, self._form, auth=auth, fields=fields, urgent=False)
 
-    def _decode(self, fetched: Fetched) -> _Token:
+    def _decode(self, fetched: Fetched) -> Token:
         """Return the token in a response of the token endpoint (RFC 6749 §5.1)."""
-        try:
-            document = orjson.loads(fetched.content)
-        except orjson.JSONDecodeError:
-            document = None
-        if not isinstance(document, dict):
+        document = _decode_object(fetched)
+        if document is None:
             raise SignInError(f"{self._issuer}: the answer is no JSON object")
         if fetched.status != 200 or "error" in document:
             raise SignInError(f"{self._issuer}: no token granted: {_error_code(document)}")
-        if str(document.get("token_type")).lower() != "bearer" or not isinstance(document.get("access_token"), str):
-            raise SignInError(f"{self._issuer}: the answer has no bearer token")
+        kind = str(document.get("token_type")).lower()
+        if self._proofs is not None and kind == "bearer":
+            raise SignInError(f"{self._issuer}: the token is not bound to the key: the issuer grants a bearer token")
+        expected = "bearer" if self._proofs is None else "DPoP"
+        if kind != expected.lower() or not isinstance(document.get("access_token"), str):
+            raise SignInError(f"{self._issuer}: the answer has no {expected} token")
         text = _check_token(document["access_token"], self._issuer)
         expires_in = document.get("expires_in")
         if isinstance(expires_in, str) and expires_in.isdecimal():  # as some issuers write it
@@ -240,7 +308,16 @@ class ClientCredentialsAuthenticator(Authenticator):
         lifetime_s = float(expires_in) if isinstance(expires_in, int | float) and expires_in > 0 else math.inf
         now = self._now()
         renew_at = now + lifetime_s * (1 - RENEWAL_FRACTION) if math.isfinite(lifetime_s) else math.inf
-        return _Token(text, renew_at, now + lifetime_s)
+        return Token(text, renew_at, now + lifetime_s)
+
+
+def _decode_object(fetched: Fetched) -> dict[str, Any] | None:
+    """Return the JSON object that a response has, None if it has none."""
+    try:
+        document = orjson.loads(fetched.content)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _error_code(document: Mapping[str, Any]) -> str:

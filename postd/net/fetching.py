@@ -12,6 +12,7 @@ treq makes the requests, with these limits:
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, cast
 from urllib.parse import urljoin
 
@@ -56,12 +57,16 @@ class UnusableError(FetchError):
 
 
 class Fetched(Struct, frozen=True):
-    """A response: its body, the header fields of its freshness, and its status: 200, to a POST also 400."""
+    """A response: its body, header fields, and its status: 200, to a POST also 400.
+
+    The header fields are those of its freshness, and the lines of `DPoP-Nonce` (RFC 9449 §8).
+    """
 
     content: bytes
     cache_control: tuple[str, ...] = ()
     age: str = "0"
     status: int = 200
+    dpop_nonce: tuple[bytes, ...] = ()
 
 
 class Fetcher:
@@ -88,7 +93,13 @@ class Fetcher:
         return self._limit(self._get(url), FETCH_MAX_S)
 
     def post(
-        self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None, urgent: bool = True
+        self,
+        url: str,
+        form: Mapping[str, str],
+        *,
+        auth: tuple[str, str] | None,
+        fields: Mapping[str, str] | None = None,
+        urgent: bool = True,
     ) -> Deferred[Fetched]:
         """Send a form.
 
@@ -96,12 +107,13 @@ class Fetcher:
             url: where to.
             form: its fields.
             auth: a name and a password for Basic.
+            fields: additional header fields.
             urgent: whether a client's request waits for the response: `URGENT_FETCH_MAX_S` instead of `FETCH_MAX_S`.
 
         Raises:
             FetchError: there is no usable response.
         """
-        return self._limit(self._post(url, form, auth), URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S)
+        return self._limit(self._post(url, form, auth, fields or {}), URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S)
 
     def _limit(self, fetching: Coroutine[Any, Any, Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
@@ -116,16 +128,21 @@ class Fetcher:
             url = _redirect(url, response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
         raise UnusableError(f"it redirects more than {REDIRECTS_MAX} times")
 
-    async def _post(self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None) -> Fetched:
-        return await _read(await self._request("POST", url, data=dict(form), auth=auth), {200, 400})
+    async def _post(
+        self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None, fields: Mapping[str, str]
+    ) -> Fetched:
+        return await _read(await self._request("POST", url, fields, data=dict(form), auth=auth), {200, 400})
 
-    async def _request(self, method: str, url: str, **options: Any) -> IResponse:
+    async def _request(
+        self, method: str, url: str, fields: Mapping[str, str] = MappingProxyType({}), **options: Any
+    ) -> IResponse:
         try:
             check_url(url)
         except ValueError:
             raise FetchError("its URL is not https (http is for loopback only)") from None
         client = HTTPClient(self._agent)
-        headers = Headers({"Accept": ["application/json"], "User-Agent": ["postd"]})
+        sent = {"Accept": "application/json", "User-Agent": "postd", **fields}
+        headers = Headers({name: [value] for name, value in sent.items()})
         return await client.request(method, url, headers=headers, **single_exchange(self._reactor), **options)
 
 
@@ -148,7 +165,8 @@ async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
     await treq.collect(response, collect)
     cache_control = [value.decode("latin-1") for value in response.headers.getRawHeaders(b"Cache-Control", [])]
     age = response.headers.getRawHeaders(b"Age", [b"0"])[0].decode("latin-1")
-    return Fetched(bytes(content), tuple(cache_control), age, response.code)
+    nonces = response.headers.getRawHeaders(b"DPoP-Nonce", [])
+    return Fetched(bytes(content), tuple(cache_control), age, response.code, tuple(nonces))
 
 
 def drop(response: IResponse) -> None:

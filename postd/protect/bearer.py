@@ -1,6 +1,7 @@
 """Bearer and DPoP: between `Authorization` and an access token (RFC 6750, 9449; spec: Bearer); metadata (RFC 9728)."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,8 @@ class BearerCredentialFactory:
         writes = request.method not in SAFE_METHODS
         resource = self._resource
         scope = resource.write_scope if writes else resource.read_scope
-        return BearerCredentials(token, writes, resource.clients.address(request), scope)
+        certificate = partial(resource.clients.client_certificate, request)
+        return BearerCredentials(token, writes, resource.clients.address(request), scope, certificate=certificate)
 
 
 class DPoPCredentialFactory(BearerCredentialFactory):

@@ -67,6 +67,9 @@ class BearerScheme(Scheme):
         for issuer in settings.bearer:
             if issuer.client_id and not issuer.introspection_endpoint:
                 yield f"client_id of {issuer.issuer} has no effect without introspection_endpoint"
+            if issuer.mtls != "refuse" and settings.tls.client_certificates == "no" and not settings.trusted_proxies:
+                cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
+                yield f"mtls of {issuer.issuer}: no client can show its certificate: {cure}"
         for page in settings.pages:
             for owner in filter(has_issuer, page.users):
                 why = _owner_problem(owner, page, settings)

@@ -29,6 +29,8 @@ def refusal(*arguments: str, status: int, stdin: bytes = b"") -> str:
         ("list --basic a --scope x", "--scope goes with --client-credentials"),
         ("list --client-credentials https://i.example", "--client-credentials needs --client-id"),
         ("list --client-credentials https://i.example --client-id x", "needs --client-secret-file"),
+        ("list --dpop-key k", "--dpop-key goes with --bearer-file or --client-credentials"),
+        ("list --basic a --dpop-key k", "--dpop-key goes with --bearer-file or --client-credentials"),
         ("list --url posts.example", "Invalid value for '--url'"),
         ("list --url http://h/path", "a server's URL has no path"),
         ("list --url http://[::1]:8080", "IPv6"),
@@ -51,7 +53,7 @@ def test_help_names_every_option(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--help"], prog_name="postd")
     assert result.exit_code == 0
     names = "url basic digest login password-stdin bearer-file client-credentials client-id client-secret-file scope"
-    for name in [*names.split(), "resource", "json"]:
+    for name in [*names.split(), "resource", "dpop-key", "json"]:
         assert f"--{name} " in result.stdout
     assert "[default: http://127.0.0.1:8080]" in result.stdout
 
@@ -65,6 +67,14 @@ def test_password_without_terminal_names_the_option() -> None:
 def test_unusable_standard_input_is_refused() -> None:
     assert "not UTF-8" in refusal("add", "-", status=1, stdin=b"\xff")
     assert "more than 64 KiB" in refusal("update", "1", "-", status=1, stdin=b"x" * 70_000)
+
+
+def test_unusable_dpop_key_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    command = ("list", "--bearer-file", str(tmp_path / "token"), "--dpop-key", str(file))
+    assert refusal(*command, status=1) == f"{file}: cannot be read: No such file or directory"
+    file.write_text("no key")
+    assert refusal(*command, status=1) == f"{file}: is not a private key in PEM or a JWK"
 
 
 def test_plain_http_issuer_is_refused(tmp_path: Path) -> None:

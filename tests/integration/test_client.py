@@ -1,7 +1,7 @@
 """`postd.client` against the real daemon: each scheme, changes as they are made, and connections that break."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from postd.client import (
     ChangeKind,
     ClientCredentials,
     Digest,
+    DPoP,
+    DPoPKey,
     FormLogin,
     PostClient,
     ProblemError,
@@ -47,16 +49,17 @@ class House(Struct):
     folder: Path
 
     def auth(self, scheme: str) -> Auth | None:
+        by_password: dict[str, Callable[[str, str], Auth]] = {"Basic": Basic, "Digest": Digest, "form": FormLogin}
+        if scheme in by_password:
+            return by_password[scheme]("alice", PASSWORD)
         match scheme:
-            case "Basic":
-                return Basic("alice", PASSWORD)
-            case "Digest":
-                return Digest("alice", PASSWORD)
-            case "form":
-                return FormLogin("alice", PASSWORD)
             case "a token in a file":
                 (self.folder / "token").write_text(self.issuer.token())
                 return BearerFile(str(self.folder / "token"))
+            case "a token that is bound to a key":
+                key = DPoPKey.generate()
+                (self.folder / "bound").write_text(self.issuer.token(cnf={"jkt": key.thumbprint}))
+                return DPoP(BearerFile(str(self.folder / "bound")), key)
             case "client credentials":
                 (self.folder / "secret").write_text("s3cret\n")
                 return ClientCredentials(self.issuer.issuer, "our-client", str(self.folder / "secret"))
@@ -92,7 +95,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             users = "users"
             api = {{read = {rule}, write = {rule}}}
             digest = {{algorithms = ["{request.param}"], nonce_lifetime = "{NONCE_LIFETIME_S:.0f}s"}}
-            {bearer_table(issuer)}
+            {bearer_table(issuer, dpop="accept")}
             """
         )
         yield House(stack.enter_context(Daemon(folder, "-c", "postd.toml")), issuer, folder)
@@ -110,6 +113,7 @@ offers_either = pytest.mark.parametrize("house", ["SHA-256", "MD5"], indirect=Tr
         ("SHA-256", "Digest"),
         ("SHA-256", "form"),
         ("SHA-256", "a token in a file"),
+        ("SHA-256", "a token that is bound to a key"),
         ("SHA-256", "client credentials"),
         ("MD5", "Digest"),
     ],

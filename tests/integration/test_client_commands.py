@@ -13,7 +13,8 @@ from pytest_twisted import ensureDeferred
 from twisted.internet.threads import deferToThread
 
 from tests.cli.test_user import terminal
-from tests.client.server import EVENT_STREAM, Disconnect, problem, serving
+from tests.client.server import EVENT_STREAM, Disconnect, Request, make_response, problem, serving
+from tests.client.test_dpop import ProvenIssuer
 from tests.helpers import PATIENCE_S
 from tests.integration import forking
 from tests.integration.daemon import Daemon
@@ -22,6 +23,7 @@ from tests.integration.test_bearer import bearer_table
 from tests.integration.test_client import AUDIENCE, issue_tokens
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import Issuer, Key
+from tests.proofs import read_proof, token_hash
 
 WAIT_MAX_S = PATIENCE_S
 HOSTILE = "a\x1b[31m\tb\n\u202ec ü"
@@ -141,6 +143,34 @@ def test_commands_sign_in_with_each_scheme(tmp_path: Path) -> None:
             assert "wrong" in run("add", "x", *url, "--login", "alice", *wrong, stdin="wrong\n", status=1)
             assert run("session", "list", "-s", f"sqlite:{tmp_path}/postd.db") == "no sessions\n"
             assert PASSWORD not in daemon.log
+
+
+@ensureDeferred
+async def test_commands_prove_that_they_have_the_key_of_their_token(tmp_path: Path) -> None:
+    key, token, secret = tmp_path / "key.pem", tmp_path / "token", tmp_path / "secret"
+    thumbprint = run("dpop-key", str(key)).strip()
+    token.write_text("of-a-file\n")
+    secret.write_text("s3cret\n")
+    issuer, shown = ProvenIssuer(), []
+
+    def handler(request: Request) -> bytes:
+        proof = read_proof(request.fields["dpop"])
+        assert (proof.thumbprint, proof.claims["htm"]) == (thumbprint, request.method)
+        shown.append((request.authorization, proof.claims["htu"], proof.claims.get("nonce")))
+        if "nonce" not in proof.claims:
+            return problem(401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce="n1")
+        assert proof.claims["ath"] == token_hash(request.authorization.removeprefix("DPoP "))
+        return make_response(201, Location="/post/7")
+
+    async with serving(issuer) as issuing, serving(handler) as server:
+        issuer.url = issuing.url
+        command = ("add", "x", "--url", server.url, "--dpop-key", str(key))
+        assert await deferToThread(run, *command, "--bearer-file", str(token)) == "added 7\n"
+        names = ("--client-id", "us", "--client-secret-file", str(secret))
+        assert await deferToThread(run, *command, "--client-credentials", issuer.url, *names) == "added 7\n"
+    assert shown == [
+        (f"DPoP {one}", f"{server.url}/post", nonce) for one in ("of-a-file", "t1") for nonce in (None, "n1")
+    ]
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_token_without_the_scope_of_the_resource_is_403(tmp_path: Path) -> None:
 
 def test_program_with_treq(tmp_path: Path) -> None:
     with running(KLEIN, tmp_path) as served:
-        (text,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/client.md").read_text(), re.MULTILINE | re.DOTALL)
+        text = block((ROOT / "docs/client.md").read_text(), "python")
         printed = subprocess.run(
             [sys.executable, "-c", text.replace("http://127.0.0.1:8080", served.url)],
             env=ENVIRONMENT,

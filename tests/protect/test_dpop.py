@@ -37,10 +37,11 @@ INVALID = 'error="invalid_token", error_description="The access token is invalid
 BAD_PROOF = 'error="invalid_dpop_proof", error_description="The DPoP proof is invalid"'
 
 
-def make_server(
+def make_server(  # noqa: PLR0913 - all but one have their defaults
     front: Front,
     *rules: Binding,
     store: MemoryLogins | None = None,
+    mtls: Binding = "refuse",
     read: str = "",
     proxies: Sequence[str] = (),
     public_url: str = "",
@@ -50,7 +51,7 @@ def make_server(
     clock.rightNow = START_S
     issuers = []
     for number, rule in enumerate(rules or ("accept",)):
-        policy = TokenPolicy(f"{ISSUER}/{number}" if number else ISSUER, frozenset({AUDIENCE}), dpop=rule)
+        policy = TokenPolicy(f"{ISSUER}/{number}" if number else ISSUER, frozenset({AUDIENCE}), dpop=rule, mtls=mtls)
         issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read)
         issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         issuers.append(issuer)

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.base64url import decode_base64url
+from postd.protocol.base64url import decode_base64url, encode_base64url
 
 
 @given(st.binary(max_size=100))
 def test_encoded_bytes_are_decoded(data: bytes) -> None:
-    assert decode_base64url(urlsafe_b64encode(data).rstrip(b"=")) == data
+    encoded = encode_base64url(data)
+    assert encoded.encode() == urlsafe_b64encode(data).rstrip(b"=")
+    assert decode_base64url(encoded.encode()) == data
 
 
 @pytest.mark.parametrize(

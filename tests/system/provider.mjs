@@ -8,6 +8,7 @@
 //     scopes      that may be asked for
 //     resources   {identifier: "jwt" or "opaque"}: the form of the access tokens for it
 //     lifetimes_s {client_id: of its access tokens}; an hour for others
+//     dpop_nonces whether DPoP proofs have to have a nonce
 // Once it listens it says {"port": N}; it ends when standard input does, and so with the process that started it.
 
 import * as crypto from "node:crypto";
@@ -66,10 +67,14 @@ function makeProvider(Provider, issuer, settings) {
     cookies: { keys: ["of no worth"] },
     // Anybody is who they say they are.
     findAccount: (_, login) => ({ accountId: login, claims: () => ({ sub: login }) }),
-    enabledJWA: { idTokenSigningAlgValues: [...new Set(keys.map((key) => key.alg))] },
+    enabledJWA: {
+      idTokenSigningAlgValues: [...new Set(keys.map((key) => key.alg))],
+      dPoPSigningAlgValues: ["ES256", "EdDSA", "Ed25519", "PS256", "RS256"],
+    },
     ttl: { AccessToken: lifetime, ClientCredentials: lifetime },
     features: {
       clientCredentials: { enabled: true },
+      dPoP: { enabled: true, nonceSecret: crypto.randomBytes(32), requireNonce: () => settings.dpop_nonces },
       introspection: { enabled: true },
       revocation: { enabled: true },
       resourceIndicators: {

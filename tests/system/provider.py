@@ -47,10 +47,12 @@ class Provider:
 
     Args:
         keys: it publishes them all; of those of an algorithm, the first one signs.
+        dpop_nonces: whether it asks for a nonce in DPoP proofs.
     """
 
-    def __init__(self, *keys: Key) -> None:
+    def __init__(self, *keys: Key, dpop_nonces: bool = False) -> None:
         self._keys = keys
+        self._dpop_nonces = dpop_nonces
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -87,6 +89,7 @@ class Provider:
             "scopes": SCOPES,
             "resources": RESOURCES,
             "lifetimes_s": {f"hasty-{algorithm}": SHORT_S for algorithm in algorithms},
+            "dpop_nonces": self._dpop_nonces,
         }
 
     def stop(self) -> None:

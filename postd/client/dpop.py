@@ -1,0 +1,83 @@
+"""Access tokens that are bound to a key, sent with a proof of the key (DPoP, RFC 9449)."""
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IResponse
+
+from postd.client.authenticator import Authenticator
+from postd.client.proofs import USE_NONCE, Proofs
+from postd.client.tokens import FILE_MAX_BYTES, BearerFile, ClientCredentials, Token, TokenSource
+from postd.errors import ConfigError
+from postd.protocol.challenge import decode_challenges
+from postd.protocol.dpop_proof import DPoPKey
+
+
+class DPoP(Struct, frozen=True):
+    """Access tokens that are of use only with a key: each request carries a proof of the key (RFC 9449).
+
+    Args:
+        token_source: where the tokens are from. Those of `ClientCredentials` are requested with a proof, too, so that
+            the issuer binds them to the key; one in a `BearerFile` has to be bound to it already.
+        key: the key, of `load_dpop_key` or `DPoPKey.generate`.
+    """
+
+    token_source: BearerFile | ClientCredentials
+    key: DPoPKey
+
+
+def load_dpop_key(path: str) -> DPoPKey:
+    """Read a key from a file, as `DPoPKey.decode` decodes it.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no such key.
+    """
+    try:
+        with Path(path).open("rb") as opened:
+            return DPoPKey.decode(opened.read(FILE_MAX_BYTES))
+    except OSError as error:
+        raise ConfigError(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(path, str(error)) from None
+
+
+class _Exchange(Struct):
+    """A request with all its transmissions: the last token, and whether the server has asked for a nonce."""
+
+    token: Token
+    was_asked: bool = False
+
+
+class DPoPAuthenticator(Authenticator):
+    """Sends tokens with proofs; a request that is refused for want of a nonce is sent once more, with the nonce."""
+
+    def __init__(self, source: TokenSource, proofs: Proofs) -> None:
+        self._source = source
+        self._proofs = proofs
+
+    async def authenticate(
+        self, method: bytes, uri: bytes, headers: Headers, previous: _Exchange | None = None
+    ) -> _Exchange:
+        token = await self._source.get()
+        proof = self._proofs.make(method.decode("ascii"), uri.decode("ascii"), token.text)
+        headers.setRawHeaders("Authorization", [f"DPoP {token.text}"])
+        headers.setRawHeaders("DPoP", [proof])
+        return _Exchange(token, previous is not None and previous.was_asked)
+
+    def should_retry(self, credentials: _Exchange, uri: bytes, response: IResponse) -> bool:
+        has_nonce = self._proofs.take_nonce(uri.decode("ascii"), response.headers.getRawHeaders(b"DPoP-Nonce", []))
+        if not _asks_for_nonce(response):
+            return self._source.should_retry(credentials.token, response.code)
+        was_asked, credentials.was_asked = credentials.was_asked, True
+        return has_nonce and not was_asked
+
+    async def close(self) -> None:
+        await self._source.close()
+
+
+def _asks_for_nonce(response: Any) -> bool:
+    challenges = decode_challenges(response.headers.getRawHeaders(b"WWW-Authenticate", []))
+    asks = any(one.scheme == "dpop" and one.parameters.get("error") == USE_NONCE for one in challenges)
+    return response.code == 401 and asks
