@@ -25,7 +25,7 @@ from tests.integration.logins import POSTD, check_info, decode_parameters
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import write_users
 from tests.integration.test_protect_page import sections
-from tests.issuer import Issuer, Key
+from tests.issuer import Issuer, Key, Prover
 from tests.redis_server import free_port
 from tests.system.chromium import Chromium, open_chromium
 from tests.system.test_balancers import nginx_version, trust_flag, wait_until
@@ -289,7 +289,8 @@ def test_pages_of_the_gateway_are_no_way_in(gateway: Gateway, client: httpx.Clie
 
 
 def test_basic(gateway: Gateway, client: httpx.Client) -> None:
-    assert gateway.curl("--basic", "--user", f"alice:{PASSWORD}") == REPORT
+    for version in ("--http1.1", "--http2"):
+        assert gateway.curl(version, "--basic", "--user", f"alice:{PASSWORD}") == REPORT
     _, target, fields = gateway.last()
     assert (target, fields["Remote-User"], fields["Remote-Scheme"]) == ("/report.txt", "alice", "basic")
     assert (fields["Remote-Scopes"], fields["Authorization"]) == (None, None)
@@ -362,6 +363,21 @@ def test_token(gateway: Gateway, client: httpx.Client) -> None:
         (line,) = [one for one in answer.headers.get_list("WWW-Authenticate") if one.startswith("Bearer")]
         assert 'error="invalid_token"' in line
         assert f'resource_metadata="{metadata.url}"' in line
+
+
+def test_dpop_proof_is_for_the_url_of_the_client(gateway: Gateway, client: httpx.Client) -> None:
+    prover = Prover(Key.make("ES256"))
+    token = gateway.issuer.token(cnf=prover.confirmation)
+
+    def send(method: str, url: str) -> httpx.Response:
+        proof = prover.prove(method, url, token)
+        return client.put("/x?a=b", content=b"x", headers={"Authorization": f"DPoP {token}", "DPoP": proof})
+
+    assert send("PUT", f"{gateway.url}/x").status_code == 201
+    assert gateway.last()[2]["Remote-Scheme"] == "dpop"
+    for method, url in (("GET", f"{gateway.url}/x"), ("PUT", f"{gateway.url}/gate"), ("PUT", "http://127.0.0.1/x")):
+        assert send(method, url).status_code == 401
+    assert gateway.application.received == []
 
 
 def test_session(gateway: Gateway, client: httpx.Client) -> None:
