@@ -56,6 +56,7 @@ class SingleFlight(Generic[K, T]):
 
     def __init__(self) -> None:
         self._waiting: dict[K, list[Deferred[T]]] = {}
+        self._running: dict[K, Deferred[Any]] = {}
 
     def __contains__(self, key: K) -> bool:
         return key in self._waiting
@@ -70,6 +71,7 @@ class SingleFlight(Generic[K, T]):
         """
 
         def finish(result: T | Failure) -> None:
+            del self._running[key]
             for waiter in self._waiting.pop(key):
                 waiter.callback(result)
 
@@ -77,5 +79,11 @@ class SingleFlight(Generic[K, T]):
         waiting = self._waiting.setdefault(key, [])
         waiting.append(answer)
         if len(waiting) == 1:
-            Deferred.fromCoroutine(work()).addBoth(finish)
+            self._running[key] = Deferred.fromCoroutine(work())
+            self._running[key].addBoth(finish)
         return await answer
+
+    def cancel(self) -> None:
+        """Cancel all running work; its callers get what it raises."""
+        for running in list(self._running.values()):
+            running.cancel()

@@ -135,6 +135,17 @@ class SingleFlightTests:
         assert "a" not in flight
         assert len(flight) == 0
 
+    def test_cancelled_work_fails_for_all_its_callers(self, flight: SingleFlight[str, Any], work: Work) -> None:
+        waiting = [run(flight, key, work) for key in ("a", "a", "b")]
+        flight.cancel()
+        for one in waiting:
+            with pytest.raises(CancelledError):
+                result_of(one)
+        assert len(flight) == 0
+        again = run(flight, "a", work)
+        work.started[-1].callback("done")
+        assert result_of(again) == "done"
+
     def test_other_key_runs_separately(self, flight: SingleFlight[str, Any], work: Work) -> None:
         first, second = run(flight, "a", work), run(flight, "b", work)
         assert len(work.started) == len(flight) == 2

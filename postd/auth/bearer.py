@@ -120,8 +120,10 @@ class Issuer:
         self.keys.start()
 
     def stop(self) -> None:
-        """Stop refreshing, and cancel a running fetch."""
+        """Stop refreshing, and cancel running fetches."""
         self.keys.stop()
+        if self.introspector is not None:
+            self.introspector.stop()
 
     def stop_refreshing(self) -> None:
         """Stop refreshing the keys, because another object of the same issuer replaces this one."""
@@ -208,7 +210,7 @@ class BearerChecker(Checker):
             TooManyFailuresError: the throttle does not admit an opaque token from this address.
             StoreUnavailableError: the throttle's counts or the used proofs cannot be read.
         """
-        accepted = await self._check(credentials, self._throttle, bound=True)
+        accepted = await self._check(credentials, self._throttle, bound=not credentials.is_proven)
         token = accepted.token
         revalidate = partial(self._is_accepted, credentials)
         return Identity(

@@ -53,6 +53,7 @@ class IBearerCredentials(ICredentials):
     scope: str = Attribute("the scope that the token needs, empty for its issuer's")
     proof: "SentProof | None" = Attribute("the proof that it was sent with (DPoP), None for Bearer")
     certificate: "Callable[[], bytes | None]" = Attribute("returns the client's certificate in DER, None without one")
+    is_proven: bool = Attribute("whether proof and certificate were checked before, for the same request")
 
 
 @implementer(IPasswordCredentials)
@@ -102,6 +103,7 @@ class BearerCredentials(Struct, frozen=True):
     scope: str = ""
     proof: SentProof | None = None
     certificate: Callable[[], bytes | None] = no_certificate
+    is_proven: bool = False
 
     @property
     def scheme(self) -> str:

@@ -58,9 +58,11 @@ class AuthenticationResult(Struct, frozen=True):
         outcome: `accepted`, `forbidden`, `refused`, `stale`, `throttled` or `unavailable`; None while they are checked.
         account: the account or the owner of the token, None if the credentials were not accepted.
         identity: the client, None if the credentials do not let it in.
+        portal: the portal that has accepted the credentials, None without an identity.
     """
 
     scheme: str
     outcome: str | None
     account: str | None = None
     identity: Identity | None = None
+    portal: object = None

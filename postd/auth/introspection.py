@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import orjson
-from twisted.internet.defer import DeferredSemaphore, TimeoutError  # noqa: A004 - Twisted's
+from twisted.internet.defer import CancelledError, DeferredSemaphore, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
 from postd.auth.throttle import client_network
@@ -76,6 +76,10 @@ class Introspector:
         self._warned_at = -math.inf
         self._warnings = RepeatFilter()
 
+    def stop(self) -> None:
+        """Cancel all requests that are running or waiting: the issuer counts as unavailable for their tokens."""
+        self._running.cancel()
+
     def cached(self, token: str) -> AccessToken | None:
         """Return a token that was accepted a short time ago."""
         return self._accepted.get(_digest(token), self._now())
@@ -118,6 +122,8 @@ class Introspector:
         self._by_network[network] += 1
         try:
             answer = await self._fetch_limited(token)
+        except CancelledError:  # by `stop`
+            raise IssuerUnavailableError(self._policy.issuer) from None
         finally:
             self._by_network -= Counter({network: 1})  # this drops counts of zero
         now = self._now()

@@ -56,12 +56,18 @@ class CoroutinePortal(Portal):
         # As `authenticate`, whose coroutine would cost more than these two lines.
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
         identity = await check(credentials)
+        return identity, await self.find_avatar(identity, mind, interface)
+
+    async def find_avatar(self, identity: Identity, mind: object, interface: type[Interface]) -> Any:
+        """Return the avatar of an identity; the realm gets `mind` and `interface`. Raises as `sign_in`."""
         try:
             avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
             _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
         except (LoginFailed, Unauthorized) as error:
             raise Refused("the realm refuses the account", identity.account, known=True) from error
-        return identity, found
+        if found is None:
+            raise TypeError("the realm has returned no avatar")
+        return found
 
     def _find_check(self, credentials: ICredentials) -> _Check:
         for interface, checker in self.checkers.items():

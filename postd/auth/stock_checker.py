@@ -58,6 +58,14 @@ class StockChecker(Checker):
         self._users = users
         self._throttle = throttle
         self._clock = clock
+        self._asking: set[Deferred[Any]] = set()
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Cancel what the checker has not answered; from now on each check ends with `LoginsBusyError`."""
+        self._is_stopped = True
+        for asking in list(self._asking):
+            asking.cancel()
 
     async def check(self, credentials: PasswordCredentials) -> Identity:
         """Return the identity that the checker names.
@@ -66,7 +74,7 @@ class StockChecker(Checker):
             Refused: the login failed or is anonymous, the name or the password is not UTF-8 text or too long, or the
                 account's name has a colon, as those of tokens' owners have.
             TooManyFailuresError: the throttle does not admit the attempt.
-            LoginsBusyError: the checker has not answered before the attempt's reservation expired.
+            LoginsBusyError: the checker has not answered before the attempt's reservation expired, or was stopped.
             StoreUnavailableError: the throttle's counts cannot be read or written.
             Exception: what else the checker raises; it is no failure of the client.
         """
@@ -93,9 +101,12 @@ class StockChecker(Checker):
         """Return a Deferred for the checker's answer; it fails with `LoginsBusyError` at the deadline."""
 
         def check_time(answer: T) -> T | Failure:
-            return answer if self._clock.seconds() < deadline else Failure(LoginsBusyError())
+            self._asking.discard(asking)
+            is_late = self._is_stopped or self._clock.seconds() >= deadline
+            return Failure(LoginsBusyError()) if is_late else answer
 
         asking = maybeDeferred(self._users.requestAvatarId, credentials)
+        self._asking.add(asking)
         # Without a timer as well: this process may have been suspended.
         return asking.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock).addBoth(check_time)
 

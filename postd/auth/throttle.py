@@ -336,6 +336,12 @@ class Throttle:
             if not waiting and self._waiting.get(key) is waiting:
                 del self._waiting[key]
 
+    def wake_all(self) -> None:
+        """Have all waiting attempts read the counts again; with a store that was stopped they end."""
+        for waiter in [waiter for waiting in self._waiting.values() for waiter in waiting]:
+            if not waiter.called:
+                waiter.callback(None)
+
     def _wake(self, key: bytes, count: int) -> None:
         """Resume the first attempts that wait for a key, in a later turn of the reactor: each may resume others."""
         if count and key in self._waiting:

@@ -35,12 +35,13 @@ class ConnectionPool:
         self._pool = HTTPConnectionPool(reactor)
         self._pool.cachedConnectionTimeout = KEEP_ALIVE_S
         self._pool.retryAutomatically = repeats
-        endpoints = EndpointFactory(reactor, partial(_Connection, self), CONNECT_MAX_S, ca_file=ca_file)
-        self.agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
+        self._endpoints = EndpointFactory(reactor, partial(_Connection, self), CONNECT_MAX_S, ca_file=ca_file)
+        self.agent = Agent.usingEndpointFactory(reactor, self._endpoints, self._pool)
 
     async def close(self) -> None:
         """Close all connections. Requests in progress fail."""
         self._closed = True
+        self._endpoints.cancel()
         for connection in list(self._open):
             connection.abort()
         if self._open:

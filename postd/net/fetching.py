@@ -23,7 +23,7 @@ from service_identity import VerificationError
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
@@ -227,7 +227,7 @@ def describe_failure(error: BaseException) -> str:
             return f"TLS: {why}"
         case VerificationError():
             return "TLS: its certificate is for another host"
-        case ConnectionDone() | ConnectionLost():
+        case ConnectionDone() | ConnectionLost() | ConnectingCancelledError():
             return "the connection was lost"
         case _ if isinstance(error, ResponseFailed):
             return "its answer is malformed"
@@ -277,29 +277,49 @@ class EndpointFactory:
         self._reactor = reactor
         self._wrapper = wrapper
         self._connect_s = connect_s
+        self._connecting: set[Deferred[Any]] = set()
         self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         connecting = HostnameEndpoint(self._reactor, uri.host, uri.port, self._connect_s)
-        endpoint = _WrappedEndpoint(connecting, self._wrapper, self._reactor)
+        endpoint = _WrappedEndpoint(connecting, self._wrapper, self._reactor, self._connecting)
         if uri.scheme != b"https":
             return endpoint
         return wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
 
+    def cancel(self) -> None:
+        """Cancel the connections that are being made: `ConnectingCancelledError`."""
+        for connecting in list(self._connecting):
+            connecting.cancel()
+
 
 @implementer(IStreamClientEndpoint)
 class _WrappedEndpoint:
-    def __init__(self, endpoint: IStreamClientEndpoint, wrapper: Callable[..., ProtocolWrapper], reactor: Any) -> None:
+    def __init__(
+        self,
+        endpoint: IStreamClientEndpoint,
+        wrapper: Callable[..., ProtocolWrapper],
+        reactor: Any,
+        connecting: set[Deferred[Any]],
+    ) -> None:
         self._endpoint = endpoint
         self._wrapper = wrapper
         self._reactor = reactor
+        self._connecting = connecting
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         # Else the factory logs each connection, and Agent has no option for it. With TLS the factory is wrapped.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
         wrapping: Any = WrappingFactory(protocolFactory)
         wrapping.protocol, wrapping.reactor, wrapping.noisy = self._wrapper, self._reactor, False
-        return self._endpoint.connect(wrapping).addCallback(attrgetter("wrappedProtocol"))
+        connecting: Deferred[Any] = self._endpoint.connect(wrapping)
+        self._connecting.add(connecting)
+
+        def forget(result: Any) -> Any:
+            self._connecting.discard(connecting)
+            return result
+
+        return connecting.addBoth(forget).addCallback(attrgetter("wrappedProtocol"))
 
 
 class _BoundedConnection(ProtocolWrapper):

@@ -26,6 +26,10 @@ NO_CHAIN = -2
 """The depth of verification with which OpenSSL does not look for issuers. -1 is its default of 100, and with 0 it
 verifies the first signature: a wrong one would stay in its queue of errors, as the error of a later operation."""
 
+CHAIN_MAX_BYTES = 16 * 1024
+"""Limit on a client's certificate and its chain. OpenSSL keeps both for as long as the connection lasts, in fifteen
+times as many bytes, and has a limit of 100 KiB."""
+
 KEY_MISMATCH = "its key is not that of its certificate"
 """The error where OpenSSL accepts key and certificate alone, but not together."""
 
@@ -46,6 +50,20 @@ def _reason(error: SSL.Error | crypto.Error) -> str:
 def _accept(*_: object) -> bool:
     """Accept a client certificate whatever OpenSSL says of it; the proof of its key is checked all the same."""
     return True
+
+
+class _AskingConnection(SSL.Connection):
+    """A connection that asks for a client certificate."""
+
+    def __init__(self, context: SSL.Context) -> None:
+        super().__init__(context, None)
+        self.set_verify(SSL.VERIFY_PEER, _accept)
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        shown = [self.get_peer_certificate(), *(self.get_peer_cert_chain() or ())]
+        if sum(len(crypto.dump_certificate(crypto.FILETYPE_ASN1, one)) for one in shown if one) > CHAIN_MAX_BYTES:
+            raise SSL.Error([("", "", "the client's certificates are too long")])
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -82,10 +100,7 @@ class Certificate:
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
-        connection = SSL.Connection(self._context, None)
-        if self.asks_clients:
-            connection.set_verify(SSL.VERIFY_PEER, _accept)
-        return connection
+        return _AskingConnection(self._context) if self.asks_clients else SSL.Connection(self._context, None)
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""

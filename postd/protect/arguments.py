@@ -1,7 +1,12 @@
 """Checks of arguments: each raises `ValueError`, whose text begins with the name of the argument."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from twisted.internet.interfaces import IReactorTime
+
+from postd.protocol.quantity import DURATION_MAX_S
+from postd.reactor import IReactor
 
 T = TypeVar("T")
 
@@ -19,6 +24,13 @@ def check(name: str, decode: Callable[[str], T], value: object) -> T:
         return decode(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def check_reactor(reactor: object) -> IReactor:
+    """Return the reactor; an argument that was left out puts another one in its place."""
+    if not IReactorTime.providedBy(reactor):
+        raise expected("reactor", "a reactor", reactor)
+    return cast(IReactor, reactor)
 
 
 def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str, ...]:
@@ -40,12 +52,18 @@ def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def number(name: str, value: object, *, least: float, whole: bool = False) -> float:
-    """Return a number that is not smaller than `least`."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
-        raise expected(name, f"{'a whole' if whole else 'a'} number of at least {least:g}", value)
+def count(name: str, value: object) -> int:
+    """Return a number of things, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise expected(name, "a whole number of at least 1", value)
     return value
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a duration of a millisecond or more."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= DURATION_MAX_S:
+        raise expected(name, f"seconds, from 0.001 to {DURATION_MAX_S}", value)
+    return float(value)
 
 
 _SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")

@@ -15,6 +15,7 @@
   9110 §9.3.2). A store that is away is 503, and too many failures are 429: no 401 for either, that would make clients
   drop good credentials.
 - Without credentials there is no sign-in, not even as `Anonymous`.
+- Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,12 +24,13 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.cred.credentials import ICredentials
 from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
-from postd.auth.credentials import InsufficientScopeError, Refused, StaleNonceError, log_refusal
+from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import StoreUnavailableError, TooManyFailuresError
@@ -154,6 +156,7 @@ class Guard(AuthSessionWrapper):
     ) -> None:
         super().__init__(portal, factories)
         self._factories = factories
+        self._cred = portal
         self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
@@ -186,8 +189,9 @@ class Guard(AuthSessionWrapper):
                     if credentials is not None:
                         break
             if credentials is not None:
+                above = request.authentication  # of a guard above this one
                 request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
-                identity, avatar = await self._sign_in(credentials, self._protected, IResource)
+                identity, avatar = await self._admit(scheme, credentials, above)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
@@ -197,9 +201,23 @@ class Guard(AuthSessionWrapper):
         if credentials is None:
             return await self._challenge(None, None, request)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
-        request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity)
+        request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity, self._cred)
         resource: IResource = avatar
         return resource
+
+    def _admit(
+        self, scheme: str, credentials: ICredentials, above: AuthenticationResult | None
+    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+        if above is not None and above.portal is self._cred and above.scheme == scheme:  # what is used once was used
+            if scheme == "digest":
+                return self._find_avatar(above)
+            if isinstance(credentials, BearerCredentials):
+                credentials = replace(credentials, is_proven=True)
+        return self._sign_in(credentials, self._protected, IResource)
+
+    async def _find_avatar(self, above: AuthenticationResult) -> tuple[Identity, Any]:
+        assert above.identity is not None
+        return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
     def invite(self, request: Request) -> Response | None:
         """Return the answer that leads to the page for signing in; None for a 401."""
@@ -255,11 +273,13 @@ class PrivateGuard(Guard):
             return sign_in(credentials, mind, interface)
 
         self._sign_in = sign_in_while_running
+        self._vary = b", ".join([b"Authorization"] * bool(self._factories) + [b"Cookie"] * bool(self._readers))
 
     async def enter(self, request: Request) -> Response | IResource:
         entered = await super().enter(request)
         if not isinstance(entered, Response) and entered is not FORBIDDEN:
             request.setHeader(b"Cache-Control", b"private")
+            request.add_header(b"Vary", self._vary)
         return entered
 
 

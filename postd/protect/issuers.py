@@ -127,7 +127,7 @@ def make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
     Raises:
         ValueError: there is something else among them, or one of them cannot be used.
     """
-    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) else [None]
+    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else [None]
     if not all(isinstance(one, TrustedIssuer) for one in described):
         raise expected("issuers", "several of what issuer() returns", issuers)
     made: dict[str, Issuer] = {}

@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
@@ -29,7 +28,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
 from postd.model import has_issuer
-from postd.protect.arguments import among, check, check_path, expected, number, words
+from postd.protect.arguments import among, check, check_path, check_reactor, count, expected, seconds, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens
 from postd.protect.cookie import SessionReader
@@ -43,7 +42,6 @@ from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
-from postd.reactor import IReactor
 from postd.store.opening import open_login_store
 
 STORE_WAIT_MAX_S = 1.0
@@ -90,7 +88,7 @@ class Protection:
 
     def __init__(  # noqa: PLR0913 - all but one have their defaults
         self,
-        reactor: IReactor,
+        reactor: Any,
         *,
         realm: str = "postd",
         users: str | os.PathLike[str] | ICredentialsChecker | None = None,
@@ -107,7 +105,7 @@ class Protection:
         sign_in: str = "/",
         trusted_proxies: Sequence[str] = (),
     ) -> None:
-        self._reactor = reactor
+        reactor = self._reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
         self._sign_in = check("sign_in", check_path, sign_in)
         proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)
@@ -118,17 +116,18 @@ class Protection:
             raise ValueError(f"store: {error.why}") from None
         throttle = Throttle(
             self._store,
-            failures=int(number("failures", failures, least=1, whole=True)),
-            address_failures=int(number("address_failures", address_failures, least=1, whole=True)),
-            account_failures=int(number("account_failures", account_failures, least=1, whole=True)),
-            window_s=number("window_s", window_s, least=_SECONDS_MIN),
+            failures=count("failures", failures),
+            address_failures=count("address_failures", address_failures),
+            account_failures=count("account_failures", account_failures),
+            window_s=seconds("window_s", window_s),
             clock=reactor,
         )
         nonces = NonceRegistry(
             self._store,
-            lifetime_s=number("nonce_lifetime_s", nonce_lifetime_s, least=_SECONDS_MIN),
+            lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
             now=reactor.seconds,
         )
+        self._ending = [throttle.wake_all]  # what ends the waits for anything but the store, once that is stopped
         self._threads = HashThreads(reactor)
         verifier = PasswordVerifier(self._threads, now=reactor.seconds)
         self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
@@ -147,8 +146,10 @@ class Protection:
             ]
         elif users is not None:
             accounts = AnyAccount()
-            checkers.append(StockChecker(users, throttle, clock=reactor))
+            checkers.append(stock := StockChecker(users, throttle, clock=reactor))
+            self._ending.append(stock.stop)
         self._issuers = make_issuers(issuers, reactor)
+        self._ending += [one.stop for one in self._issuers]
         self._tokens = AcceptedTokens(self._realm, self._issuers)
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
@@ -158,8 +159,8 @@ class Protection:
         self._sessions = Sessions(
             self._store,
             accounts,
-            idle_s=number("session_idle_s", session_idle_s, least=_SECONDS_MIN),
-            lifetime_s=number("session_lifetime_s", session_lifetime_s, least=_SECONDS_MIN),
+            idle_s=seconds("session_idle_s", session_idle_s),
+            lifetime_s=seconds("session_lifetime_s", session_lifetime_s),
             now=reactor.seconds,
         )
         if users is not None:
@@ -201,31 +202,29 @@ class Protection:
         self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
         self._threads.start()
         opening = self._opening = Deferred.fromCoroutine(self._open_store())
-        waiting: Deferred[None] = deferLater(self._reactor, STORE_WAIT_MAX_S)
-        failures: list[Failure] = []
+        waiting: Deferred[None] = Deferred()
 
         def opened(result: Failure | None) -> None:
-            if result is None or result.check(CancelledError):
-                pass
-            elif waiting.called:
+            if not waiting.called:
+                waiting.callback(result)
+            elif result is not None and not result.check(CancelledError):
                 self._log.error("the store cannot be used: {why}", why=result.getErrorMessage())
-            else:
-                failures.append(result)
-            waiting.cancel()
 
         opening.addBoth(opened)
-        with suppress(CancelledError):
-            await waiting
-        if failures:
+        try:
+            with suppress(TimeoutError):
+                await waiting.addTimeout(STORE_WAIT_MAX_S, self._reactor)
+        except StoreRefusedError as error:
             await self.stop()
-            if failures[0].check(StoreRefusedError):
-                raise ValueError(f"store: {failures[0].getErrorMessage()}")
-            failures[0].raiseException()
-        if self._is_stopped:  # meanwhile
-            return
-        self._upkeep.start()
-        for one in self._issuers:
-            one.start()
+            raise ValueError(f"store: {error}") from None
+        except Exception:
+            if not self._is_stopped:
+                await self.stop()
+                raise
+        if not self._is_stopped:  # meanwhile
+            self._upkeep.start()
+            for one in self._issuers:
+                one.start()
 
     async def _open_store(self) -> None:
         with suppress(StoreUnavailableError):  # it is waited for
@@ -245,12 +244,14 @@ class Protection:
         if self._trigger is not None:
             self._reactor.removeSystemEventTrigger(self._trigger)
         self._upkeep.stop()
-        for one in self._issuers:
-            one.stop()
         self._opening.cancel()
         self._threads.stop()
-        if self._is_store_started:  # else it was refused, and its thread would be waited for without end
-            await self._store.stop()
+        try:
+            if self._is_store_started:  # else it was refused, and its thread would be waited for without end
+                await self._store.stop()
+        finally:
+            for end in self._ending:
+                end()
 
     def _is_running(self) -> bool:
         return self._opening is not None and not self._is_stopped
@@ -354,8 +355,6 @@ class Protection:
 
         return make_page({b"GET": show})
 
-
-_SECONDS_MIN = 0.001
 
 _log = Logger()
 

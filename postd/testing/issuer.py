@@ -9,7 +9,6 @@ from twisted.web.resource import Resource
 
 from postd.protect import issuer
 from postd.protect.issuers import TrustedIssuer
-from postd.reactor import IReactor
 from postd.testing.serving import Server
 
 LIFETIME_S = 600
@@ -28,7 +27,7 @@ class Issuer(Server):
         audience: `aud` of its tokens.
     """
 
-    def __init__(self, reactor: IReactor, *, audience: str = "https://api.example") -> None:
+    def __init__(self, reactor: Any, *, audience: str = "https://api.example") -> None:
         self.audience = audience
         self._key = ECKey.generate_key("P-256", {"alg": "ES256", "use": "sig"}, auto_kid=True)
         self._documents = _Documents()

@@ -5,7 +5,6 @@ from typing import Any
 
 from postd.client import Auth, PostClient
 from postd.daemon.server import ServerParts
-from postd.reactor import IReactor
 from postd.settings.loading import refuse_unknown, settings_from
 from postd.settings.schema import Settings
 from postd.testing.serving import FactoryServer
@@ -28,7 +27,7 @@ class PostServer(FactoryServer):
         tomllib.TOMLDecodeError: `toml` is not TOML.
     """
 
-    def __init__(self, reactor: IReactor, toml: str = "", *, on_port: bool = False, **settings: Any) -> None:
+    def __init__(self, reactor: Any, toml: str = "", *, on_port: bool = False, **settings: Any) -> None:
         values = {"store": "memory:", **tomllib.loads(toml), **settings}
         refuse_unknown(values, Settings, "settings")
         where = {key: f"settings: {key}" for key in Settings.__struct_encode_fields__}
@@ -48,6 +47,7 @@ class PostServer(FactoryServer):
         finally:
             self._parts.authentication.stop()
             await self._parts.store.stop()
+            self._parts.authentication.throttle.wake_all()
 
     def posts(self, auth: Auth | None = None) -> PostClient:
         """Return a client of the post API, with credentials; it is closed with the server."""

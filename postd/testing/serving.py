@@ -38,8 +38,8 @@ class FactoryServer:
 
     _log = Logger()
 
-    def __init__(self, reactor: IReactor, factory: IProtocolFactory, *, on_port: bool = False) -> None:
-        self._reactor = reactor
+    def __init__(self, reactor: Any, factory: IProtocolFactory, *, on_port: bool = False) -> None:
+        self._reactor: IReactor = reactor
         self._on_port = on_port
         self._factory = WrappingFactory(factory)  # it knows all connections
         self._factory.noisy = False
@@ -141,7 +141,7 @@ class Server(FactoryServer):
             requests need no `flush`, but have to be finished when the server is stopped.
     """
 
-    def __init__(self, reactor: IReactor, resource: IResource, *, on_port: bool = False) -> None:
+    def __init__(self, reactor: Any, resource: IResource, *, on_port: bool = False) -> None:
         super().__init__(reactor, Site(resource, reactor=reactor), on_port=on_port)
         self.treq: Any = StubTreq(resource)
 

@@ -308,6 +308,16 @@ async def test_close_fails_requests_in_progress() -> None:
         await wait_until(lambda: not server.open)
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@ensureDeferred
+async def test_close_fails_requests_whose_connection_is_being_made(scheme: str) -> None:
+    posts = PostClient(REACTOR, f"{scheme}://127.0.0.1:1")
+    call = in_background(posts.add("x"))
+    await posts.close()
+    assert call.called
+    assert await error_of(call, NoAnswerError)
+
+
 @ensureDeferred
 async def test_cancelled_request_is_aborted() -> None:
     async with serving(lambda _: b"") as server, PostClient(REACTOR, server.url) as posts:

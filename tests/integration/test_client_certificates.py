@@ -70,3 +70,18 @@ def test_admin_listener_does_not_ask(tmp_path: Path) -> None:
     with Daemon(tmp_path, "-c", "postd.toml", listen=None) as daemon:
         (admin,) = re.findall(r"admin https://127\.0\.0\.1:(\d+)", daemon.log)
         assert (is_asked(daemon.port), is_asked(int(admin))) == (True, False)
+
+
+def test_client_with_a_long_chain_is_disconnected(tmp_path: Path) -> None:
+    key, cert = make_certificate(tmp_path / "client", subject="client")
+    cert.write_text(cert.read_text() * 100)
+    with Operated(tmp_path, "1") as daemon:
+        daemon.reload(daemon.settings(more=ASK))
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        context.load_cert_chain(cert, key)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{daemon.tls_url}/post", verify=context)
+        with connect(daemon.tls_url) as client:
+            assert client.get("/post").text == "[]\n"
+        assert "Traceback" not in daemon.log
+        assert "Unhandled" not in daemon.log

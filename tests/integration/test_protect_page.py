@@ -224,7 +224,7 @@ def test_page_with_a_form_leads_to_it(tmp_path: Path) -> None:
 
 def test_token_without_the_scope_of_the_resource_is_403(tmp_path: Path) -> None:
     with running(BEARER, tmp_path) as served:
-        assert httpx.get(served.home).headers["WWW-Authenticate"] == 'Bearer realm="postd"'
+        assert httpx.get(served.home).headers["WWW-Authenticate"] == f'Bearer realm="postd", scope="{SCOPE}"'
         answer = httpx.get(served.home, headers={"Authorization": f"Bearer {served.issuer.token()}"})
         assert answer.status_code == 403
         assert (
@@ -289,7 +289,7 @@ def ask_parts(url: str) -> None:
     metadata = httpx.get(f"{url}/.well-known/oauth-protected-resource")
     assert metadata.json()["authorization_servers"] == ["http://127.0.0.1:9"]
     challenge = httpx.get(f"{url}/data/").headers["WWW-Authenticate"]
-    assert challenge == f'Bearer realm="postd", resource_metadata="{metadata.url}"'
+    assert challenge == f'Bearer realm="postd", scope="data:read", resource_metadata="{metadata.url}"'
 
 
 def test_client_imports_nothing_of_the_server() -> None:

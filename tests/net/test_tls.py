@@ -15,7 +15,7 @@ from OpenSSL import SSL, crypto
 from postd.errors import ConfigError
 from postd.net.endpoints import EXPIRY_WARNING_S, check_endpoint, read_certificate
 from postd.net.listening import Listener, ask_for_client_certificates, certificate_warnings
-from postd.net.tls import Certificate
+from postd.net.tls import CHAIN_MAX_BYTES, Certificate
 from tests.helpers import make_certificate
 
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
@@ -242,3 +242,20 @@ def test_wrong_signature_in_a_client_chain_is_no_error_of_a_later_operation(
     with pytest.raises(crypto.Error) as caught:
         crypto.load_certificate(crypto.FILETYPE_ASN1, b"")
     assert "rsa" not in str(caught.value)
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_client_certificates_over_16_kib_are_refused(
+    asking: Certificate, tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    files = make_certificate(tmp_path, subject="client")
+    own = files[1].read_text()
+    other = make_certificate(tmp_path / "other", subject="other")
+    fitting = (CHAIN_MAX_BYTES - len(der(files))) // len(der(other))
+    shows = []
+    for count in (fitting, fitting + 1):
+        files[1].write_text(own + other[1].read_text() * count)
+        shows.append(client(newest=newest, shows=files))
+    assert shown(connect(asking, shows[0])[1]) == ssl.PEM_cert_to_DER_cert(own)
+    with pytest.raises(SSL.Error, match="too long"):
+        connect(asking, shows[1])

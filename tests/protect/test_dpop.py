@@ -228,6 +228,25 @@ class ProofTests:
             assert ask(server, "GET", "/", headers=fields).status == status
         assert not store._nonce_counts  # noqa: SLF001 - nothing else tells that they are gone
 
+    def test_guard_below_another_one_does_not_use_the_proof_again(self, front: Front) -> None:
+        clock = Clock()
+        clock.rightNow = START_S
+        policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}), dpop="accept")
+        issuer = Issuer(policy, reactor=cast(IReactor, clock))
+        issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
+        store = MemoryLogins(reactor=clock)
+        result_of(store.start())
+        tokens = AcceptedTokens("postd", [issuer])
+        portal = CoroutinePortal(Realm(), [BearerChecker([issuer], store=store, now=clock.seconds)])
+        inner = ProtectedResource(PeerResolver(), read_scope="inner")
+        guard: Any = Guard(portal, tokens.make_factories(inner), ShownAccount())
+        guard = Guard(portal, tokens.make_factories(ProtectedResource(PeerResolver())), guard)
+        server = Worker(front.make_site(guard, clock), clock)
+        assert ask(server, "GET", "/", headers=dpop(bound_token())).status == 403
+        fields = dpop(bound_token(scope="inner"))
+        assert ask(server, "GET", "/", headers=fields).status == 200
+        assert ask(server, "GET", "/", headers=fields).status == 401
+
     def test_store_that_is_away_is_503(self, front: Front) -> None:
         store = MemoryLogins(reactor=Clock())
         server = make_server(front, store=store)

@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 
 import pytest
 from klein import Klein
-from twisted.cred.checkers import ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
+from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import IUsernamePassword
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.web.guard import HTTPAuthSessionWrapper
@@ -24,6 +25,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
+from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Identity, Protection, identity, issuer
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
@@ -143,13 +145,13 @@ class ArgumentTests:
         [
             *(("realm", value) for value in ("", 'a"b', "a\\b", "bücher", "a\nb", 5, None, b"postd")),
             *(("users", value) for value in ("", 5, b"users", type(STOCK), ["alice"], object())),
-            *(("issuers", value) for value in (ISSUER, 5, [ISSUER], issuer(ISSUER, audience="x"), [None])),
+            *(("issuers", value) for value in ("", ISSUER, 5, [ISSUER], issuer(ISSUER, audience="x"), [None])),
             ("issuers", [issuer(ISSUER, audience="x"), issuer(ISSUER, audience="y")]),
             ("issuers", [issuer(ISSUER, audience="x", ca_file="/nowhere")]),
             *(("store", value) for value in ("", "memory", "memory:x", "sqlite:", "redis:", "mysql://x", 5, None)),
             *(("digest_algorithms", value) for value in ("MD5", "", (), ["SHA-512"], ["md5"], [5], 5, None, [""])),
             *((name, value) for name in (*NUMBERS, *COUNTS) for value in (0, -1, True, False, "5", None, [5])),
-            *((name, value) for name in NUMBERS for value in (float("nan"), float("inf"))),
+            *((name, value) for name in NUMBERS for value in (float("nan"), float("inf"), 1e308, 3650 * 86400 + 1)),
             *((name, value) for name in COUNTS for value in (1.5, 10.0)),
             *(("sign_in", value) for value in ("", "x", "//x", "/x?y", "/x#y", "/ä", "/ x", 5, None, b"/")),
             *(
@@ -161,6 +163,11 @@ class ArgumentTests:
     def test_error_of_an_argument_names_it(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             Protection(cast(IReactor, MemoryReactorClock()), **{name: value})
+
+    @pytest.mark.parametrize("value", [None, "users", Clock, FilePasswordDB("users")])
+    def test_reactor_is_one(self, value: Any) -> None:
+        with pytest.raises(ValueError, match=r"\Areactor: expected a reactor, got "):
+            Protection(value)
 
     def test_error_of_the_user_file_names_the_argument(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text("alice:secret\n")
@@ -292,6 +299,30 @@ class IdentityTests:
 
 
 class RuleTests:
+    @pytest.mark.parametrize("scheme", ["basic", "digest", "session", "bearer"])
+    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: Make, scheme: str) -> None:
+        program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
+        program.root.putChild(b"login", program.protection.pages().getChildWithDefault(b"login", cast(Any, None)))
+        for path, users in (("alice", ["alice", f"{ISSUER}#alice"]), ("bob", ["bob"])):
+            below = Resource()
+            below.putChild(b"below", program.protection.protect(program.name, scheme, users=users))
+            program.mount(path, scheme, resource=below)
+
+        def ask_below(path: str) -> Response:
+            headers = {"basic": basic(), "session": log_in(program), "bearer": bearer(MINT.token())}.get(scheme)
+            return program.get(path, headers or digest(program, path))
+
+        admitted, forbidden = ask_below("/alice/below"), ask_below("/bob/below")
+        assert (admitted.status, forbidden.status) == (200, 403)
+        assert len(admitted.headers.get("authentication-info", [])) == (scheme == "digest")
+
+    def test_digest_of_another_protection_does_not_count_below(self, make: Make) -> None:
+        above, other = make(), make()
+        below = Resource()
+        below.putChild(b"below", other.protection.protect(other.name, "digest"))
+        above.mount("x", "digest", resource=below)
+        assert above.get("/x/below", digest(above, "/x/below")).status == 401
+
     def test_users_are_bare_names_and_owners_of_tokens(self, make: Make) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("here", "basic", "bearer", users=["bob", f"{ISSUER}#carol"])
@@ -351,6 +382,16 @@ class RuleTests:
             ):
                 answer = program.get(path, headers, method)
                 assert (answer.status, answer.header("Cache-Control")) == (status, caching)
+
+    @pytest.mark.parametrize(
+        ("path", "vary"), [("basic", "Authorization"), ("session", "Cookie"), ("all", "Authorization, Cookie")]
+    )
+    def test_protected_resource_varies_by_the_fields_with_credentials(
+        self, program: Program, path: str, vary: str
+    ) -> None:
+        """G15: else a browser that keeps it would show it to the next user."""
+        answer = program.get(f"/{path}", {**(basic() if path == "basic" else {}), **log_in(program)})
+        assert (answer.status, answer.headers["vary"]) == (200, [vary])
 
 
 class ResourceTests:
@@ -580,11 +621,12 @@ class Realm:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Any]] = []
         self.later: Deferred[Any] | None = None
+        self.avatar: Any = ...
 
     def requestAvatar(self, avatarId: Any, mind: Any, *interfaces: Any) -> Any:
         self.asked.append((avatarId, mind))
         assert IResource in interfaces
-        avatar = IResource, Greeting(avatarId), lambda: None
+        avatar = IResource, Greeting(avatarId) if self.avatar is ... else self.avatar, lambda: None
         if self.later is not None:
             return self.later.addCallback(lambda _: avatar)
         return avatar
@@ -621,6 +663,16 @@ class CredTests:
         assert program.get("/all", basic()).body == b"Hello, alice"
         realm.later = fail(UnauthorizedLogin())
         assert program.get("/all", basic()).status == 401
+
+    @pytest.mark.parametrize("avatar", [None, object()])
+    def test_avatar_that_is_no_resource_is_500(self, program: Program, avatar: Any) -> None:
+        program.protection.portal.realm = realm = Realm()
+        realm.avatar = avatar
+        assert program.get("/basic", basic()).status == 500
+        realm.later = Deferred()
+        asked = begin(program, "GET", "/basic", headers=basic())
+        realm.later.callback(None)
+        assert asked.response().status == 500
 
     def test_factories_and_checkers_provide_the_interfaces_of_twisted(self, program: Program) -> None:
         assert list(program.protection.factories) == ["digest", "bearer", "basic"]
@@ -687,6 +739,11 @@ def _request(program: Program) -> Any:
     return seen[0]
 
 
+def waits(program: Program) -> list[Any]:
+    """Return what is left on the clock, without what the site has there for a connection."""
+    return [call for call in program.clock.getDelayedCalls() if "HTTPChannel" not in str(call)]
+
+
 class StartAndStopTests:
     def test_requests_before_start_and_after_stop_are_503(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
@@ -735,6 +792,34 @@ class StartAndStopTests:
         program.stop()
         result_of(starting)
         assert not program.clock.getDelayedCalls()
+
+    def test_cancelled_start_is_stopped(self, tmp_path: Path) -> None:
+        (tmp_path / "users").write_text(account("alice"))
+        program = Program(users=tmp_path / "users", store="redis://127.0.0.1:1")
+        starting = Deferred.fromCoroutine(program.protection.start())
+        program.clock.advance(0.5)
+        starting.cancel()
+        with pytest.raises(CancelledError):
+            result_of(starting)
+        assert not program.clock.getDelayedCalls()
+
+    def test_stop_ends_requests_that_wait_for_the_checker_or_the_throttle(self, make: Make) -> None:
+        program = make(users=PendingChecker(), failures=2)
+        program.mount("basic", "basic")
+        asked = [begin(program, "GET", "/basic", headers=basic()) for _ in range(5)]
+        program.stop()
+        assert [one.response().status for one in asked] == [503] * 5
+        assert not waits(program)
+
+    def test_stop_ends_requests_that_wait_for_introspection(self, make: Make) -> None:
+        trusted = issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=f"{ISSUER}/introspect")
+        program = make(issuers=[trusted])
+        program.mount("bearer", "bearer")
+        asked = [begin(program, "GET", "/bearer", headers=bearer(f"opaque-{n}")) for n in range(REQUESTS_MAX + 1)]
+        assert not any(one.has_begun for one in asked)
+        program.stop()
+        assert {one.response().status for one in asked} == {503}
+        assert not waits(program)
 
     def test_context_manager_starts_and_stops(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))

@@ -89,6 +89,7 @@ def open_chromium(url: str, profile: Path, *flags: str, font_size: int = 16) -> 
     """
     options = ChromeOptions()
     options.binary_location = CHROMIUM
+    options.accept_insecure_certs = True
     for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
         options.add_argument(flag)
     options.add_experimental_option("prefs", {"webkit.webprefs.default_font_size": font_size})

@@ -107,7 +107,7 @@ class Marionette(RemoteConnection):
 
     def execute(self, command: str, params: dict[str, Any]) -> dict[str, Any]:
         if command == Command.NEW_SESSION:
-            params = {"webSocketUrl": True}
+            params = {"webSocketUrl": True, "acceptInsecureCerts": True}
         params.pop("sessionId", None)
         name = NAMES.get(command) or command[0].upper() + command[1:]
         return self.send(f"WebDriver:{name}", params)

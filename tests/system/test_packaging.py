@@ -81,7 +81,7 @@ def test_wheel_has_package_plugin_and_examples(unpacked: Path, wheel: Path, sour
         f"{about}.data/data/share/postd/{name.removeprefix('etc/')}" for name in sources if name.startswith("etc/")
     }
     assert {name for name in files if ".dist-info/" not in name} == wanted
-    data = {"store/sqlite/schema/0001_posts.sql", "store/redis/lua/begin.lua", "protect/login.html"}
+    data = {"py.typed", "store/sqlite/schema/0001_posts.sql", "store/redis/lua/begin.lua", "protect/login.html"}
     assert {f"postd/{name}" for name in data} <= files
 
 

@@ -3,18 +3,17 @@
 pytest does not collect it, and has no part in it: `trial` itself reports what a test leaves in the reactor.
 """
 
-from typing import Any, cast
+from typing import Any
 
-from twisted.internet import reactor as global_reactor
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
 
 from postd.client import Basic, Change, ChangeKind, Digest, ProblemError, SignInError
 from postd.protect import Protection, identity
-from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
-
-reactor = cast(IReactor, global_reactor)
+from postd.testing.serving import PUMP_INTERVAL_S
 
 
 class Name(Resource):
@@ -121,3 +120,15 @@ class PostServerOnPortTests(PostServerTests):
     """The same, on a port."""
 
     on_port = True
+
+
+class ThrottledPostServerTests(TestCase):
+    """A server that is stopped while many wrong passwords are verified."""
+
+    async def test_logins_that_wait_for_the_throttle_end_with_the_server(self) -> None:
+        users = write_users(self.mktemp(), {"alice": "wonderland"})
+        async with PostServer(reactor, users=users) as server:
+            for number in range(50):
+                asking: Any = server.client().get(f"{server.url}/basic", headers=basic("alice", f"wrong-{number}"))
+                asking.addErrback(lambda _: None)
+            await deferLater(reactor, PUMP_INTERVAL_S * 2)
