@@ -39,8 +39,6 @@ class DescribedRequest(NativeRequest):
     Attributes:
         method, uri, path: those described.
         fields: those of the proxy's request, which are the client's, with the `Host` that the client sent.
-        leads_to_form: whether a redirect to the sign-in form reaches a person: the client is a browser that wants to
-            see a page, and the proxy passes redirects on.
 
     Raises:
         Problem: 400, the description is absent, ambiguous or malformed.
@@ -65,11 +63,11 @@ class DescribedRequest(NativeRequest):
             raise Problem(400, "The method, the URI or the host of the request to judge is malformed.")
         self._request = request
         self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
-        self.fields = sent if host is None else {**sent, b"Host": [host]}
+        self.fields = dict(sent)
+        if host is not None:
+            self.fields[b"Host"] = [host]
         # A preflight is judged like any other request: what is let in reaches the other server.
-        self.fields = {name: values for name, values in self.fields.items() if name != b"Access-Control-Request-Method"}
-        is_browser = prefers_html(b",".join(sent.get(b"Accept", [])))
-        self.leads_to_form = forwarded == (method, uri) and method in {b"GET", b"HEAD"} and is_browser
+        self.fields.pop(b"Access-Control-Request-Method", None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
@@ -90,6 +88,13 @@ class DescribedRequest(NativeRequest):
     def responder(self, responder: Any) -> None:
         self._request.responder = responder
 
+    @property
+    def accepts_redirect(self) -> bool:
+        """Whether a redirect to the form is of use: a browser opens a page, and the proxy passes redirects on."""
+        if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
+            return False
+        return prefers_html(b",".join(self.fields.get(b"Accept", [])))
+
     def isSecure(self) -> bool:
         """Return whether the client uses TLS, where X-Forwarded-Proto does not say; that of the proxy is its own."""
         return b"X-Forwarded-Proto" not in self.fields and self._request.isSecure()
@@ -109,7 +114,7 @@ class ForwardAuth(Guard):
     def invite(self, request: Request) -> Response | None:
         """Lead browsers to the form, and back to the page that they asked for."""
         assert isinstance(request, DescribedRequest)
-        invitation = super().invite(request) if request.leads_to_form else None
+        invitation = super().invite(request) if request.accepts_redirect else None
         if invitation is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
             return invitation
         return make_redirect(b"/?next=" + quote(request.uri, safe="/").encode("ascii"))
