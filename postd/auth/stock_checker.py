@@ -54,7 +54,8 @@ class StockChecker(Checker):
     def __init__(self, users: ICredentialsChecker, throttle: Throttle, *, clock: IReactorTime) -> None:
         if not ICredentialsChecker.providedBy(users) or not any(map(IUsernamePassword.isOrExtends, _interfaces(users))):
             kind = users.__name__ if isinstance(users, type) else type(users).__name__
-            raise ValueError(f"users: expected a twisted.cred checker of IUsernamePassword, got {kind}")
+            wanted = "the path of a user file (str or PathLike) or a twisted.cred checker of IUsernamePassword"
+            raise ValueError(f"users: expected {wanted}, got {kind}")
         self._users = users
         self._throttle = throttle
         self._clock = clock

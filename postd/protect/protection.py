@@ -283,8 +283,10 @@ class Protection:
             ValueError: an argument, which it names, cannot be used.
         """
         if not IResource.providedBy(resource):
-            raise expected("resource", "an IResource", resource)
-        for scheme in words("schemes", schemes):
+            raise expected("resource", "an IResource, such as `app.resource()` of Klein", resource)
+        if not schemes:
+            raise expected("schemes", f"one or more of {', '.join(SCHEMES)}", schemes)
+        for scheme in schemes:
             if scheme not in SCHEMES:
                 raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
             if scheme not in self._factories and scheme not in self._readers:

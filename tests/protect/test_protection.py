@@ -218,6 +218,10 @@ class ArgumentTests:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             make().protection.protect(Resource(), *schemes, **more)
 
+    def test_error_without_schemes_lists_them(self, make: Make) -> None:
+        with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session"):
+            make().protection.protect(Resource())
+
     def test_only_a_resource_can_be_protected(self, make: Make) -> None:
         for resource in (None, "x", Resource, lambda _: b""):
             with pytest.raises(ValueError, match=r"\Aresource: "):
