@@ -229,6 +229,16 @@ class Guard(AuthSessionWrapper):
         return make_problem_response(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
 
 
+class PrivateGuard(Guard):
+    """A guard of resources that know nothing of who sees them: their answers are private."""
+
+    async def enter(self, request: Request) -> Response | IResource:
+        entered = await super().enter(request)
+        if not isinstance(entered, Response) and entered is not FORBIDDEN:
+            request.setHeader(b"Cache-Control", b"private")
+        return entered
+
+
 async def _add_challenges(factories: Sequence[CredentialFactory], refusal: Refused | None, request: Request) -> None:
     for factory in factories:
         for challenge in await factory.challenges(refusal, request):

@@ -28,9 +28,7 @@ from postd.auth.throttle import Throttle
 from postd.auth.upkeep import Upkeep, end_sessions
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
-from postd.http.interface import Request
 from postd.http.peer import PeerResolver
-from postd.http.responses import Response
 from postd.model import has_issuer
 from postd.protect.arguments import check, check_algorithms, check_path, expected, number, words
 from postd.protect.basic import BasicCredentialFactory
@@ -38,7 +36,7 @@ from postd.protect.bearer import BearerCredentialFactory, MetadataView
 from postd.protect.cookie import SessionReader
 from postd.protect.credential_factory import StockCredentialFactory
 from postd.protect.digest import DigestCredentialFactory
-from postd.protect.guard import FORBIDDEN, CredentialFactory, CredentialReader, Guard, Realm
+from postd.protect.guard import CredentialFactory, CredentialReader, PrivateGuard, Realm
 from postd.protect.issuers import TrustedIssuer, make_issuers
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
@@ -167,7 +165,7 @@ class Protection:
             checkers.append(SessionChecker(self._sessions))
             self._factories["basic"] = BasicCredentialFactory(self._realm, self._clients)
             self._readers["session"] = SessionReader(self._realm, self._sign_in)
-        self.portal = CoroutinePortal(Realm(), checkers)
+        self.portal: CoroutinePortal = _Portal(checkers, self._check_running)
         self.factories: Mapping[str, ICredentialFactory] = {
             name: StockCredentialFactory(factory) for name, factory in self._factories.items()
         }
@@ -251,8 +249,11 @@ class Protection:
         if self._is_store_started:  # else it was refused, and its thread would be waited for without end
             await self._store.stop()
 
-    def _is_running(self) -> bool:
-        return self._opening is not None and not self._is_stopped
+    def _check_running(self) -> None:
+        if self._opening is None:
+            self._log.warn("start() has not been called: requests with credentials get 503")
+        if self._opening is None or self._is_stopped:
+            raise StoreUnavailableError("the Protection is not started, or was stopped")
 
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
@@ -297,8 +298,7 @@ class Protection:
         if "digest" in schemes and not self._is_digest_used:
             self._is_digest_used = True
             self._warn_of_missing_digest()
-        return _PrivateGuard(
-            self._is_running,
+        return PrivateGuard(
             self.portal,
             [factory for name, factory in self._factories.items() if name in schemes],
             resource,
@@ -356,27 +356,18 @@ class Protection:
         return make_page({b"GET": view.show})
 
 
-class _PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
+class _Portal(CoroutinePortal):
+    """The portal of a `Protection`, by which its guards sign clients in while it runs."""
 
-    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        sign_in = self._sign_in
+    def __init__(self, checkers: Sequence[Checker], check_running: Callable[[], None]) -> None:
+        super().__init__(Realm(), checkers)
+        self._check_running = check_running
 
-        def sign_in_while_running(
-            credentials: ICredentials, mind: object, interface: type[Interface]
-        ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
-                raise StoreUnavailableError("the Protection is not started, or was stopped")
-            return sign_in(credentials, mind, interface)
-
-        self._sign_in = sign_in_while_running
-
-    async def enter(self, request: Request) -> Response | IResource:
-        entered = await super().enter(request)
-        if not isinstance(entered, Response) and entered is not FORBIDDEN:
-            request.setHeader(b"Cache-Control", b"private")
-        return entered
+    def sign_in(
+        self, credentials: ICredentials, mind: object, interface: type[Interface]
+    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+        self._check_running()  # else a token could have keys fetched, although nothing may outlive the `Protection`
+        return super().sign_in(credentials, mind, interface)
 
 
 _SECONDS_MIN = 0.001

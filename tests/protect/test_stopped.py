@@ -5,6 +5,7 @@ from pathlib import Path
 import treq
 from pytest_twisted import ensureDeferred
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 from twisted.web.http_headers import Headers
 from twisted.web.server import Site
 
@@ -31,7 +32,9 @@ async def test_tokens_are_503_and_have_no_keys_fetched(tmp_path: Path) -> None:
             await answer.content()
             return answer.code, answer.headers.getRawHeaders("Retry-After")
 
-        assert await ask() == (503, ["1"])
+        with capturedLogs() as events:
+            assert await ask() == (503, ["1"])
+        assert "start() has not been called: requests with credentials get 503" in map(formatEvent, events)
         assert idp.asked == []
         async with protection:
             assert await ask() == (200, None)
