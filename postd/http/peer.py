@@ -13,10 +13,10 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
-from postd.auth.throttle import client_network
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.responses import encode_header
+from postd.protocol.host import client_network
 
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""
