@@ -41,7 +41,7 @@ class StockChecker(Checker):
 
     Args:
         users: the stock checker. It gets names and passwords as they were sent, in UTF-8; its avatar id (UTF-8 bytes
-            or text) becomes the name of the identity. An identity holds for good.
+            or text) becomes the name of the identity, which never expires.
         throttle: limits the failures, by the normalized name and the client's address.
         clock: the throttle's.
 

@@ -48,7 +48,7 @@ class PeerResolver:
     def address(self, request: Request) -> str:
         """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
         peer = _peer(request)
-        forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
+        forwarded = request.fields.get(b"X-Forwarded-For")
         if forwarded is None:
             return peer
         if not self._trusts(peer):
@@ -91,7 +91,7 @@ class PeerResolver:
         if not self._trusts(_peer(request)):
             self._warn_once(_peer(request))
             return False
-        return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
+        return forwarded[-1].rpartition(b",")[2].strip().lower() == b"https"
 
     def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
         """Return a function to a request's line `Strict-Transport-Security` (RFC 6797 §6.1), empty without TLS."""

@@ -42,6 +42,7 @@ from postd.http.stock_request import adapt
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+"""Size limit of the field `Authorization`."""
 
 
 class CredentialFactory(Protocol):

@@ -34,7 +34,7 @@ ClientT = TypeVar("ClientT", bound=_Client)
 
 
 class FactoryServer:
-    """Serves the connections of a factory; as `Server`, of which each method is here."""
+    """Serves the connections of a factory, in memory or at a free port: the base of `Server` and `PostServer`."""
 
     _log = Logger()
 
