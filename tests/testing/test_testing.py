@@ -22,8 +22,6 @@ from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
 from tests.helpers import PATIENCE_S
 
-pytestmark = pytest.mark.slow  # each test starts programs
-
 REACTOR = cast(IReactor, global_reactor)
 ROOT = Path(__file__).parent.parent.parent
 
@@ -73,21 +71,25 @@ def open_resources() -> set[Any]:
     return {*connections, *REACTOR.getDelayedCalls()}
 
 
+@pytest.mark.slow
 def test_suite_passes_under_trial(tmp_path: Path) -> None:
     printed = run("-m", "twisted.trial", "--temp-directory", str(tmp_path / "trial"), "tests.testing.trial_suite")
     assert "PASSED" in printed
 
 
+@pytest.mark.slow
 def test_program_of_the_page_passes_under_trial(tmp_path: Path) -> None:
     (tmp_path / "test_application.py").write_text(program("HelloTests"))
     assert "PASSED (successes=3)" in run("-m", "twisted.trial", "test_application", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_program_of_the_page_passes_under_pytest_twisted(tmp_path: Path) -> None:
     (tmp_path / "test_notes.py").write_text(program("pytest_twisted"))
     assert "5 passed" in run("-W", "error::ResourceWarning", "-m", "pytest", "test_notes.py", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_import_loads_no_pytest() -> None:
     assert run("-c", "import sys, postd.testing; print('pytest' in sys.modules)") == "False\n"
 
