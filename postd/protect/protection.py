@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
@@ -180,9 +179,7 @@ class Protection:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
