@@ -354,11 +354,15 @@ class Protection:
 
 
 class _Portal(CoroutinePortal):
-    """The portal of a `Protection`, by which its guards sign clients in while it runs."""
+    """The portal of a `Protection`, by which guards and form sign clients in while it runs."""
 
     def __init__(self, checkers: Sequence[Checker], check_running: Callable[[], None]) -> None:
         super().__init__(Realm(), checkers)
         self._check_running = check_running
+
+    def authenticate(self, credentials: ICredentials) -> Coroutine[Any, Any, Identity]:
+        self._check_running()
+        return super().authenticate(credentials)
 
     def sign_in(
         self, credentials: ICredentials, mind: object, interface: type[Interface]

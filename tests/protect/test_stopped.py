@@ -13,7 +13,7 @@ from postd.protect import Protection, issuer
 from tests.client.server import REACTOR
 from tests.issuer import Issuer, Key
 from tests.protect.test_comparison import Open
-from tests.web.clients import account
+from tests.web.clients import PASSWORD, account
 
 
 @ensureDeferred
@@ -42,3 +42,17 @@ async def test_tokens_are_503_and_have_no_keys_fetched(tmp_path: Path) -> None:
         assert (await treq.get(url, persistent=False)).code == 401
         await port.stopListening()
         await deferToThread(idp.stop)
+
+
+@ensureDeferred
+async def test_form_is_503_before_the_start_which_is_logged(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(account("alice"))
+    protection = Protection(REACTOR, users=tmp_path / "users")
+    port = REACTOR.listenTCP(0, Site(protection.pages()), interface="127.0.0.1")
+    url = f"http://127.0.0.1:{port.getHost().port}/login"
+    with capturedLogs() as events:
+        answer = await treq.post(url, data={"username": "alice", "password": PASSWORD}, persistent=False)
+    assert answer.code == 503
+    assert "start() has not been called: requests with credentials get 503" in map(formatEvent, events)
+    await answer.content()
+    await port.stopListening()
