@@ -186,7 +186,7 @@ class ViewResource(Resource):
         super().__init__()
         self._view = view
 
-    def render(self, request: Any) -> Any:
+    def render(self, request: Any) -> int:
         adapted = adapt(request)
         return respond(adapted, self._view(adapted))
 
