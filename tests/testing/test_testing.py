@@ -11,6 +11,7 @@ import treq
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet import tcp
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
@@ -35,16 +36,18 @@ class Name(Resource):
 
 
 class Silent(Resource):
-    """Answers nothing, and notes when a client has gone."""
+    """Answers nothing; fires `asked` at the request, and notes when the client has gone."""
 
     isLeaf = True
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: Deferred[None] = Deferred()
         self.gone = 0
 
     def render_GET(self, request: Any) -> int:
         request.notifyFinish().addErrback(self._note)
+        self.asked.callback(None)
         return NOT_DONE_YET
 
     def _note(self, _: object) -> None:
@@ -67,8 +70,9 @@ def program(word: str) -> str:
 
 
 def open_resources() -> set[Any]:
+    """Return connections, ports and what timers call; a `LoopingCall` is one, whichever timer it has."""
     connections = [one for one in cast(Any, REACTOR).getReaders() if isinstance(one, tcp.Connection | tcp.Port)]
-    return {*connections, *REACTOR.getDelayedCalls()}
+    return {*connections, *(cast(Any, timer).func for timer in REACTOR.getDelayedCalls())}
 
 
 @pytest.mark.slow
@@ -101,7 +105,8 @@ async def test_nothing_is_left_when_requests_were_in_progress(*, on_port: bool) 
     silent = Silent()
     async with Server(REACTOR, silent, on_port=on_port) as server:
         failed = server.client().get(server.url).addCallbacks(lambda _: False, lambda _: True)
-        await deferLater(REACTOR, 0.05)
+        await silent.asked
+        await deferLater(REACTOR, 0)
         assert silent.gone == 0
     assert silent.gone == 1
     assert await failed
