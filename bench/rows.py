@@ -27,6 +27,7 @@ from bench.contenders import (
     postd_command,
     stock_site,
 )
+from bench.forwarding import ASKING, AUTH_BASIC, PLAIN, measure_asking, measure_asking_bearer, measure_auth_basic
 from bench.logins import (
     basic_fields,
     digest_fields,
@@ -188,6 +189,20 @@ ROWS = {
     "dpop": Row(
         [Contender("dpop", measure_dpop, POSTD_DPOP), Contender("bearer", measure_bearer, POSTD_BEARER)],
         [("dpop", "bearer")],
+    ),
+    "forward": Row(
+        [
+            Contender("plain", measure_get20, PLAIN),
+            Contender("auth_basic", measure_auth_basic, AUTH_BASIC),
+            Contender("basic", partial(measure_asking, basic_fields), ASKING),
+            Contender("digest", partial(measure_asking, digest_fields), ASKING),
+            Contender("session", partial(measure_asking, session_fields), ASKING),
+            Contender("bearer", measure_asking_bearer, ASKING),
+        ],
+        [
+            *((scheme, "plain") for scheme in ("auth_basic", "basic", "digest", "session", "bearer")),
+            *((scheme, "auth_basic") for scheme in ("basic", "digest", "session", "bearer")),
+        ],
     ),
     "signin-bounds": Row(
         [

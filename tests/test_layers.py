@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "reactor": set(),
     "scheme_names": set(),
     "model": {"errors"},
-    "caching": {"errors", "reactor"},
+    "caching": set(),
     "twisted_private": set(),
     "protocol": {"model", "protocol"},
     "monitoring": {"monitoring"},
@@ -35,10 +35,8 @@ MAY_IMPORT = {
         "linux",
         "model",
         "monitoring",
-        "net",
         "protect",
         "protocol",
-        "reactor",
         "store",
         "twisted_private",
         "web",
@@ -82,7 +80,6 @@ MAY_IMPORT = {
     "client": {"caching", "client", "errors", "model", "net", "protocol", "reactor"},
     "testing": {"auth", "client", "daemon", "protect", "protocol", "reactor", "settings", "testing"},
     "cli": {
-        "__init__",
         "auth",
         "cli",
         "client",
@@ -106,7 +103,7 @@ ONLY_MODULES = {
     ("auth", "net"): {"postd.net.fetching"},
     ("client", "net"): {"postd.net.fetching"},
     ("auth", "store"): {"postd.store.interface"},
-    ("http", "auth"): {"postd.auth.identity", "postd.auth.throttle"},
+    ("http", "auth"): {"postd.auth.identity"},
     ("protect", "store"): {"postd.store.opening"},
     ("web", "store"): {"postd.store.interface"},
     ("testing", "auth"): {"postd.auth.user_file"},
@@ -119,6 +116,10 @@ ONLY_MODULES = {
 
 WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "scheme_names", "settings")
 """The packages and modules that do not import Twisted."""
+
+DRAWING = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+
+NOT_DRAWN = {"__init__", "linux", "reactor"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -137,11 +138,15 @@ def package_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def packages_of(names: set[str]) -> set[str]:
+    """Return the packages of postd, or modules beside them, that are among imported names."""
+    return {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "postd"}
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_package_imports_only_the_packages_below_it(file: Path) -> None:
     package, names = package_of(file), imported(file)
-    ours = {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "postd"}
-    assert ours <= MAY_IMPORT[package]
+    assert packages_of(names) <= MAY_IMPORT[package]
     for (importer, other), modules in ONLY_MODULES.items():
         if importer == package:
             assert {name for name in names if name.startswith(f"postd.{other}")} <= modules
@@ -155,6 +160,28 @@ def test_package_without_twisted_imports_no_twisted(file: Path) -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if package_of(file) == "auth"], ids=str)
 def test_authentication_imports_no_http(file: Path) -> None:
     assert not any(name.startswith(("treq", "twisted.web")) for name in imported(file))
+
+
+def test_table_has_no_import_too_many() -> None:
+    for package, others in MAY_IMPORT.items():
+        used = {other for file in FILES if package_of(file) == package for other in packages_of(imported(file))}
+        assert others - {package} <= used, package
+
+
+def test_drawing_has_each_import_of_the_table_and_no_other() -> None:
+    labels = dict(re.findall(r'(\w+)\["(.+)"\]', DRAWING))
+    arrows = re.findall(r"^    (\w+) --> (\w+)", DRAWING, re.MULTILINE)
+
+    def packages(box: str) -> set[str]:
+        return {name.split(".")[0] for name in labels.get(box, box).split(", ")}
+
+    for start, end in arrows:
+        assert any(packages(end) & (MAY_IMPORT[package] | {package}) for package in packages(start)), (start, end)
+    for package, others in MAY_IMPORT.items():
+        below = {box for arrow in arrows for box in arrow if package in packages(box)}
+        while more := {end for start, end in arrows if start in below} - below:
+            below |= more
+        assert others - NOT_DRAWN <= {name for box in below for name in packages(box)}, package
 
 
 def test_imports_of_packages_have_no_cycles() -> None:

@@ -12,7 +12,7 @@ import json
 import pkgutil
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -151,6 +151,10 @@ schemes = ["digest", "bearer", "basic", "session"]
 path = "/files"
 schemes = ["basic"]
 files = "FILES"
+[[page]]
+path = "/gate"
+schemes = ["session"]
+forward = true
 [[bearer]]
 issuer = "https://idp.example"
 audience = "https://posts.example"
@@ -174,7 +178,7 @@ def answer(api: InMemoryApi, asked: Exchange) -> None:
     asked.disconnect()
 
 
-def with_field(api: InMemoryApi, path: str, name: str, fields: dict[str, Any], text: bytes) -> None:
+def with_field(api: InMemoryApi, path: str, name: str, fields: Mapping[str, Any], text: bytes) -> None:
     answer(api, ask(api, "GET", path, headers={**fields, name: text}))
 
 
@@ -203,13 +207,21 @@ FIELDS: Sequence[tuple[str, str, Sequence[bytes]]] = (
     ("/files/file", "Range", (b"bytes=", b"bytes=0-1", b"bytes=0-1,")),
     ("/files/file", "If-Range", ()),
     ("/files/file", "If-Modified-Since", ()),
+    ("/gate", "Accept", (b"text/html;q=0.", b"text/html;", b"text/html ")),
+    ("/gate", "X-Forwarded-Host", (b"[", b"a:")),
+    ("/gate", "X-Forwarded-Method", ()),
+    ("/gate", "X-Forwarded-Uri", (b"/", b"/?")),
 )
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "/files/file": basic(),
+    "/gate": {"Accept": "text/html", "X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/"},
+}
+"""The fields that a request has beside that of a test, by its path."""
 
 
 @pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
 def test_request_field_is_linear(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
-    fields = basic() if path.startswith("/files") else {}
-    work = partial(with_field, api, path, name, fields)
+    work = partial(with_field, api, path, name, BESIDE.get(path, {}))
     check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
 
 

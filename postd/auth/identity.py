@@ -1,4 +1,4 @@
-"""What authentication returns: the identity of a client, and the outcome for log and metrics."""
+"""The results of authentication: the identity of a client, and the outcome for log and metrics."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import Struct
 
 Revalidate = Callable[[], Awaitable[bool]]
-"""Returns whether an identity still holds. It is no use of the credentials: nothing is counted or renewed."""
+"""Returns whether an identity is still valid. A call is no use of the credentials: it counts and renews nothing."""
 
 
 async def always_valid() -> bool:
-    """Be the `Revalidate` of an identity without an end."""
+    """Return True: the `Revalidate` of an identity that never expires."""
     return True
 
 
@@ -20,13 +20,13 @@ class Identity(Struct, frozen=True):
     """An authenticated client.
 
     Args:
-        name: that of the account in the user file, normalized; that which a stock checker gives; of a token the value
+        name: the account's name: of a user file normalized, of a stock checker as it returns it; of a token the value
             of its user claim.
         scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session` or `bearer`.
         issuer: the URL of a token's issuer, empty for the user file.
         scopes: those of a token.
         claims_json: all claims of a token, or the issuer's answer about it, as a JSON object.
-        revalidate: returns later whether the identity still holds.
+        revalidate: returns later whether the identity is still valid.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Identity(Struct, frozen=True):
 
 
 class AuthenticationResult(Struct, frozen=True):
-    """What came of the credentials in a request.
+    """The outcome of checking the credentials in a request.
 
     Args:
         scheme: that of the credentials.

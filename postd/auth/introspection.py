@@ -11,10 +11,10 @@ import orjson
 from twisted.internet.defer import CancelledError, DeferredSemaphore, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
-from postd.auth.throttle import client_network
 from postd.caching import RepeatFilter, SingleFlight, TTLCache, is_within
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.protocol.host import client_network
 from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
 from postd.reactor import IReactor
 

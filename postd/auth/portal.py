@@ -1,13 +1,13 @@
 """The portal: credentials in, the client's identity and an avatar out (`twisted.cred`)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
 from twisted.cred.error import LoginFailed, Unauthorized, UnhandledCredentials
-from twisted.cred.portal import Portal
+from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, maybeDeferred
 from zope.interface import Interface
 
@@ -24,7 +24,7 @@ class CoroutinePortal(Portal):
     `login` of stock Twisted makes a Deferred and a class for each login, also where nothing has to be waited for.
     """
 
-    def __init__(self, realm: Any, checkers: Any = ()) -> None:
+    def __init__(self, realm: IRealm, checkers: Iterable[ICredentialsChecker] = ()) -> None:
         self._checks: dict[type, _Check] = {}
         super().__init__(realm, checkers)
 

@@ -41,7 +41,7 @@ class StockChecker(Checker):
 
     Args:
         users: the stock checker. It gets names and passwords as they were sent, in UTF-8; its avatar id (UTF-8 bytes
-            or text) becomes the name of the identity. An identity holds for good.
+            or text) becomes the name of the identity, which never expires.
         throttle: limits the failures, by the normalized name and the client's address.
         clock: the throttle's.
 
@@ -54,7 +54,8 @@ class StockChecker(Checker):
     def __init__(self, users: ICredentialsChecker, throttle: Throttle, *, clock: IReactorTime) -> None:
         if not ICredentialsChecker.providedBy(users) or not any(map(IUsernamePassword.isOrExtends, _interfaces(users))):
             kind = users.__name__ if isinstance(users, type) else type(users).__name__
-            raise ValueError(f"users: expected a twisted.cred checker of IUsernamePassword, got {kind}")
+            wanted = "the path of a user file (str or PathLike) or a twisted.cred checker of IUsernamePassword"
+            raise ValueError(f"users: expected {wanted}, got {kind}")
         self._users = users
         self._throttle = throttle
         self._clock = clock

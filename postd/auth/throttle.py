@@ -15,7 +15,6 @@ verified. This requires that a store executes the writes of a process in order, 
 less than `RESERVATION_TTL_S`.
 """
 
-import ipaddress
 import math
 import secrets
 from collections import Counter, deque
@@ -33,6 +32,7 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IReactorTime
 
 from postd.errors import StoreBusyError, StoreUnavailableError, TooManyFailuresError
+from postd.protocol.host import client_network
 from postd.store.interface import FailureKeys, Failures, LoginStore, Reservation
 
 RESERVATION_TTL_S = 60
@@ -85,19 +85,6 @@ def login_keys(username: str, address: str) -> FailureKeys:
 def address_keys(address: str) -> FailureKeys:
     """Return the keys of an attempt that names no account: the address, as in `login_keys`."""
     return (_key(_ADDRESS, client_network(address).encode()),)
-
-
-def client_network(address: str) -> str:
-    """Return the network that an address counts as: an IPv6 address its /64, the least that a client is assigned."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return str(ip.ipv4_mapped)
-        return str(ipaddress.IPv6Network((ip, 64), strict=False))
-    return str(ip)
 
 
 def _key(kind: bytes, *parts: bytes) -> bytes:

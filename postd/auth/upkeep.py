@@ -21,8 +21,10 @@ class Upkeep:
     """The background work.
 
     Args:
-        users: the user file; what is remembered of it by `verifier` is forgotten when it changes.
-        store: keeps sessions, nonces and failures.
+        users: the user file, which is reloaded when it changes.
+        verifier: caches right passwords; its cache is cleared then.
+        store: keeps sessions, nonces and failures; what has expired is removed.
+        reactor: the clock.
         reloaded: called each time that the user file has changed.
     """
 

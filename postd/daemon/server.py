@@ -236,7 +236,9 @@ class Server(Service):
 def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:
     """Return the resource tree that the settings ask for."""
     pages = [
-        ProtectedPage(page.path, page.schemes, page.files, page.allowed, page.read_scope, page.write_scope)
+        ProtectedPage(
+            page.path, page.schemes, page.files, page.allowed, page.read_scope, page.write_scope, page.forward
+        )
         for page in settings.pages
     ]
     api = settings.api

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Self
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -154,9 +153,7 @@ class PacedWriter:
         self._request.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._request.channel is not None:  # else the connection is lost
             self._request.unregisterProducer()
 
@@ -189,7 +186,7 @@ class ViewResource(Resource):
         super().__init__()
         self._view = view
 
-    def render(self, request: Any) -> Any:
+    def render(self, request: Any) -> int:
         adapted = adapt(request)
         return respond(adapted, self._view(adapted))
 

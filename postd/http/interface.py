@@ -1,4 +1,7 @@
-"""The interface of requests to views, guard and log; `postd.web.server.request.HttpRequest` provides it."""
+"""The interface of requests to views, guard and log.
+
+`postd.web.server.request.HttpRequest` provides it, `postd.http.stock_request.StockRequest` adapts stock requests to it.
+"""
 
 from typing import Any, Protocol
 

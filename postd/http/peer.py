@@ -13,11 +13,11 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
-from postd.auth.throttle import client_network
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.responses import encode_header
 from postd.protocol.certificate import decode_client_cert
+from postd.protocol.host import client_network
 
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""
@@ -40,6 +40,7 @@ class PeerResolver:
     _log = Logger()
 
     def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
+        self._trusted = trusted_proxies
         self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
         self._trusts_unix = UNIX in trusted_proxies
         self.public_url = public_url
@@ -47,10 +48,14 @@ class PeerResolver:
         self._group = lru_cache(maxsize=1024)(self._group_of)
         self._warned = False
 
+    def without_public_url(self) -> "PeerResolver":
+        """Return one with the same proxies, for requests to other servers than this one."""
+        return PeerResolver(self._trusted)
+
     def address(self, request: Request) -> str:
         """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
         peer = _peer(request)
-        forwarded: list[bytes] | None = request.fields.get(b"X-Forwarded-For")
+        forwarded = request.fields.get(b"X-Forwarded-For")
         if forwarded is None:
             return peer
         if not self._trusts(peer):
@@ -93,7 +98,7 @@ class PeerResolver:
         if not self._trusts(_peer(request)):
             self._warn_once(_peer(request))
             return False
-        return bool(forwarded[-1].rpartition(b",")[2].strip().lower() == b"https")
+        return forwarded[-1].rpartition(b",")[2].strip().lower() == b"https"
 
     def client_certificate(self, request: Request) -> bytes | None:
         """Return the client's certificate in DER, None without one: a trusted proxy's `Client-Cert` (RFC 9440).

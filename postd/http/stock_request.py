@@ -24,8 +24,8 @@ def adapt(request: Any) -> Request:
 class StockRequest(NativeRequest):
     """The adapter of a stock request.
 
-    What came of its credentials is kept in the request itself, as `authentication`: the application has that one, and
-    each guard on the way makes an adapter of its own.
+    The outcome of its credentials is kept in the stock request itself, as `authentication`: the application has that
+    one, and each guard on the way makes an adapter of its own.
     """
 
     is_api = False
@@ -150,6 +150,6 @@ class StockRequest(NativeRequest):
 
 
 def result_of_authentication(request: Any) -> AuthenticationResult | None:
-    """Return what came of the credentials in a request of any site, None before a guard has looked at it."""
+    """Return the outcome of the credentials in a request of any site; None if no guard has checked it."""
     result: AuthenticationResult | None = getattr(request, "authentication", None)
     return result

@@ -60,7 +60,7 @@ def decode_session_cookies(request: Request) -> SessionCredentials | None:
 
 
 def set_session_cookie(request: Request, session_id: str, *, secure: bool) -> None:
-    # A header line of our own: Twisted's addCookie has another order and another spelling than the contract.
+    # A header line of our own: Twisted's addCookie has another order and another spelling than spec: Session.
     value = f"session={session_id}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
     request.add_header(b"Set-Cookie", value.encode("ascii"))
 

@@ -33,7 +33,7 @@ from zope.interface import Interface, implementer
 from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Refused, StaleNonceError, log_refusal
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
-from postd.errors import StoreUnavailableError, TooManyFailuresError
+from postd.errors import TooManyFailuresError
 from postd.http.driver import choose_resource, error_page
 from postd.http.errors import Problem, make_problem_response
 from postd.http.interface import Request
@@ -43,6 +43,7 @@ from postd.http.stock_request import adapt
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
+"""Size limit of the field `Authorization`."""
 
 
 class ProtectedResource(Struct, frozen=True):
@@ -219,6 +220,12 @@ class Guard(AuthSessionWrapper):
         assert above.identity is not None
         return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
+    def invite(self, request: Request) -> Response | None:
+        """Return the answer that leads to the page for signing in; None for a 401."""
+        if request.is_api:
+            return None
+        return next(filter(None, (reader.invite(request) for reader in self._readers)), None)
+
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
     ) -> ICredentials | None:
@@ -242,11 +249,9 @@ class Guard(AuthSessionWrapper):
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
             return make_problem_response(request, problem)
         if not self._factories:
-            if not request.is_api:
-                invitations = (reader.invite(request) for reader in self._readers)
-                invitation = next(filter(None, invitations), None)
-                if invitation is not None:
-                    return invitation
+            invitation = self.invite(request)
+            if invitation is not None:
+                return invitation
             for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, factory, refusal, request)
@@ -255,20 +260,10 @@ class Guard(AuthSessionWrapper):
 
 
 class PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them, open while its `Protection` runs."""
+    """A guard of resources that know nothing of who sees them: their answers are private."""
 
-    def __init__(self, is_running: Callable[[], bool], *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        sign_in = self._sign_in
-
-        def sign_in_while_running(
-            credentials: ICredentials, mind: object, interface: type[Interface]
-        ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-            if not is_running():  # else a token could have keys fetched, although nothing may outlive it
-                raise StoreUnavailableError("the Protection is not started, or was stopped")
-            return sign_in(credentials, mind, interface)
-
-        self._sign_in = sign_in_while_running
         self._vary = b", ".join([b"Authorization"] * bool(self._factories) + [b"Cookie"] * bool(self._readers))
 
     async def enter(self, request: Request) -> Response | IResource:

@@ -129,7 +129,7 @@ def make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
     """
     described: list[Any] = list(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else [None]
     if not all(isinstance(one, TrustedIssuer) for one in described):
-        raise expected("issuers", "several of what issuer() returns", issuers)
+        raise expected("issuers", "a list of what issuer() returns", issuers)
     made: dict[str, Issuer] = {}
     for one in described:
         url = one.policy.issuer

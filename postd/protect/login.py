@@ -17,7 +17,7 @@ from postd.http.interface import Request
 from postd.http.pages import STYLE, fill_page, make_policy, read_file
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.http.urlencoded import decode_form
+from postd.http.urlencoded import decode_form, decode_query
 from postd.protect.cookie import (
     below,
     decode_session_cookies,
@@ -26,8 +26,11 @@ from postd.protect.cookie import (
     set_session_cookie,
 )
 from postd.protect.guard import outcome_of
+from postd.protocol.local_path import encode_local_path
 
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": make_policy(STYLE)}
+
+_NEXT_FIELD = Template('<input type="hidden" name="next" value="$path">\n')
 
 _log = Logger()
 
@@ -35,13 +38,14 @@ _log = Logger()
 class LoginViews:
     """The views of a form for signing in, at the path `sign_in`, of `login` and of `logout` below it.
 
-    The spec does not show what triggers a logout: POST to it does, and GET shows a button for it.
+    The spec does not show what triggers a logout: POST to it does, and GET shows a button for it. `next`, in the query
+    of the form's path and then in a field of the form, is the path that a client is led back to (`encode_local_path`).
 
     Args:
         realm: the heading of the pages, and the realm of the challenge.
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
         sign_in: the path of the form.
-        after: the path of the page that a client is led to once it is signed in.
+        after: the path of the page that a client is led to once it is signed in, without a `next`.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -59,17 +63,17 @@ class LoginViews:
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
+        self._realm = realm
+        self._paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
-        self._login_page, self._logout_page = (
-            make_response(HTTPStatus.OK, HTML, _fill(title, file, realm, paths), _HEADERS)
-            for title, file in (("Sign in", "login.html"), ("Sign out", "logout.html"))
-        )
+        self._login_page = self._make_page("Sign in", "login.html")
+        self._logout_page = self._make_page("Sign out", "logout.html")
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
 
     async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
+        back = _decode_next(decode_query(request))
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
@@ -77,13 +81,14 @@ class LoginViews:
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
-                return self._to_after
-        return self._login_page
+                return self._lead_back(back)
+        return self._login_page if back is None else self._make_page("Sign in", "login.html", back)
 
     async def log_in(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         try:
-            user, session_id = await self._begin_session(request)
+            fields = decode_form(request)
+            user, session_id = await self._begin_session(request, fields)
         except CancelledError:  # the client has gone; the check goes on, and the throttle counts a wrong password
             raise
         except Exception as error:
@@ -96,10 +101,9 @@ class LoginViews:
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
         set_session_cookie(request, session_id, secure=secure)
-        return self._to_after
+        return self._lead_back(_decode_next(fields))
 
-    async def _begin_session(self, request: Request) -> tuple[Identity, str]:
-        fields = decode_form(request)
+    async def _begin_session(self, request: Request, fields: Mapping[str, list[str]]) -> tuple[Identity, str]:
         named = [fields.get(name, []) for name in ("username", "password")]
         if any(len(values) != 1 or not values[0] for values in named):
             raise Refused("a field is missing, empty or there twice")
@@ -125,7 +129,18 @@ class LoginViews:
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return self._to_form
 
+    def _lead_back(self, back: bytes | None) -> Response:
+        return self._to_after if back is None else make_redirect(back)
 
-def _fill(title: str, file: str, realm: str, paths: Mapping[str, str]) -> bytes:
-    shown = Template(read_file(__package__, file)).substitute({name: escape(path) for name, path in paths.items()})
-    return fill_page(title, shown, site_name=realm, style=STYLE)
+    def _make_page(self, title: str, file: str, back: bytes | None = None) -> Response:
+        parts = {name: escape(path) for name, path in self._paths.items()}
+        parts["next"] = "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii")))
+        content = Template(read_file(__package__, file)).substitute(parts)
+        page = fill_page(title, content, site_name=self._realm, style=STYLE)
+        return make_response(HTTPStatus.OK, HTML, page, _HEADERS)
+
+
+def _decode_next(fields: Mapping[str, list[str]]) -> bytes | None:
+    """Return where `next` leads to, None if it is absent, repeated or unsafe."""
+    values = fields.get("next", [])
+    return encode_local_path(values[0]) if len(values) == 1 else None

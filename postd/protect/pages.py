@@ -22,7 +22,7 @@ class SignInPages(Resource):
         self.putChild(b"login", make_page({b"POST": views.log_in}))
         self.putChild(b"logout", make_page({b"GET": views.show_button, b"POST": views.log_out}))
 
-    def render(self, request: Any) -> Any:
+    def render(self, request: Any) -> int:
         """Show the form where the path has no slash at its end."""
         return self._form.render(request)
 

@@ -1,21 +1,23 @@
 """The schemes in force in a program, and what they protect (`Protection`)."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from twisted.cred.checkers import ICredentialsChecker
+from twisted.cred.credentials import ICredentials
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
+from zope.interface import Interface
 
 from postd.auth.checker import Checker
 from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry, describe_missing_digest
+from postd.auth.identity import Identity
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
@@ -167,7 +169,7 @@ class Protection:
             checkers.append(SessionChecker(self._sessions))
             self._makers["basic"] = lambda resource: [BasicCredentialFactory(self._realm, resource.clients)]
             self._readers["session"] = SessionReader(self._realm, self._sign_in)
-        self.portal = CoroutinePortal(Realm(), checkers)
+        self.portal: CoroutinePortal = _Portal(checkers, self._check_running)
         self.factories: Mapping[str, ICredentialFactory] = {
             factory.scheme.decode("ascii"): StockCredentialFactory(factory)
             for make in self._makers.values()
@@ -184,9 +186,7 @@ class Protection:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -253,8 +253,11 @@ class Protection:
             for end in self._ending:
                 end()
 
-    def _is_running(self) -> bool:
-        return self._opening is not None and not self._is_stopped
+    def _check_running(self) -> None:
+        if self._opening is None:
+            self._log.warn("start() has not been called: requests with credentials get 503")
+        if self._opening is None or self._is_stopped:
+            raise StoreUnavailableError("the Protection is not started, or was stopped")
 
     def _stop_with_reactor(self) -> Deferred[None]:
         self._trigger = None
@@ -285,8 +288,12 @@ class Protection:
             ValueError: an argument, which it names, cannot be used.
         """
         if not IResource.providedBy(resource):
-            raise expected("resource", "an IResource", resource)
-        for scheme in among("schemes", schemes, SCHEMES):
+            raise expected("resource", "an IResource, such as `app.resource()` of Klein", resource)
+        if not schemes:
+            raise expected("schemes", f"one or more of {', '.join(SCHEMES)}", schemes)
+        for scheme in schemes:
+            if scheme not in SCHEMES:
+                raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
             if scheme not in self._makers and scheme not in self._readers:
                 raise ValueError(f"schemes: {self._why_unusable(scheme)}")
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
@@ -297,7 +304,6 @@ class Protection:
             self._warn_of_missing_digest()
         described = ProtectedResource(self._clients, "", read_scope, write_scope)
         return PrivateGuard(
-            self._is_running,
             self.portal,
             [factory for name, make in self._makers.items() if name in schemes for factory in make(described)],
             resource,
@@ -354,6 +360,24 @@ class Protection:
             return self._tokens.describe(origin, request)
 
         return make_page({b"GET": show})
+
+
+class _Portal(CoroutinePortal):
+    """The portal of a `Protection`, by which guards and form sign clients in while it runs."""
+
+    def __init__(self, checkers: Sequence[Checker], check_running: Callable[[], None]) -> None:
+        super().__init__(Realm(), checkers)
+        self._check_running = check_running
+
+    def authenticate(self, credentials: ICredentials) -> Coroutine[Any, Any, Identity]:
+        self._check_running()
+        return super().authenticate(credentials)
+
+    def sign_in(
+        self, credentials: ICredentials, mind: object, interface: type[Interface]
+    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+        self._check_running()  # else a token could have keys fetched, although nothing may outlive the `Protection`
+        return super().sign_in(credentials, mind, interface)
 
 
 _log = Logger()

@@ -1,4 +1,4 @@
-"""Negotiation of content codings by `Accept-Encoding` (RFC 9110 §12.5.3)."""
+"""Negotiation of content codings by `Accept-Encoding` and of media types by `Accept` (RFC 9110 §12.5)."""
 
 import re
 from functools import lru_cache
@@ -9,9 +9,11 @@ _CACHE_MAX, _CACHED_MAX_BYTES = 256, 128
 VALUE_MAX_BYTES = 1024
 """The longest value that is decoded; browsers send about twenty bytes."""
 
-_WEIGHT = rb";[ \t]*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)"  # RFC 9110 §12.4.2
+_QUALITY = rb"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?"  # RFC 9110 §12.4.2
+_WEIGHT = rb";[ \t]*[qQ]=(%b)" % _QUALITY
 # White space before a semicolon and that at the end are one run of it: in two places, all pairs of them would be tried.
 _CODING = re.compile(rb"[ \t]*(?:([!#$%%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*(?:%b[ \t]*)?)?" % _WEIGHT)
+_IS_QUALITY = re.compile(_QUALITY)
 
 _UNLISTED = 0.0001
 """The weight of an unlisted `identity`: acceptable, but below every listed coding."""
@@ -43,3 +45,22 @@ def _decode(value: bytes) -> bool:
 
 
 _decode_cached = lru_cache(_CACHE_MAX)(_decode)
+
+
+def prefers_html(value: bytes) -> bool:
+    """Return whether a value of `Accept` prefers `text/html` to `text/plain`, as those of browsers do for pages.
+
+    Several field lines are one value, joined by commas. Parameters other than weights are ignored; of duplicates the
+    higher weight counts. A value with a malformed weight, or longer than `VALUE_MAX_BYTES`, is ignored.
+    """
+    if len(value) > VALUE_MAX_BYTES:
+        return False
+    weights: dict[bytes, float] = {}
+    for element in value.lower().split(b","):
+        media_range, *parameters = (part.strip(b" \t") for part in element.split(b";"))
+        qualities = [parameter[2:] for parameter in parameters if parameter.startswith(b"q=")]
+        if not all(map(_IS_QUALITY.fullmatch, qualities)):
+            return False
+        weights[media_range] = max(float(min(qualities, default=1)), weights.get(media_range, 0.0))
+    unlisted = weights.get(b"text/*", weights.get(b"*/*", 0.0))
+    return weights.get(b"text/html", unlisted) > weights.get(b"text/plain", unlisted)

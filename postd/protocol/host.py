@@ -1,4 +1,4 @@
-"""Normalizes hosts for comparison: of `Host` fields (RFC 9110 §7.2), of URLs and of settings."""
+"""Normalizes hosts for comparison: of `Host` fields (RFC 9110 §7.2), of URLs, of settings and of clients."""
 
 import ipaddress
 import re
@@ -66,6 +66,22 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return "%" not in text
+
+
+def client_network(address: str) -> str:
+    """Return the network that an address counts as: an IPv6 address its /64, the least that a client is assigned.
+
+    Any other text is returned as it is.
+    """
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.IPv6Network((ip, 64), strict=False))
+    return str(ip)
 
 
 def check_proxy(text: str) -> str:

@@ -15,7 +15,7 @@ from postd.errors import ConfigError
 from postd.net.endpoint_strings import absolute_endpoint
 from postd.protocol.jwt import Algorithm
 from postd.scheme_names import SCHEMES
-from postd.settings.schema import WORKERS_MAX, BearerSettings, Settings
+from postd.settings.schema import WORKERS_MAX, BearerSettings, Page, Settings
 from postd.settings.values import decode_value
 from postd.store.urls import absolute_store
 
@@ -225,10 +225,10 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
             if description in listening and not _ANY_PORT.match(description):
                 raise ConfigError(f"{name}: {key}[{number}]", f"{description} is listened on already")
             listening.add(description)
-    paths = [page.path for page in settings.pages]
-    for number, path in enumerate(paths):
-        if path in paths[:number]:
-            raise ConfigError(f"{name}: page[{number}].path", f"{path} is the path of another page already")
+    for number, page in enumerate(settings.pages):
+        key, why = _contradiction_of_page(page, settings, number)
+        if why:
+            raise ConfigError(f"{name}: page[{number}].{key}", why)
     for number, issuer in enumerate(settings.bearer):
         key, why = _contradiction(issuer, settings.bearer[:number])
         if why:
@@ -238,6 +238,17 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
 """Endpoints with port 0, each of which binds a port of its own."""
+
+
+def _contradiction_of_page(page: Page, settings: Settings, number: int) -> tuple[str, str]:
+    """Return the key of a page that contradicts others, and why; both empty if none does."""
+    if any(page.path == other.path for other in settings.pages[:number]):
+        return "path", f"{page.path} is the path of another page already"
+    if page.forward and page.files:
+        return "files", "a page with forward = true serves no files; leave out one of the two"
+    if page.forward and not settings.trusted_proxies:
+        return "forward", 'needs trusted_proxies: addresses or networks of the proxies that may ask, or "unix"'
+    return "", ""
 
 
 def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:
@@ -273,6 +284,7 @@ _ALLOWED = {
     "page.schemes": f"a list of one or more of {_SCHEMES}",
     "page.files": "the path of a folder",
     "page.users": "a list of names",
+    "page.forward": "true or false",
     "session.secure": '"auto", "always" or "never"',
     "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
     "bearer": "tables, each under [[bearer]], with issuer and audience",

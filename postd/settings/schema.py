@@ -75,7 +75,8 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty.
 
-    `read_scope` and `write_scope` are what a token needs here, "" for those of its issuer.
+    `read_scope` and `write_scope` are what a token needs here, "" for those of its issuer. With `forward` the page
+    answers proxies, whether a request for another server may pass.
     """
 
     path: PagePath
@@ -84,6 +85,7 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
     users: tuple[str, ...] = ()
     read_scope: ScopeText = ScopeText("")
     write_scope: ScopeText = ScopeText("")
+    forward: bool = False
 
     @property
     def allowed(self) -> frozenset[str]:

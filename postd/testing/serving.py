@@ -1,6 +1,5 @@
 """Servers that end with a test: in memory, or at a free port (`Server`)."""
 
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from treq.testing import StubTreq
@@ -34,7 +33,7 @@ ClientT = TypeVar("ClientT", bound=_Client)
 
 
 class FactoryServer:
-    """Serves the connections of a factory; as `Server`, of which each method is here."""
+    """Serves the connections of a factory, in memory or at a free port: the base of `Server` and `PostServer`."""
 
     _log = Logger()
 
@@ -55,9 +54,7 @@ class FactoryServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:

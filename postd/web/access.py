@@ -67,13 +67,18 @@ class Access(Struct, frozen=True):
         rule: Collection[str],
         described: ProtectedResource,
         users: frozenset[str] = frozenset(),
+        *,
+        guard: type[Guard] = Guard,
     ) -> IResource:
-        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none."""
+        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none.
+
+        `guard` is the class of what stands before the resource.
+        """
         if "open" in rule:
             return resource
         allowed = [parts for name, parts in self.schemes.items() if name in rule]
         makers = [parts.make_factories for parts in allowed if parts.make_factories is not None]
-        return Guard(
+        return guard(
             self.portal,
             [factory for make in makers for factory in make(described)],
             resource,

@@ -7,6 +7,7 @@
 | `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
+| the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
@@ -27,6 +28,7 @@ from postd.web.board import Board, show_name_and_board
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
+from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
 from postd.web.protected import Folder, show_name
 from postd.web.server.routing import Router
@@ -37,7 +39,7 @@ _NOT_FOUND = error_page(not_found())
 class ProtectedPage(Struct, frozen=True):
     """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users.
 
-    `read_scope` and `write_scope` are as in `ProtectedResource`.
+    With `forward` it judges requests to other servers. `read_scope` and `write_scope` are as in `ProtectedResource`.
     """
 
     path: str
@@ -46,6 +48,7 @@ class ProtectedPage(Struct, frozen=True):
     users: frozenset[str] = frozenset()
     read_scope: str = ""
     write_scope: str = ""
+    forward: bool = False
 
 
 class _ByMethod(Resource):
@@ -107,12 +110,19 @@ def make_root(  # noqa: PLR0913 - all that there is
     """
     api_resource = ProtectedResource(access.clients, "/post")
     protected: list[tuple[Collection[str], ProtectedResource]] = [((*read, *write), api_resource)]
-    by_path = {}
+    by_path: dict[tuple[bytes, ...], IResource] = {}
     for page in pages:
+        place = tuple(page.path.encode("ascii").split(b"/")[1:])
+        if page.forward:
+            # What it protects has the origin that the proxy describes, whose paths are not known here.
+            other = ProtectedResource(access.clients.without_public_url(), "", page.read_scope, page.write_scope)
+            admission = ViewResource(admit)
+            by_path[place] = access.protect(admission, page.schemes, other, page.users, guard=ForwardAuth)
+            continue
         resource = ProtectedResource(access.clients, page.path, page.read_scope, page.write_scope)
         protected.append((page.schemes, resource))
         shown = Folder(page.files) if page.files else ViewResource(show_name)
-        by_path[*page.path.encode("ascii").split(b"/")[1:],] = access.protect(shown, page.schemes, resource, page.users)
+        by_path[place] = access.protect(shown, page.schemes, resource, page.users)
     documented = [PostApi.app]
     has_board = "session" in read
     by_path[b"home",] = access.protect(

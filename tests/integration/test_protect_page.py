@@ -144,7 +144,7 @@ def test_code_of_the_page_can_be_parsed(page: str) -> None:
         ast.parse(code)
 
 
-@pytest.mark.parametrize("page", ["protect.md", "client.md"])
+@pytest.mark.parametrize("page", ["protect.md", "client.md", "gateway.md"])
 def test_links_of_the_page_lead_to_files(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     targets = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", text)

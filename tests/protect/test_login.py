@@ -229,6 +229,47 @@ class FormTests:
         assert "&lt;b&gt;Tom &amp; &#x27;Jerry&#x27;&lt;/b&gt;" in page
 
 
+class NextTests:
+    """`next`: where the form leads back to."""
+
+    @staticmethod
+    def hidden(answer: Response) -> list[dict[str, Any]]:
+        assert answer.status == 200
+        check_page(answer)
+        return [field for field in Page(answer).all("input") if field["type"] == "hidden"]
+
+    @pytest.mark.parametrize("path", ["/", "/a/b?c=d&e=%20f", "/a?x=\"<script>'&y", "/grüße", "/a b"])
+    def test_form_leads_back(self, api: InMemoryApi, path: str) -> None:
+        (field,) = self.hidden(ask(api, "GET", f"/?next={quote(path)}"))
+        assert field["name"] == "next"
+        answer = send_form(api, ALICE | {"next": field["value"]})
+        assert (answer.status, answer.header("Location")) == (302, quote(path, safe="/?=&%\"<>'"))
+        session = with_cookie((answer.header("Set-Cookie") or "").partition("=")[2].partition(";")[0])
+        assert ask(api, "GET", f"/?next={quote(path)}", None, session).header("Location") == answer.header("Location")
+
+    @pytest.mark.parametrize(
+        "path", ["", "//evil.example", "/\\evil", "/\t/evil", "https://evil.example/", "a", "/\r\nX: y"]
+    )
+    def test_unsafe_next_is_ignored(self, api: InMemoryApi, path: str) -> None:
+        answer = ask(api, "GET", f"/?next={quote(path, safe='')}")
+        assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
+        signed_in = send_form(api, ALICE | {"next": path})
+        assert (signed_in.status, signed_in.header("Location")) == (302, "/home")
+        session = with_cookie((signed_in.header("Set-Cookie") or "").partition("=")[2].partition(";")[0])
+        assert ask(api, "GET", f"/?next={quote(path, safe='')}", None, session).header("Location") == "/home"
+
+    def test_repeated_next_is_ignored(self, api: InMemoryApi) -> None:
+        assert not self.hidden(ask(api, "GET", "/?next=/a&next=/a"))
+        body = urlencode([*ALICE.items(), ("next", "/a"), ("next", "/a")]).encode()
+        assert send_form(api, body).header("Location") == "/home"
+
+    def test_next_in_the_query_of_login_is_ignored(self, api: InMemoryApi) -> None:
+        assert send_form(api, path="/login?next=/a").header("Location") == "/home"
+
+    def test_failed_login_is_the_same_with_next(self, api: InMemoryApi) -> None:
+        check_refused(send_form(api, {"username": "alice", "password": "x", "next": "/a"}))
+
+
 class HeadAndMethodTests:
     def test_head_has_the_headers_of_get_and_no_body(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)

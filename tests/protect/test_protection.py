@@ -225,6 +225,10 @@ class ArgumentTests:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             make().protection.protect(Resource(), *schemes, **more)
 
+    def test_error_without_schemes_lists_them(self, make: Make) -> None:
+        with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session"):
+            make().protection.protect(Resource())
+
     def test_only_a_resource_can_be_protected(self, make: Make) -> None:
         for resource in (None, "x", Resource, lambda _: b""):
             with pytest.raises(ValueError, match=r"\Aresource: "):
@@ -600,18 +604,24 @@ class DisconnectTests:
         assert program.name.clients == []  # nothing is rendered for nobody
         assert program.get("/basic", basic()).status == status
 
-    def test_form_counts_a_failure_likewise(self, program: Program) -> None:
+    @pytest.mark.parametrize(("password", "status"), [("wrong", 429), (PASSWORD, 200)])
+    def test_form_counts_a_failure_likewise_and_begins_no_session(self, make: Make, password: str, status: int) -> None:
+        program = make(failures=1)
+        program.mount("basic", "basic")
         threads = PendingHashThreads(program.clock)
         verifier: Any = program.protection.portal.checkers[IPasswordCredentials]
-        form = urlencode({"username": "alice", "password": "wrong"}).encode()
+        program.root.putChild(b"form", program.protection.pages())
+        form = urlencode({"username": "alice", "password": password}).encode()
         with patch.object(verifier._verifier, "_threads", threads), capturedLogs() as events:  # noqa: SLF001
-            for _ in range(10):
-                begin(program, "POST", "/login", form, {"Content-Type": FORM}).disconnect()
-                program.clock.advance(0)
+            asked = begin(program, "POST", "/form/login", form, {"Content-Type": FORM})
+            program.clock.advance(0)
+            assert threads.pending
+            asked.disconnect()
             threads.finish()
             program.clock.advance(0)
         assert not [event for event in events if event["log_level"] >= LogLevel.error]
-        assert program.get("/basic", basic()).status in {200, 429}
+        assert not [event for event in events if event["log_format"].startswith("signed in")]
+        assert program.get("/basic", basic()).status == status
 
 
 @implementer(IRealm)

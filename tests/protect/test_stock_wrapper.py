@@ -7,11 +7,13 @@ import pytest
 import treq
 from klein import Klein
 from pytest_twisted import ensureDeferred
+from twisted.cred.error import LoginFailed
 from twisted.cred.portal import IRealm, Portal
 from twisted.web.guard import HTTPAuthSessionWrapper
 from twisted.web.resource import IResource, Resource
-from twisted.web.server import Site
+from twisted.web.server import Request, Site
 from twisted.web.static import Data
+from twisted.web.test.requesthelper import DummyChannel
 from zope.interface import implementer
 
 from postd.client import AuthClient, Basic, Digest
@@ -47,6 +49,17 @@ async def test_first_request_to_a_stock_wrapper_is_challenged(
                     assert await (await client.get(url)).text() == "Hello alice"
         finally:
             await port.stopListening()
+
+
+def test_credentials_for_another_url_fail_as_a_login_does(tmp_path: Path) -> None:
+    """The wrapper answers 401 then, and 500 for any other exception."""
+    (tmp_path / "users").write_text(account("alice"))
+    factory = Protection(REACTOR, users=tmp_path / "users").factories["digest"]
+    sent = b'username="alice", realm="postd", nonce="x", uri="/other", response="%b", qop=auth, nc=00000001, cnonce="x"'
+    request = Request(DummyChannel())
+    request.method, request.uri, request.path = b"GET", b"/private", b"/private"
+    with pytest.raises(LoginFailed, match="uri"):
+        factory.decode(sent % (b"0" * 32), request)
 
 
 @ensureDeferred

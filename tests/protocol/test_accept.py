@@ -1,4 +1,4 @@
-"""Negotiation of content codings (RFC 9110 §12.5.3)."""
+"""Negotiation of content codings and media types (RFC 9110 §12.5)."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.accept import VALUE_MAX_BYTES, prefers_gzip
+from postd.protocol.accept import VALUE_MAX_BYTES, prefers_gzip, prefers_html
 from tests.helpers import FIELD_TEXT
 
 YES = [
@@ -126,3 +126,50 @@ def test_white_space_takes_linear_time(value: bytes, white: bytes) -> None:
         return min(times)
 
     assert took(16_000) < 100 * max(took(1_000), 1e-6)  # 16 times as long: a square would take 256 times as much
+
+
+BROWSERS = [
+    "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8",  # Chromium
+    "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",  # Firefox, Safari
+    "text/html, text/*;q=0.9, */*;q=0.5",
+    *(
+        "text/html",
+        "TEXT/HTML",
+        " text/html ",
+        "*/*;q=0.1, text/html;q=0.2",
+        "text/plain;q=0.9,text/html",
+        ",,text/html",
+    ),
+    *(
+        "text/html;level=1",
+        "text/html;level=1;q=0.5, */*;q=0.4",
+        "text/plain;q=0, text/*",
+        "text/html ; Q=1.000",
+        "x,text/html",
+    ),
+]
+PROGRAMS = [
+    *("", "*/*", "text/*", "application/json", "text/plain", "text/html, text/plain", "text/html;q=0.5, text/plain"),
+    *("text/html;q=0", "text/html;q=0.8, */*", "text/html;q=0.8, text/*;q=0.9", "text/html;q=2", "text/html;q=x"),
+    *("text/html;q=", "text/html;q=0.1234", "text / html", "text/htmlx", "text", ";q=1", "*", "text/html, */*"),
+]
+
+
+@pytest.mark.parametrize("value", BROWSERS)
+def test_html_is_preferred(value: str) -> None:
+    assert prefers_html(value.encode())
+
+
+@pytest.mark.parametrize("value", PROGRAMS)
+def test_html_is_not_preferred(value: str) -> None:
+    assert not prefers_html(value.encode())
+
+
+def test_long_accept_is_ignored() -> None:
+    assert prefers_html(b"text/html".rjust(VALUE_MAX_BYTES))
+    assert not prefers_html(b"text/html".rjust(VALUE_MAX_BYTES + 1))
+
+
+@given(st.lists(st.sampled_from(FIELD_TEXT), max_size=40).map(bytes))
+def test_any_accept_is_decoded(value: bytes) -> None:
+    assert prefers_html(value) in {True, False}

@@ -426,9 +426,27 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
             "allowed: tables, each under [[page]], with path and schemes",
         ),
         (
+            '[[page]]\npath = "/a"\nschemes = ["basic"]\nforward = true',
+            "postd.toml: page[0].forward: needs trusted_proxies: "  # noqa: ISC004
+            'addresses or networks of the proxies that may ask, or "unix"',
+        ),
+        (
+            'trusted_proxies = ["unix"]\n[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "."\nforward = true',
+            "postd.toml: page[0].files: a page with forward = true serves no files; leave out one of the two",
+        ),
+        (
+            'trusted_proxies = ["unix"]\n[[page]]\npath = "/a"\nschemes = ["open"]\nforward = true',
+            "postd.toml: page[0].schemes[0]: 'open' is not the name of a scheme; "  # noqa: ISC004
+            'allowed: a list of one or more of "digest", "bearer", "basic", "session"',
+        ),
+        (
+            '[[page]]\npath = "/a"\nschemes = ["basic"]\nforward = "yes"',
+            "postd.toml: page[0].forward: Expected `bool`, got `str`; allowed: true or false",
+        ),
+        (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\nuser = ["alice"]',
             "postd.toml: page.user: unknown key (did you mean 'users'?); "  # noqa: ISC004
-            "allowed in [page]: path, schemes, files, users, read_scope, write_scope",
+            "allowed in [page]: path, schemes, files, users, read_scope, write_scope, forward",
         ),
         (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\n[[page]]\npath = "/a"\nschemes = ["digest"]',

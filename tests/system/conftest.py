@@ -16,6 +16,7 @@ LONGEST = (
     "test_packaging.py",
     "test_browser.py",
     "test_bench.py",
+    "test_gateway.py",
     "test_provider.py",
     "test_redis.py",
     "test_soak.py",

@@ -58,9 +58,16 @@ failures = {FAILURES_MAX}
 """
 
 
-def _nginx_version() -> tuple[int, ...]:
+def nginx_version() -> tuple[int, ...]:
     said = subprocess.run(["nginx", "-v"], capture_output=True, text=True, timeout=20, check=True).stderr
     return tuple(map(int, re.findall(r"\d+", said)[:3]))
+
+
+def trust_flag(certificate: Path) -> str:
+    """Return the flag with which Chromium trusts the key of a certificate."""
+    key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return f"--ignore-certificate-errors-spki-list={base64.b64encode(hashlib.sha256(der).digest()).decode()}"
 
 
 def wait_until(is_so: Callable[[], Any]) -> Any:
@@ -179,7 +186,7 @@ class Balancer:
                 "/var/log/nginx/postd.log": str(self.access_log),
             },
         )
-        if _nginx_version() < (1, 25, 1):
+        if nginx_version() < (1, 25, 1):
             site = re.sub(r"^    (listen .* ssl|http2 on);\n", "", site, flags=re.MULTILINE).replace(
                 "#listen", "listen"
             )
@@ -307,12 +314,7 @@ def test_caddy_advertises_http_3(balancer: Balancer, client: httpx.Client, tmp_p
     assert offered == (balancer.command[0] == "caddy")
     if not offered:
         return
-    certificate = x509.load_pem_x509_certificate(balancer.authority.read_bytes())
-    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    flags = [
-        f"--ignore-certificate-errors-spki-list={base64.b64encode(hashlib.sha256(key).digest()).decode()}",
-        f"--origin-to-force-quic-on=127.0.0.1:{balancer.port}",
-    ]
+    flags = [trust_flag(balancer.authority), f"--origin-to-force-quic-on=127.0.0.1:{balancer.port}"]
     with open_chromium(balancer.url, tmp_path / "profile", *flags) as browser:
         browser.open("/docs")
         protocol = "return performance.getEntriesByType('navigation')[0].nextHopProtocol"

@@ -61,6 +61,13 @@ def test_postd_is_measured_beside_another_checkout() -> None:
         assert word in result.stdout
 
 
+def test_schemes_are_measured_through_a_proxy_that_asks() -> None:
+    result = run_bench("--rows", "forward")
+    assert result.returncode == 0, result.stderr
+    for word in ("auth_basic / plain", "digest / auth_basic", "bearer / auth_basic"):
+        assert word in result.stdout
+
+
 def test_folder_without_postd_is_no_checkout(tmp_path: Path) -> None:
     result = run_bench("--before", str(tmp_path))
     assert (result.returncode, result.stderr) == (1, f"bench: {tmp_path} is not a checkout of postd\n")

@@ -11,6 +11,7 @@ import treq
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet import tcp
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
@@ -21,8 +22,6 @@ from postd.protect import Protection, identity
 from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
 from tests.helpers import PATIENCE_S
-
-pytestmark = pytest.mark.slow  # each test starts programs
 
 REACTOR = cast(IReactor, global_reactor)
 ROOT = Path(__file__).parent.parent.parent
@@ -37,16 +36,18 @@ class Name(Resource):
 
 
 class Silent(Resource):
-    """Answers nothing, and notes when a client has gone."""
+    """Answers nothing; fires `asked` at the request, and notes when the client has gone."""
 
     isLeaf = True
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: Deferred[None] = Deferred()
         self.gone = 0
 
     def render_GET(self, request: Any) -> int:
         request.notifyFinish().addErrback(self._note)
+        self.asked.callback(None)
         return NOT_DONE_YET
 
     def _note(self, _: object) -> None:
@@ -69,25 +70,30 @@ def program(word: str) -> str:
 
 
 def open_resources() -> set[Any]:
+    """Return connections, ports and what timers call; a `LoopingCall` is one, whichever timer it has."""
     connections = [one for one in cast(Any, REACTOR).getReaders() if isinstance(one, tcp.Connection | tcp.Port)]
-    return {*connections, *REACTOR.getDelayedCalls()}
+    return {*connections, *(cast(Any, timer).func for timer in REACTOR.getDelayedCalls())}
 
 
+@pytest.mark.slow
 def test_suite_passes_under_trial(tmp_path: Path) -> None:
     printed = run("-m", "twisted.trial", "--temp-directory", str(tmp_path / "trial"), "tests.testing.trial_suite")
     assert "PASSED" in printed
 
 
+@pytest.mark.slow
 def test_program_of_the_page_passes_under_trial(tmp_path: Path) -> None:
     (tmp_path / "test_application.py").write_text(program("HelloTests"))
     assert "PASSED (successes=3)" in run("-m", "twisted.trial", "test_application", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_program_of_the_page_passes_under_pytest_twisted(tmp_path: Path) -> None:
     (tmp_path / "test_notes.py").write_text(program("pytest_twisted"))
     assert "5 passed" in run("-W", "error::ResourceWarning", "-m", "pytest", "test_notes.py", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_import_loads_no_pytest() -> None:
     assert run("-c", "import sys, postd.testing; print('pytest' in sys.modules)") == "False\n"
 
@@ -99,7 +105,8 @@ async def test_nothing_is_left_when_requests_were_in_progress(*, on_port: bool) 
     silent = Silent()
     async with Server(REACTOR, silent, on_port=on_port) as server:
         failed = server.client().get(server.url).addCallbacks(lambda _: False, lambda _: True)
-        await deferLater(REACTOR, 0.05)
+        await silent.asked
+        await deferLater(REACTOR, 0)
         assert silent.gone == 0
     assert silent.gone == 1
     assert await failed

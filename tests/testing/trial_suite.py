@@ -98,12 +98,9 @@ class PostServerTests(TestCase):
         self.assertEqual([post.post async for post in posts.list()], ["hello"])
 
     async def test_write_without_credentials_is_refused(self) -> None:
-        try:
+        with self.assertRaises(ProblemError) as caught:
             await self.server.posts().add("hello")
-        except ProblemError as error:
-            self.assertEqual(error.status, 401)
-        else:
-            self.fail("it was accepted")
+        self.assertEqual(caught.exception.status, 401)
 
     async def test_change_is_seen_by_a_watch(self) -> None:
         posts = self.server.posts(Basic("alice", "wonderland"))

@@ -1,4 +1,4 @@
-"""Tells `twistd` that there is a `postd`, and any program of Twisted that there is `--auth postd:PATH`.
+"""Plugins of Twisted: the command `twistd postd`, and the checker `--auth postd:PATH` of any program.
 
 Listing plugins imports nothing of postd: modules are named as text, or imported when they are needed.
 """

@@ -199,7 +199,7 @@ def _decode_other_form(head: Head) -> bytes:
         return head.target
     match = _ABSOLUTE_FORM.fullmatch(head.target)
     # Userinfo is refused (RFC 9110 §4.2.4), an empty host too (§4.2.1).
-    if match is None or match[1].startswith(b":") or not match[1] or not _is_host(match[1]):
+    if match is None or match[1].startswith(b":") or not match[1] or not is_host(match[1]):
         _refuse_target()
     head.fields[b"Host"] = [match[1]]
     return match[2].partition(b"?")[0] or b"/"
@@ -215,12 +215,13 @@ def _check_host(values: list[bytes] | None, minor: int) -> None:
         return
     if values is None or len(values) != 1:
         raise HttpSyntaxError(400, "The request must have one Host field.")
-    if not _is_host(values[0]):
+    if not is_host(values[0]):
         raise HttpSyntaxError(400, "The Host field must have a host, and may have a port.")
 
 
 @lru_cache(maxsize=64)
-def _is_host(value: bytes) -> bool:
+def is_host(value: bytes) -> bool:
+    """Return whether a value of `Host` is a host, with or without a port (RFC 9110 §7.2)."""
     match = _HOST.fullmatch(value)
     if match is None or (match["port"] and int(match["port"]) > _PORT_MAX):
         return False

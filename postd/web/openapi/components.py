@@ -138,6 +138,13 @@ PARAMETERS: Mapping[str, Parameter] = {
         "after",
     ),
     "after-on-board": Parameter("query", "Show posts with larger numbers than this.", BoardId, 0, "after"),
+    "next": Parameter(
+        "query",
+        "A path of this host, with its query, to go to after the sign-in. It begins with one slash and has no `//`, "
+        "backslash or control character; anything else is ignored.",
+        str,
+        "/reports?year=2026",
+    ),
     "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", BoardId, 101),
 }
 

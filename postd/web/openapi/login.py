@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
@@ -10,10 +10,11 @@ Word = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
 
 class Form(Struct, frozen=True):
-    """The fields of the form (spec: Login form), each once."""
+    """The fields of the form (spec: Login form), each once; `next` may be absent."""
 
     username: Word
     password: Annotated[str, Meta(extra_json_schema={"minLength": 1, "format": "password"})]
+    next: Annotated[str, Meta(description="The path to go to, from the query of the form's page.")] | UnsetType = UNSET
 
 
 OPERATIONS = {
@@ -23,15 +24,16 @@ OPERATIONS = {
         "An HTML page.",
         {
             200: Reply("The form.", html('<!DOCTYPE html> ... <form name="login_form" ...')),
-            302: Reply("Already signed in: redirects to `/home`.", text("/home\n"), ("Location",)),
+            302: Reply("Already signed in: redirects to `next`, or to `/home`.", text("/home\n"), ("Location",)),
         },
+        parameters=("next",),
     ),
     "POST /login": Operation(
         "signIn",
         "Sign in",
         "Sets the cookie `session`, and ends the session of a cookie that was sent. Where the settings allow sessions, "
         "the cookie gives access to the posts.",
-        {302: Reply("Signed in: redirects to `/home`.", text("/home\n"), ("Location", "Set-Cookie"))},
+        {302: Reply("Signed in: redirects to `next`, or to `/home`.", text("/home\n"), ("Location", "Set-Cookie"))},
         {
             400: "The form is not percent-encoded UTF-8.",
             401: "User name or password is wrong, missing, empty or repeated.",

@@ -12,6 +12,7 @@
 | the scheme of its credentials | `scheme=` | `scheme` |
 | from its head to its answer's end, in milliseconds | `ms=` | `ms` |
 | what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
+| method and target that a page with `forward` has judged; absent elsewhere | `judged=` | `judged` |
 
 `postd.http.redaction` decides which parts of a request are shown.
 """
@@ -98,6 +99,7 @@ class AccessLog:
             f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
+            + (f' judged="{escape(_show_judged(request.described))}"' if request.described is not None else "")
         )
 
     def _json_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
@@ -122,5 +124,11 @@ class AccessLog:
             "ms": round(took_ms, 1),
             "id": request.id,
         }
+        if request.described is not None:
+            members["judged"] = _show_judged(request.described)
         line = orjson.dumps(members).decode()
         return line if line.isascii() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def _show_judged(described: Request) -> str:
+    return f"{show_method(described.method)} {show_target(described)}"

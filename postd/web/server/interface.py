@@ -19,12 +19,14 @@ class AnsweredRequest(Request, Protocol):
         started_s: when its head was complete, by the reactor's clock.
         code: the status of the response; 499 if the client disconnected before.
         sentLength: how many bytes of the response's body were sent.
+        described: the request that this one describes, None if it is judged itself (`postd.web.forward_auth`).
     """
 
     clientproto: bytes
     started_s: float
     code: int
     sentLength: int
+    described: Request | None
 
 
 class Limits(Protocol):

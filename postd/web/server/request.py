@@ -59,6 +59,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     authentication: AuthenticationResult | None = None
     route: str | None = None
     file: bytes | None = None
+    described: Any = None
     responder: Any = None
     channel: Connection  # type: ignore[assignment]
     site: Site  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ class Room(Resource):
         request.authentication, request.route = AuthenticationResult("digest", "accepted", self.username), self.route
         if request.path.startswith(b"/files/"):
             request.file = request.path
+        if request.path == b"/judge":
+            request.described = SimpleNamespace(method=b"PUT", uri=b'/a?b"c', path=b"/a", route=None, file=None)
         return NOT_DONE_YET if request.path == b"/later" else b"hello"
 
 
@@ -94,6 +97,13 @@ def test_text_line_has_all_fields(connection: Connection) -> None:
         "route": "/room/<id>",
         "scheme": "digest",
     }
+
+
+def test_line_has_what_was_judged(connection: Connection) -> None:
+    (line,) = connection.ask(get("/judge"))
+    assert line.endswith(' judged="PUT /[1 bytes]?[3 bytes]"')
+    (line,) = Connection(as_json=True).ask(get("/judge"))
+    assert json.loads(line)["judged"] == "PUT /[1 bytes]?[3 bytes]"
 
 
 def test_json_line_has_all_fields(connection: Connection) -> None:

@@ -1,0 +1,158 @@
+"""Forward authentication: a proxy asks whether another server's request may pass (reference: Gateway).
+
+nginx's `auth_request`, Caddy's `forward_auth` and Traefik's `ForwardAuth` send a request of their own to a page with
+`forward = true`. The guard judges the request that its fields describe; the proxy passes that on if the answer is 200.
+"""
+
+import re
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from twisted.web.resource import IResource
+
+from postd.auth.identity import AuthenticationResult
+from postd.http.errors import Problem, not_found
+from postd.http.interface import NativeRequest, Request
+from postd.http.responses import TEXT, Response, make_redirect, make_response
+from postd.protect.guard import Guard
+from postd.protocol.accept import prefers_html
+from postd.protocol.http1.head import is_host
+from postd.protocol.http1.syntax import TOKEN
+from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
+
+_FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of Caddy and Traefik, which pass redirects on
+_ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, which does not
+_SINGLE_FIELDS = (*_FORWARDED, *_ORIGINAL, b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-For")
+_URI = re.compile(rb"/[!-~]*")
+
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+"""The characters of a field's value that stand for themselves."""
+
+
+class DescribedRequest(NativeRequest):
+    """The request that a proxy describes, with the interface of `postd.http.interface.Request`.
+
+    Response, connection and authentication result are those of the proxy's own request.
+
+    Attributes:
+        method, uri, path: those described.
+        fields: those of the proxy's request, which are the client's, with the `Host` that the client sent.
+
+    Raises:
+        Problem: 400, the description is absent, ambiguous or malformed.
+    """
+
+    route = None
+    file = None
+    client_certificate = None  # that of the connection is the proxy's own
+
+    def __init__(self, request: Request) -> None:
+        sent = request.fields
+        for name in _SINGLE_FIELDS:
+            if len(sent.get(name, ())) > 1:
+                raise Problem(400, f"The request has more than one {name.decode('ascii')} field.")
+        forwarded, original = (tuple(sent.get(name, [None])[0] for name in pair) for pair in (_FORWARDED, _ORIGINAL))
+        described = {pair for pair in (forwarded, original) if any(value is not None for value in pair)}
+        method, uri = described.pop() if len(described) == 1 else (None, None)
+        if method is None or uri is None:
+            raise Problem(400, "The request to judge needs a method and a URI: both forwarded, or both original.")
+        host = sent.get(b"X-Forwarded-Host", [None])[0]
+        if not TOKEN.fullmatch(method) or not _URI.fullmatch(uri) or not (host is None or is_host(host)):
+            raise Problem(400, "The method, the URI or the host of the request to judge is malformed.")
+        self._request = request
+        self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
+        self.fields = dict(sent)
+        if host is not None:
+            self.fields[b"Host"] = [host]
+        # A preflight is judged like any other request: what is let in reaches the other server.
+        self.fields.pop(b"Access-Control-Request-Method", None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    @property
+    def authentication(self) -> AuthenticationResult | None:
+        return self._request.authentication
+
+    @authentication.setter
+    def authentication(self, result: AuthenticationResult | None) -> None:
+        self._request.authentication = result
+
+    @property
+    def responder(self) -> Any:
+        return self._request.responder
+
+    @responder.setter
+    def responder(self, responder: Any) -> None:
+        self._request.responder = responder
+
+    @property
+    def accepts_redirect(self) -> bool:
+        """Whether a redirect to the form is of use: a browser opens a page, and the proxy passes redirects on."""
+        if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
+            return False
+        return prefers_html(b",".join(self.fields.get(b"Accept", [])))
+
+    def isSecure(self) -> bool:
+        """Return whether the client uses TLS, where X-Forwarded-Proto does not say; that of the proxy is its own."""
+        return b"X-Forwarded-Proto" not in self.fields and self._request.isSecure()
+
+
+class ForwardAuth(Guard):
+    """The guard of a page that judges other servers' requests, for trusted proxies alone."""
+
+    def resource_for(self, request: Any) -> IResource:
+        if not self._clients.trusts(request.getClientAddress()):
+            raise Problem(403, "Only trusted proxies may ask here.")
+        if request.postpath:
+            raise not_found()
+        request.described = DescribedRequest(request)
+        return super().resource_for(request.described)
+
+    def invite(self, request: Request) -> Response | None:
+        """Lead browsers to the form, and back to the page that they asked for."""
+        assert isinstance(request, DescribedRequest)
+        invitation = super().invite(request) if request.accepts_redirect else None
+        if invitation is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
+            return invitation
+        return make_redirect(b"/?next=" + quote(request.uri, safe="/").encode("ascii"))
+
+
+async def admit(request: Request) -> Response:
+    """Return the answer that lets a request in, with its identity."""
+    identity = request.identity
+    assert identity is not None  # the guard has set it
+    return _make_admission(identity.account, identity.scheme, identity.scopes if identity.issuer else None)
+
+
+@lru_cache(256)
+def _make_admission(account: str, scheme: str, scopes: frozenset[str] | None) -> Response:
+    headers = {
+        b"Cache-Control": b"no-store",
+        b"Remote-User": encode_name(account),
+        b"Remote-Scheme": scheme.encode("ascii"),
+    }
+    if scopes is not None:
+        headers[b"Remote-Scopes"] = encode_scopes(scopes)
+    return make_response(HTTPStatus.OK, TEXT, b"", headers)
+
+
+def encode_name(name: str) -> bytes:
+    """Return a name as a field's value: UTF-8, percent-encoded but for printable ASCII without the percent sign.
+
+    A space at either end is encoded, too: it would be no part of the value (RFC 9110 §5.5).
+    """
+    encoded = quote(name, safe=_VISIBLE + " ")
+    if encoded.startswith(" "):
+        encoded = "%20" + encoded[1:]
+    if encoded.endswith(" "):
+        encoded = encoded[:-1] + "%20"
+    return encoded.encode("ascii")
+
+
+def encode_scopes(scopes: frozenset[str]) -> bytes:
+    """Return scopes as words in order, separated by spaces, each encoded as a name; a space in one is encoded, too."""
+    words = (quote(scope, safe=_VISIBLE, errors="surrogatepass") for scope in sorted(scopes) if scope)
+    return " ".join(words).encode("ascii")

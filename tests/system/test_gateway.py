@@ -1,0 +1,548 @@
+"""nginx and Caddy under the settings of etc/, which ask postd, before a file server without authentication."""
+
+import os
+import re
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+import pytest
+import requests
+from requests.auth import HTTPDigestAuth
+
+from tests.helpers import locked
+from tests.integration.daemon import Daemon
+from tests.integration.forking import run
+from tests.integration.logins import POSTD, check_info, decode_parameters
+from tests.integration.test_bearer import bearer_table
+from tests.integration.test_logins import write_users
+from tests.integration.test_protect_page import sections
+from tests.issuer import Issuer, Key, Prover
+from tests.redis_server import free_port
+from tests.system.chromium import Chromium, open_chromium
+from tests.system.test_balancers import nginx_version, trust_flag, wait_until
+from tests.system.test_redis import substitute
+
+CLIENT = "127.0.0.7"
+"""Where clients come from; the proxy that postd trusts is 127.0.0.1."""
+
+PASSWORD = "correct horse"
+ODD_NAME = "jürgen 100%"
+REPORT = "The report.\n"
+FAILURES_MAX = 4
+AUDIENCE = "https://app.example"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Sends files, takes bodies of any method, and notes each request in `received` of its server."""
+
+    protocol_version = "HTTP/1.1"
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        if parsed:
+            self.server.received.append((self.command, self.path, self.headers))  # type: ignore[attr-defined] # `Application` has it
+        return parsed
+
+    def take(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.send_header("X-Length", str(len(body)))
+        self.end_headers()
+
+    do_PUT = do_POST = do_PROPFIND = take
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Application(ThreadingHTTPServer):
+    """A file server that knows nothing of authentication; `received` has method, target and fields of its requests."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "report.txt").write_text(REPORT)
+        (folder / "page.html").write_text("<!DOCTYPE html><title>Page</title><p>The page.")
+        self.received: list[tuple[str, str, Any]] = []
+        super().__init__(("127.0.0.1", 0), partial(Files, directory=str(folder)))
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Gateway:
+    """A proxy of a kind, postd and the application; ends with the `with` block."""
+
+    def __init__(self, kind: str, folder: Path, certificate: tuple[Path, Path], issuer: Issuer) -> None:
+        self.kind = kind
+        self.issuer = issuer
+        self.port, self._postd_port = free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.folder = folder
+        self.certificate = certificate[1]
+        self._key = certificate[0]
+        self._running = ExitStack()
+        write_users(folder, **dict.fromkeys(("alice", "bob", ODD_NAME), PASSWORD))
+        (folder / "users").chmod(0o600)
+        self.application = Application(folder / "public")
+        settings = substitute(
+            "gateway.toml.example", {"tcp:8080": f"tcp:{self._postd_port}", '["app.example"]': '["127.0.0.1"]'}
+        )
+        throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
+        (folder / "postd.toml").write_text(settings + throttle + bearer_table(issuer, dpop="accept"))
+        self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
+        self.command = {"nginx": self._write_nginx, "caddy": self._write_caddy}[kind]()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as running:
+            running.enter_context(self.application)
+            running.enter_context(self.postd)
+            self.process = subprocess.Popen(self.command, cwd=self.folder, env=os.environ | {"HOME": str(self.folder)})
+            running.callback(self._stop)
+            with self.client() as client:
+                wait_until(lambda: self._serves(client))
+            self._running = running.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def client(self, address: str = CLIENT, **options: Any) -> httpx.Client:
+        """Return a client that trusts the certificate; `address` is where it comes from."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        transport = httpx.HTTPTransport(verify=context, local_address=address)
+        return httpx.Client(transport=transport, base_url=self.url, timeout=20, **options)
+
+    def curl(self, *options: str, path: str = "/report.txt") -> str:
+        """Return what curl prints."""
+        command = [
+            "curl",
+            "--silent",
+            "--cacert",
+            str(self.certificate),
+            "--interface",
+            CLIENT,
+            *options,
+            self.url + path,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=self.folder).stdout
+
+    def last(self) -> tuple[str, str, Any]:
+        """Return method, target and fields of the request that has reached the application last, and forget all."""
+        received = self.application.received.pop()
+        self.application.received.clear()
+        return received
+
+    def _serves(self, client: httpx.Client) -> bool:
+        assert self.process.poll() is None
+        try:
+            return client.get("/report.txt").status_code == 401
+        except httpx.TransportError:
+            return False
+
+    def _stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+    def _write_nginx(self) -> list[str]:
+        site = substitute(
+            "gateway-nginx.conf.example",
+            {
+                "127.0.0.1:8080": f"127.0.0.1:{self._postd_port}",
+                "127.0.0.1:8000": f"127.0.0.1:{self.application.server_port}",
+                "listen 443 ssl": f"listen 127.0.0.1:{self.port} ssl",
+                "/etc/nginx/tls/app.example.pem": str(self.certificate),
+                "/etc/nginx/tls/app.example.key": str(self._key),
+            },
+        )
+        if nginx_version() < (1, 25, 1):
+            site = re.sub(r"^    (listen .* ssl|http2 on);\n", "", site, flags=re.MULTILINE).replace(
+                "#listen", "listen"
+            )
+        if nginx_version() < (1, 23):
+            assert site.count("#add_header WWW-Authenticate") == 2
+            site = site.replace("#add_header", "add_header")
+        (self.folder / "site.conf").write_text(site)
+        frame = "daemon off; pid nginx.pid; error_log nginx.log; events {} http { access_log off; include site.conf; }"
+        (self.folder / "nginx.conf").write_text(frame)
+        return ["nginx", "-p", str(self.folder), "-c", str(self.folder / "nginx.conf")]
+
+    def _write_caddy(self) -> list[str]:
+        options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
+        settings = substitute(
+            "gateway-Caddyfile.example",
+            {
+                "\n\napp.example {": f"\n{options}\n{self.url} {{\n\tbind 127.0.0.1\n",
+                "#tls /etc/caddy/tls/app.example.pem /etc/caddy/tls/app.example.key": (
+                    f"tls {self.certificate} {self._key}"
+                ),
+                "127.0.0.1:8080": f"127.0.0.1:{self._postd_port}",
+                "127.0.0.1:8000": f"127.0.0.1:{self.application.server_port}",
+            },
+        )
+        (self.folder / "Caddyfile").write_text(settings)
+        return ["caddy", "run", "--config", str(self.folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+@pytest.fixture(scope="module", params=["nginx", "caddy"])
+def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
+) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with Issuer(AUDIENCE, Key.make("ES256")) as issuer, Gateway(request.param, folder, certificate, issuer) as gateway:
+        yield gateway
+    assert "Traceback" not in gateway.postd.log
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[httpx.Client]:
+    gateway.application.received.clear()
+    with gateway.client() as client:
+        yield client
+
+
+def sign_in(client: httpx.Client, **more: str) -> httpx.Response:
+    answer = client.post("/login", data={"username": "alice", "password": PASSWORD, **more})
+    assert answer.status_code == 302
+    return answer
+
+
+def open_session(gateway: Gateway) -> requests.Session:
+    session = requests.Session()
+    session.auth = HTTPDigestAuth("alice", PASSWORD)
+    session.trust_env = False  # else the environment's certificates go before ours
+    session.verify = str(gateway.certificate)
+    return session
+
+
+def challenges(answer: httpx.Response) -> list[str]:
+    return [line.partition(" ")[0] for line in answer.headers.get_list("WWW-Authenticate")]
+
+
+def test_example_settings_are_valid(gateway: Gateway) -> None:
+    program, *options = gateway.command
+    check = {"nginx": ["-t", *options], "caddy": ["adapt", *options[1:]]}[program]
+    result = subprocess.run([program, *check], capture_output=True, text=True, timeout=20, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "warn" not in (result.stdout + result.stderr).lower()
+    checked = run([POSTD, "check", "-c", "postd.toml"], gateway.folder)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_print_what_it_shows(gateway: Gateway) -> None:
+    (gateway.folder / "token").write_text(gateway.issuer.token())
+    blocks = re.findall(r"^```console\n(.*?)^```$", sections("gateway.md")["Setup"], re.MULTILINE | re.DOTALL)
+    steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.MULTILINE)
+    assert len(steps) > 8
+    environment = os.environ | {"CURL_CA_BUNDLE": str(gateway.certificate)}
+    for command, shown in steps:
+        result = subprocess.run(
+            ["bash", "-c", command.replace("https://app.example", gateway.url)],
+            cwd=gateway.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert result.stdout == shown.replace("https://app.example", gateway.url), (command, result.stderr)
+
+
+def test_request_without_credentials_is_refused(gateway: Gateway, client: httpx.Client) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "OPTIONS", "PROPFIND"):
+        answer = client.request(method, "/report.txt")
+        lines = challenges(answer)
+        assert answer.status_code == 401
+        assert lines[0] == "Digest"
+        assert lines[-2:] == ["DPoP", "Basic"] if gateway.kind == "caddy" else lines[-2:] == ["Bearer", "Basic"]
+    preflight = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "GET"}
+    assert client.options("/report.txt", headers=preflight).status_code == 401
+    assert gateway.application.received == []
+
+
+def test_pages_of_the_gateway_are_no_way_in(gateway: Gateway, client: httpx.Client) -> None:
+    for path in ("/gate", "/gate/form", "/post", "/openapi.json", "/%67ate", "//gate", "/login/", "/x/../gate"):
+        request = client.build_request("GET", gateway.url + path)
+        request.url = httpx.URL(gateway.url).copy_with(raw_path=path.encode())
+        answer = client.send(request)
+        assert answer.status_code in {401, 404}, path
+        assert not [name for name in answer.headers if name.lower().startswith("remote-")]
+    assert gateway.application.received == []
+
+
+def test_basic(gateway: Gateway, client: httpx.Client) -> None:
+    for version in ("--http1.1", "--http2"):
+        assert gateway.curl(version, "--basic", "--user", f"alice:{PASSWORD}") == REPORT
+    _, target, fields = gateway.last()
+    assert (target, fields["Remote-User"], fields["Remote-Scheme"]) == ("/report.txt", "alice", "basic")
+    assert (fields["Remote-Scopes"], fields["Authorization"]) == (None, None)
+    assert fields["X-Forwarded-For"] == CLIENT
+    answer = client.put("/upload?a=b%20c", content=b"x" * 300_000, auth=("alice", PASSWORD))
+    assert (answer.status_code, answer.headers["X-Length"]) == (201, "300000")
+    assert client.get("/report.txt", auth=("alice", "wrong")).status_code == 401
+    assert client.get("/nothing", auth=("alice", PASSWORD)).status_code == 404
+
+
+def test_name_is_encoded(gateway: Gateway, client: httpx.Client) -> None:
+    assert client.get("/report.txt", auth=(ODD_NAME, PASSWORD)).text == REPORT
+    assert gateway.last()[2]["Remote-User"] == "j%C3%BCrgen 100%25"
+
+
+def test_digest_by_curl(gateway: Gateway) -> None:
+    """A request without credentials, then one with them; a body is sent with the second."""
+    (gateway.folder / "body").write_bytes(b"x" * 300_000)
+    digest = ("--digest", "--user", f"alice:{PASSWORD}", "--verbose", "--dump-header", "-")
+    for options, method, length in (
+        ((), "GET", None),
+        (("--upload-file", "body"), "PUT", "300000"),
+        (("--data-binary", "@body"), "POST", "300000"),
+        (("--data", "depth=1", "--request", "PROPFIND"), "PROPFIND", "7"),
+    ):
+        path = "/report.txt?a=b&c=%20" if method == "GET" else "/dav/new%20file?x=y"
+        printed = gateway.curl(*digest, *options, path=path)
+        heads = re.split("^HTTP/", printed, flags=re.MULTILINE)[1:]
+        assert "401" in heads[0].splitlines()[0]
+        assert re.match(r"\S+ 20[01]", heads[-1])
+        assert "authentication-info: qop=auth, rspauth=" in heads[-1].lower()
+        assert length is None or f"x-length: {length}\n" in heads[-1].lower().replace("\r", "")
+        received, target, fields = gateway.last()
+        assert (received, target, fields["Remote-Scheme"]) == (method, path, "digest")
+        assert fields["Authorization"] is None
+
+
+def test_digest_by_requests_proves_the_server_too(gateway: Gateway) -> None:
+    with open_session(gateway) as session:
+        for path in ("/report.txt", "/report.txt?a=b", "/report.txt?c"):
+            answer = session.get(gateway.url + path, timeout=20)
+            assert (answer.status_code, answer.text) == (200, REPORT)
+            check_info(answer.headers["Authentication-Info"], str(answer.request.headers["Authorization"]), PASSWORD)
+        assert session.post(f"{gateway.url}/x", data=b"x" * 5000, timeout=20).headers["X-Length"] == "5000"
+
+
+def test_digest_response_is_good_once_and_for_its_target(gateway: Gateway, client: httpx.Client) -> None:
+    with open_session(gateway) as session:
+        sent = session.get(f"{gateway.url}/report.txt", timeout=20).request.headers["Authorization"]
+    used = {"Authorization": str(sent)}
+    again = client.get("/report.txt", headers=used)
+    assert again.status_code == 401
+    assert decode_parameters(again.headers.get_list("WWW-Authenticate")[0])["stale"] == "true"
+    assert client.get("/page.html", headers=used).status_code == 400
+    as_another = {**used, "X-Forwarded-Uri": "/report.txt", "X-Original-URI": "/report.txt"}
+    assert client.get("/page.html", headers=as_another).status_code == 400
+
+
+def test_token(gateway: Gateway, client: httpx.Client) -> None:
+    token = gateway.issuer.token(scope="b a")
+    assert gateway.curl("--header", f"Authorization: Bearer {token}") == REPORT
+    fields = gateway.last()[2]
+    assert fields["Remote-User"] == f"{gateway.issuer.issuer}#alice"
+    assert (fields["Remote-Scheme"], fields["Remote-Scopes"]) == ("bearer", "a b")
+    answer = client.get("/report.txt", headers={"Authorization": "Bearer x"})
+    assert answer.status_code == 401
+    metadata = client.get("/.well-known/oauth-protected-resource")
+    assert metadata.json()["resource"] == gateway.url
+    if gateway.kind == "caddy":
+        (line,) = [one for one in answer.headers.get_list("WWW-Authenticate") if one.startswith("Bearer")]
+        assert 'error="invalid_token"' in line
+        assert f'resource_metadata="{metadata.url}"' in line
+
+
+def test_dpop_proof_is_for_the_url_of_the_client(gateway: Gateway, client: httpx.Client) -> None:
+    prover = Prover(Key.make("ES256"))
+    token = gateway.issuer.token(cnf=prover.confirmation)
+
+    def send(method: str, url: str) -> httpx.Response:
+        proof = prover.prove(method, url, token)
+        return client.put("/x?a=b", content=b"x", headers={"Authorization": f"DPoP {token}", "DPoP": proof})
+
+    assert send("PUT", f"{gateway.url}/x").status_code == 201
+    assert gateway.last()[2]["Remote-Scheme"] == "dpop"
+    for method, url in (("GET", f"{gateway.url}/x"), ("PUT", f"{gateway.url}/gate"), ("PUT", "http://127.0.0.1/x")):
+        assert send(method, url).status_code == 401
+    assert gateway.application.received == []
+
+
+def test_session(gateway: Gateway, client: httpx.Client) -> None:
+    cookie = sign_in(client).headers["Set-Cookie"]
+    assert "; Secure" in cookie
+    assert client.get("/report.txt").text == REPORT
+    fields = gateway.last()[2]
+    assert (fields["Remote-User"], fields["Remote-Scheme"], fields["Remote-Scopes"]) == ("alice", "session", None)
+    assert client.get("/report.txt", headers={"Accept": BROWSER}).text == REPORT
+    assert client.post("/x", content=b"x", headers={"Origin": gateway.url}).status_code == 201
+    for fields in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+        gateway.application.received.clear()
+        assert client.post("/x", content=b"x", headers=fields).status_code == 403
+        assert client.post("/logout", headers=fields).status_code == 403
+        assert gateway.application.received == []
+    assert client.post("/logout").headers["Location"] == "/"
+    client.cookies.clear()
+    for accept, status in (("*/*", 401), (BROWSER, 302)):
+        answer = client.get("/report.txt", headers={"Cookie": cookie.partition(";")[0], "Accept": accept})
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("target", ["/report.txt", "/a/b?c=d&e=%20f&g=%C3%BC", "/x%0d%0aSet-Cookie:%20a=b", "/?a=b"])
+def test_browser_is_led_to_the_form_and_back(gateway: Gateway, client: httpx.Client, target: str) -> None:
+    request = client.build_request("GET", gateway.url + "/x", headers={"Accept": BROWSER})
+    request.url = httpx.URL(gateway.url).copy_with(raw_path=target.encode())
+    if target.startswith("/?"):
+        assert "login_form" in client.send(request).text
+        return
+    answer = client.send(request)
+    assert (answer.status_code, answer.headers["Location"]) == (302, f"/?next={quote(target)}")
+    assert "Set-Cookie" not in answer.headers
+    form = client.get(answer.headers["Location"])
+    (field,) = re.findall('name="next" value="([^"]*)"', form.text)
+    assert sign_in(client, next=field.replace("&amp;", "&")).headers["Location"] == target
+    assert gateway.application.received == []
+
+
+def test_write_of_a_browser_is_not_redirected(gateway: Gateway, client: httpx.Client) -> None:
+    for method in ("POST", "PUT", "DELETE"):
+        assert client.request(method, "/x", headers={"Accept": BROWSER}).status_code == 401
+
+
+_IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email Remote_User REMOTE_SCOPES"
+_FORWARDED = "X-Remote-User X-Forwarded-User X-Forwarded-Host X-Forwarded-Prefix X-Forwarded-Port Forwarded"
+SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED}".split(), "root") | {
+    "X-Forwarded-Method": "GET",
+    "X-Forwarded-Uri": "/root",
+    "X-Original-Method": "GET",
+    "X-Original-URI": "/root",
+    "X-Forwarded-Proto": "http",
+    "X-Forwarded-For": "192.0.2.1",
+    "X-HTTP-Method-Override": "GET",
+    "Client-Cert": ":AA==:",
+}
+
+
+@pytest.mark.parametrize("scheme", ["basic", "bearer", "session"])
+def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, scheme: str) -> None:
+    credentials: dict[str, str] = {}
+    if scheme == "basic":
+        client.auth = httpx.BasicAuth("alice", PASSWORD)
+    elif scheme == "bearer":
+        credentials["Authorization"] = f"Bearer {gateway.issuer.token(scope='a')}"
+    else:
+        sign_in(client)
+    sent = {**SMUGGLED, **credentials}
+    for fields in (sent, {name.lower(): value for name, value in sent.items()}):
+        assert client.get("/report.txt", headers=fields).status_code == 200
+        received = gateway.last()[2]
+        named = {name.lower().replace("_", "-"): value for name, value in received.items()}
+        assert "root" not in " ".join(named.values())
+        assert named["remote-user"].endswith("alice")
+        assert named["remote-scheme"] == scheme
+        assert named.get("remote-scopes") == ("a" if scheme == "bearer" else None)
+        assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
+        told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-cert", "forwarded"))}
+        assert told == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
+        assert "x-http-method-override" not in named
+        assert not [name for name, value in received.items() if "{" in value]
+
+
+def test_smuggled_fields_do_not_sign_in(gateway: Gateway, client: httpx.Client) -> None:
+    assert client.get("/report.txt", headers=SMUGGLED).status_code == 401
+    for accept in ("*/*", BROWSER):
+        answer = client.get("/page.html", headers={**SMUGGLED, "Accept": accept})
+        assert answer.headers.get("Location") in {None, "/?next=/page.html"}
+    assert gateway.application.received == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([("Authorization", "Basic eDp4"), ("Authorization", "Basic eDp4")], 400),
+        ([("Authorization", f"Basic {'x' * 9000}")], 431),
+        ([("Authorization", f"Bearer {'x' * 8000}")], 401),
+    ],
+)
+def test_refused_field_has_its_status(
+    gateway: Gateway, client: httpx.Client, headers: Sequence[tuple[str, str]], status: int
+) -> None:
+    assert client.get("/report.txt", headers=list(headers)).status_code == status
+    assert gateway.application.received == []
+
+
+def test_throttle_counts_the_client_behind_the_proxy(gateway: Gateway) -> None:
+    forged = {"X-Forwarded-For": "192.0.2.1", "X-Real-IP": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
+    with gateway.client("127.0.0.8") as stranger, gateway.client("127.0.0.9") as bob:
+        statuses = [
+            stranger.get("/report.txt", auth=("bob", f"wrong{number}"), headers=forged).status_code
+            for number in range(FAILURES_MAX)
+        ]
+        assert statuses == [401] * FAILURES_MAX
+        for auth in (httpx.BasicAuth("bob", PASSWORD), httpx.DigestAuth("bob", PASSWORD)):
+            answer = stranger.get("/report.txt", auth=auth, headers=forged)
+            assert answer.status_code == 429
+            assert 0 < int(answer.headers["Retry-After"]) <= 300
+        assert bob.get("/report.txt", auth=("bob", PASSWORD)).text == REPORT
+
+
+@pytest.mark.slow
+def test_store_that_is_away_is_503(gateway: Gateway, client: httpx.Client) -> None:
+    """Digest has to store the use of its nonce."""
+    digest = httpx.DigestAuth("alice", PASSWORD)
+    with locked(gateway.folder / "postd.db", "IMMEDIATE"):
+        answer = client.get("/report.txt", auth=digest)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "WWW-Authenticate" not in answer.headers
+    assert gateway.application.received == []
+    wait_until(lambda: client.get("/report.txt", auth=digest).status_code == 200)
+
+
+@pytest.mark.slow
+def test_gateway_that_is_away_lets_nothing_in(gateway: Gateway, client: httpx.Client) -> None:
+    gateway.postd.stop()
+    try:
+        for _ in range(3):
+            answer = client.get("/report.txt", auth=("alice", PASSWORD))
+            assert answer.status_code == {"nginx": 503, "caddy": 502}[gateway.kind]
+        assert gateway.application.received == []
+    finally:
+        gateway.postd.__enter__()
+    wait_until(lambda: client.get("/report.txt", auth=("alice", PASSWORD)).status_code == 200)
+
+
+@pytest.fixture(scope="module")
+def browser(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with open_chromium(gateway.url, tmp_path_factory.mktemp("profile"), trust_flag(gateway.certificate)) as browser:
+        yield browser
+
+
+def test_person_signs_in_and_out(gateway: Gateway, browser: Chromium) -> None:
+    browser.open("/page.html?year=2026&month=%20x")
+    browser.wait_for("/?next=/page.html%3Fyear%3D2026%26month%3D%2520x")
+    assert browser.focused == "username"
+    if folder := os.environ.get("POSTD_TEST_SCREENSHOTS"):
+        browser.driver.save_screenshot(f"{folder}/{gateway.kind}-form.png")
+    assert browser.find_barriers() == []
+    browser.type("alice", "\ue004", PASSWORD, "\ue007")
+    browser.wait_for("/page.html?year=2026&month=%20x")
+    assert browser.text == "The page."
+    browser.open("/logout")
+    browser.type("\ue004", "\ue007")
+    browser.wait_for("/")
+    browser.open("/page.html")
+    browser.wait_for("/?next=/page.html")
+    assert not [line for line in browser.complaints() if "Content Security Policy" in line]
