@@ -1,17 +1,20 @@
 """An issuer of access tokens, to try postd with where no provider is at hand. It asks nobody for a password.
 
-    python etc/try_issuer.py ["SCOPE ..."]
+    python etc/try_issuer.py [--audience URL] [--bind THUMBPRINT] [SCOPE ...]
 
 It makes a key and a token that lasts an hour, writes the token to the file `token`, and shows its public key on
-http://127.0.0.1:9000 until it is interrupted. The settings that go with it are in README.md.
+http://127.0.0.1:9000 until it is interrupted. The settings that go with it are in README.md. With `--bind` the file
+`bound` has another token, which is bound to the key with this thumbprint (RFC 9449): docs/tokens.md.
 """
 
+import argparse
 import json
 import secrets
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -41,15 +44,22 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def make_token(scope: str) -> str:
-    now = int(time.time())
-    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "scope": scope, "iat": now, "exp": now + LIFETIME_S}
-    return jwt.encode({"alg": "RS256", "kid": KEY_ID, "typ": "at+jwt"}, claims, KEY)
+def make_token(options: argparse.Namespace, **claims: Any) -> str:
+    now, scope = int(time.time()), " ".join(options.scope)
+    claims |= {"iss": ISSUER, "aud": options.audience, "sub": "alice", "iat": now, "exp": now + LIFETIME_S}
+    return jwt.encode({"alg": "RS256", "kid": KEY_ID, "typ": "at+jwt"}, {**claims, "scope": scope}, KEY)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--audience", default=AUDIENCE)
+    parser.add_argument("--bind")
+    parser.add_argument("scope", nargs="*", default=["post:read", "post:write"])
+    options = parser.parse_args()
     with HTTPServer(("127.0.0.1", 9000), Handler) as server:
-        Path("token").write_text(make_token(" ".join(sys.argv[1:]) or "post:read post:write"))
+        Path("token").write_text(make_token(options))
+        if options.bind:
+            Path("bound").write_text(make_token(options, cnf={"jkt": options.bind}))
         server.serve_forever()
 
 

@@ -137,14 +137,14 @@ def test_each_program_is_run() -> None:
     assert sorted(complete) == sorted(PROGRAMS)
 
 
-@pytest.mark.parametrize("page", ["protect.md", "client.md"])
+@pytest.mark.parametrize("page", ["protect.md", "client.md", "tokens.md"])
 def test_code_of_the_page_can_be_parsed(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         ast.parse(code)
 
 
-@pytest.mark.parametrize("page", ["protect.md", "client.md", "gateway.md"])
+@pytest.mark.parametrize("page", ["protect.md", "client.md", "gateway.md", "tokens.md"])
 def test_links_of_the_page_lead_to_files(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     targets = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", text)

@@ -5,10 +5,10 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qs, quote_plus, urlsplit
+from urllib.parse import parse_qsl, quote_plus, urlsplit
 
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -48,10 +48,20 @@ class Provider:
     Args:
         keys: it publishes them all; of those of an algorithm, the first one signs.
         dpop_nonces: whether it asks for a nonce in DPoP proofs.
+        scopes: what clients may ask for.
+        resources: the form of access tokens, "jwt" or "opaque", for each identifier of a resource.
     """
 
-    def __init__(self, *keys: Key, dpop_nonces: bool = False) -> None:
+    def __init__(
+        self,
+        *keys: Key,
+        dpop_nonces: bool = False,
+        scopes: Sequence[str] = SCOPES,
+        resources: Mapping[str, str] = RESOURCES,
+    ) -> None:
         self._keys = keys
+        self._scopes = scopes
+        self._resources = resources
         self._dpop_nonces = dpop_nonces
         self._port = 0
 
@@ -90,8 +100,8 @@ class Provider:
             "keys": [{"pem": _pem(key), "kid": key.kid, "alg": key.alg} for key in self._keys],
             "clients": [client for algorithm in algorithms for client in _clients(algorithm)]
             + [{**_confidential(), "client_id": RESOURCE_SERVER}],
-            "scopes": SCOPES,
-            "resources": RESOURCES,
+            "scopes": self._scopes,
+            "resources": self._resources,
             "lifetimes_s": {f"hasty-{algorithm}": SHORT_S for algorithm in algorithms},
             "dpop_nonces": self._dpop_nonces,
         }
@@ -141,7 +151,7 @@ class Provider:
         granted = {
             "grant_type": "authorization_code",
             "redirect_uri": REDIRECT_URI,
-            "code": self._sign_in(login, asked),
+            "code": self.sign_in(login, asked)["code"],
             "code_verifier": verifier,
             "resource": resource,
         }
@@ -165,16 +175,15 @@ class Provider:
         assert answer.status_code == 200, answer.text
         return dict(answer.json()) if answer.content else {}
 
-    def _sign_in(self, login: str, asked: Mapping[str, str]) -> str:
-        """Sign in and consent, as with a browser; return the authorization code."""
+    def sign_in(self, login: str, asked: Mapping[str, str]) -> dict[str, str]:
+        """Sign in and consent, as with a browser; return the parameters of the redirection to the client."""
         forms = [{"prompt": "login", "login": login, "password": "any"}, {"prompt": "consent"}]
         with httpx.Client(base_url=self.issuer) as browser:
             answer = browser.get("/auth", params=asked)
             while not (where := answer.headers.get("Location", "")).startswith(REDIRECT_URI):
                 assert answer.status_code in {200, 303}, answer.text
                 answer = browser.get(where) if where else browser.post(answer.url, data=forms.pop(0))
-        (code,) = parse_qs(urlsplit(str(where)).query)["code"]
-        return code
+        return dict(parse_qsl(urlsplit(str(where)).query))
 
 
 def _clients(algorithm: str) -> list[dict[str, Any]]:
