@@ -86,7 +86,7 @@ def measure_asking_bearer(server: Server, folder: Path, duration: Duration) -> d
     documents.mkdir()
     with running(ISSUER, documents) as address:
         issuer = f"http://127.0.0.1:{address.port}"
-        fields = Fields([f"Authorization: Bearer {write_issuer(documents, issuer)}"])
+        fields = Fields([f"Authorization: Bearer {write_issuer(documents, issuer, {})}"])
         with _asking(server, folder, f'[[bearer]]\nissuer = "{issuer}"\naudience = "{AUDIENCE}"\n') as asking:
             return measure_logged_in(lambda _server, _port, _count: fields, asking, folder, duration)
 

@@ -17,7 +17,7 @@ from postd.auth.bearer import Issuer
 from postd.protocol.jwk import SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenError, decode_jwt
 from postd.reactor import IReactor
-from postd.schemes.bearer import make_issuer
+from postd.schemes.issuers import make_issuer
 from postd.settings.loading import load_settings
 from postd.settings.schema import Settings
 from tests.helpers import result_of

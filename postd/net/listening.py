@@ -29,7 +29,7 @@ from postd.net.ports import AdoptingReactor, BindingReactor, InheritedSocket
 from postd.net.tls import Certificate
 from postd.protocol.host import is_loopback, normalize_host
 from postd.reactor import IReactor
-from postd.twisted_private import close_without_shutdown, systemd_sockets
+from postd.twisted_private import close_without_shutdown, send_at_once, systemd_sockets
 
 BACKLOG = 1024
 """The length of the backlog; the kernel may have a lower limit. With the 50 of stock Twisted, most clients of a burst
@@ -110,6 +110,7 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     try:
         for description in descriptions:
             port, certificate = bind_endpoint(description, factory, BindingReactor(reactor), where)
+            send_at_once(port)
             listeners.append(Listener(description, port, certificate))
             with suppress(OSError):  # the options are optional
                 _tune(port, description)
@@ -215,6 +216,7 @@ def adopt_sockets(
         # Sockets of systemd are known to the parent only.
         description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
         port, certificate = bind_endpoint(description, factory, AdoptingReactor(one, reactor), where)
+        send_at_once(port)
         listeners.append(Listener(one.description, port, certificate))
     return listeners
 

@@ -1,33 +1,23 @@
 """Bearer tokens of OpenID Connect providers (RFC 6750; spec: Bearer)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
-
-from postd.auth.bearer import BearerChecker, Issuer, read_secret
-from postd.auth.jwks import FetchedKeys
 from postd.auth.portal import CoroutinePortal
-from postd.errors import ConfigError, join_names
+from postd.errors import join_names
 from postd.model import has_issuer
-from postd.monitoring.health import OK
-from postd.monitoring.tally import Metrics
 from postd.net.endpoint_strings import is_loopback_only
-from postd.net.fetching import FetchError
 from postd.protect.bearer import AcceptedTokens
 from postd.protect.guard import ProtectedResource
-from postd.protocol.bearer import PROOF_ALGORITHMS
-from postd.protocol.jwt import TokenPolicy
-from postd.reactor import IReactor
-from postd.schemes.interface import Checked, CheckResult, Context, NetworkCheck, Scheme
+from postd.schemes.interface import Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
-from postd.settings.schema import BearerSettings, Page, Settings
+from postd.settings.schema import Page, Settings
 from postd.web.access import SchemeDescription, SchemeParts, Views
 from postd.web.resource_metadata import ResourceMetadata
 
-_PROBE = "postd-check"
-"""An unknown token, to test the introspection endpoint with."""
+if TYPE_CHECKING:
+    from postd.schemes.issuers import Issuers
 
 
 class BearerScheme(Scheme):
@@ -45,20 +35,23 @@ class BearerScheme(Scheme):
     )
     has_bare_names = False
 
-    def make(self, context: Context) -> tuple[SchemeParts, "Issuers"]:
+    def make(self, context: Context) -> tuple[SchemeParts, "Issuers | None"]:
         settings = context.settings
-        issuers = [
-            make_issuer(table, where=f"{context.where.get('bearer', 'bearer')}[{number}]", reactor=context.reactor)
-            for number, table in enumerate(settings.bearer)
-        ]
-        checker = BearerChecker(issuers, throttle=context.throttle, store=context.store, now=context.reactor.seconds)
+        if not settings.bearer and not settings.uses_scheme("bearer"):
+            return SchemeParts(()), None
+        # With it come treq and joserfc, a sixth of the modules of a server without issuers.
+        from postd.schemes.issuers import Issuers, make_checker, make_issuers  # noqa: PLC0415 - as the comment says
+
+        issuers = make_issuers(context)
         tokens = AcceptedTokens(settings.realm, issuers, with_metadata=bool(issuers))
 
         def make_views(_portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Sequence[Views]:
             described = [ProtectedResource(context.clients), *resources]
             return [((b".well-known",), ResourceMetadata(tokens, described))] if issuers else ()
 
-        return SchemeParts((checker,), tokens.make_factories, make_views=make_views), Issuers(issuers, settings)
+        return SchemeParts((make_checker(issuers, context),), tokens.make_factories, make_views=make_views), Issuers(
+            issuers, settings
+        )
 
     def secrets(self, settings: Settings, name: str) -> str | None:  # noqa: ARG002 - `Scheme`'s
         return "tokens" if settings.bearer else None
@@ -84,53 +77,11 @@ class BearerScheme(Scheme):
                     yield f"page {page.path}: {owner} of its users can never enter: {why}"
 
     def check(self, loaded: LoadedSettings) -> NetworkCheck | None:
-        return partial(_check_issuers, loaded) if loaded.settings.bearer else None
+        if not loaded.settings.bearer:
+            return None
+        from postd.schemes.issuers import check_issuers  # noqa: PLC0415 - as in `make`
 
-
-class Issuers:
-    """The issuers of the settings: their keys are fetched and refreshed in the background.
-
-    Attributes:
-        by_source: the issuers, by their identifiers and the URLs of their keys.
-    """
-
-    def __init__(self, issuers: Sequence[Issuer], settings: Settings) -> None:
-        self._issuers = issuers
-        self.by_source = {
-            (table.issuer, table.jwks_uri): issuer for table, issuer in zip(settings.bearer, issuers, strict=True)
-        }
-
-    def start(self, previous: "Issuers | None") -> None:
-        for source, issuer in self.by_source.items():
-            same = None if previous is None else previous.by_source.get(source)
-            if same is not None:
-                issuer.keys.copy_keys(same.keys)
-            issuer.start()
-
-    def retire(self) -> None:
-        for issuer in self._issuers:
-            issuer.stop_refreshing()
-
-    def stop(self) -> None:
-        for issuer in self._issuers:
-            issuer.stop()
-
-    @property
-    def states(self) -> dict[str, str]:
-        """Whether the keys of each issuer are held."""
-        return {
-            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet" for issuer in self._issuers
-        }
-
-    @property
-    def metrics(self) -> Metrics:
-        """The number and the age of the keys that are held of each issuer."""
-        metrics = Metrics()
-        for issuer in self._issuers:
-            held = issuer.keys.current
-            metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
-            metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
-        return metrics
+        return partial(check_issuers, loaded)
 
 
 def _accepts_any_host(settings: Settings) -> bool:
@@ -148,98 +99,6 @@ def _owner_problem(owner: str, page: Page, settings: Settings) -> str:
         return '"bearer" is not among the schemes'
     known = any(issuer == table.issuer for table in settings.bearer)
     return "" if known else "there is no such issuer under [[bearer]]"
-
-
-def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IReactor) -> Issuer:
-    """Return an issuer of access tokens.
-
-    Args:
-        settings: its table of the settings file.
-        where: names the table in messages, as `postd.toml: bearer[0]`.
-        reactor: as for `Issuer`.
-
-    Raises:
-        ConfigError: its `ca_file` or its `client_secret_file` cannot be used.
-    """
-    policy = TokenPolicy(
-        issuer=settings.issuer,
-        audiences=frozenset(settings.audiences),
-        algorithms=frozenset(settings.algorithms),
-        token_types=frozenset(settings.token_types),
-        scope_claims=settings.scope_claims,
-        user_claim=settings.user_claim,
-        required_claims=settings.accepted_claims,
-        leeway_s=settings.leeway_s,
-        dpop=settings.dpop,
-        mtls=settings.mtls,
-    )
-    try:
-        return Issuer(
-            policy,
-            reactor=reactor,
-            jwks_uri=settings.jwks_uri,
-            ca_file=settings.ca_file,
-            read_scope=settings.read_scope,
-            write_scope=settings.write_scope,
-            introspection_endpoint=settings.introspection_endpoint,
-            client_id=settings.client_id,
-            client_secret=read_secret(settings.client_secret_file),
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{where}.{error.where}", error.why) from None
-
-
-async def _check_issuers(loaded: LoadedSettings, reactor: IReactor) -> Sequence[Checked]:
-    """Check all issuers at the same time; return their results in the order of the settings."""
-    tables, where = loaded.settings.bearer, loaded.where["bearer"]
-    checks = (_check_issuer(table, f"{where}[{number}]", reactor) for number, table in enumerate(tables))
-    try:
-        results = await gatherResults([Deferred.fromCoroutine(one) for one in checks], consumeErrors=True)
-    except FirstError as error:
-        error.subFailure.raiseException()
-    return [(f"bearer {table.issuer}", lines) for table, lines in zip(tables, results, strict=True)]
-
-
-async def _check_issuer(settings: BearerSettings, where: str, reactor: IReactor) -> list[CheckResult]:
-    try:
-        issuer = make_issuer(settings, where=where, reactor=reactor)
-    except ConfigError as error:
-        return [(False, str(error))]
-    results: list[CheckResult] = []
-    try:
-        results.append(_describe_keys(await issuer.keys.fetch(), settings))
-    except FetchError as error:
-        results.append((False, str(error)))
-    if issuer.introspector is not None:
-        try:
-            await issuer.introspector.fetch(_PROBE)
-            results.append((True, f"{settings.introspection_endpoint} answers"))
-        except FetchError as error:
-            results.append((False, str(error)))
-    return results
-
-
-def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> CheckResult:
-    names = [
-        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
-        for key in fetched.keys.keys
-        if (algorithms := key.algorithms & set(settings.algorithms))
-    ]
-    left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
-    keys = ", ".join(names) or f"no key for {', '.join(settings.algorithms)}"
-    found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
-    unbound = "".join(f"; {why}" for why in _missing_bindings(fetched.metadata, settings)) if found else ""
-    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}{unbound}"
-
-
-def _missing_bindings(metadata: Mapping[str, Any], settings: BearerSettings) -> Iterator[str]:
-    """Yield what an issuer's metadata lacks of what it needs to bind tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
-    algorithms = metadata.get("dpop_signing_alg_values_supported")
-    usable = isinstance(algorithms, list) and any(name in algorithms for name in (*PROOF_ALGORITHMS, "Ed25519"))
-    if settings.dpop != "refuse" and not usable:
-        yield f"dpop_signing_alg_values_supported in the metadata has none of {', '.join(PROOF_ALGORITHMS)}"
-    if settings.mtls != "refuse" and metadata.get("tls_client_certificate_bound_access_tokens") is not True:
-        yield "the metadata has no tls_client_certificate_bound_access_tokens"
 
 
 SCHEME = BearerScheme()

@@ -83,6 +83,7 @@ def test_wheel_has_package_plugin_and_examples(unpacked: Path, wheel: Path, sour
     assert {name for name in files if ".dist-info/" not in name} == wanted
     data = {"py.typed", "store/sqlite/schema/0001_posts.sql", "store/redis/lua/begin.lua", "protect/login.html"}
     assert {f"postd/{name}" for name in data} <= files
+    assert f"{about}.dist-info/licenses/LICENSE" in files
 
 
 def test_wheel_is_reproducible(unpacked: Path, wheel: Path, tmp_path: Path) -> None:

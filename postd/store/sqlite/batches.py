@@ -31,17 +31,29 @@ class InsertRow(Struct, frozen=True):
         return _insert(connection, [self], "ON CONFLICT DO NOTHING").rowcount > 0
 
 
-_Write = Callable[[sqlite3.Connection], object]
+class Write(Struct, frozen=True):
+    """A write.
+
+    Args:
+        run: changes the database.
+        synced: whether its commit waits for the disk.
+        changes: those of the tables with cached results (`postd.store.sqlite.read_cache.TABLES`) that it may change.
+    """
+
+    run: Callable[[sqlite3.Connection], object]
+    synced: bool
+    changes: Sequence[str]
 
 
-def run_batch(writes: Sequence[_Write], connection: sqlite3.Connection) -> list[Outcome]:
+def run_batch(writes: Sequence[Write], connection: sqlite3.Connection) -> list[Outcome]:
     """Run writes in the transaction that is open; return the outcome of each.
 
     Raises:
         sqlite3.Error: none of them can be committed.
     """
-    inserted = _insert_together([write for write in writes if isinstance(write, InsertRow)], connection)
-    return [inserted[id(write)] if id(write) in inserted else _run(write, connection) for write in writes]
+    runs = [write.run for write in writes]
+    inserted = _insert_together([run for run in runs if isinstance(run, InsertRow)], connection)
+    return [inserted[id(run)] if id(run) in inserted else _run(run, connection) for run in runs]
 
 
 def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) -> dict[int, object]:
@@ -72,7 +84,7 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow], on_confli
     return connection.execute(f"{rows[0].insert} VALUES {places} {on_conflict}", values)
 
 
-def _run(write: _Write, connection: sqlite3.Connection) -> Outcome:
+def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:
     try:
         return write(connection)
     except PostdError as error:

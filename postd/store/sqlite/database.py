@@ -21,11 +21,12 @@ from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
-from postd.store.sqlite.batches import run_batch
+from postd.store.sqlite.batches import Write, run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import DatabaseFile, transaction
 from postd.store.sqlite.errors import is_locked, store_error
 from postd.store.sqlite.file_locks import Identity, identity_of
+from postd.store.sqlite.read_cache import TABLES, ReadCache
 from postd.store.sqlite.wal_files import WalFiles
 from postd.store.sqlite.write_turn import WriteTurn
 from postd.store.sqlite.writer_thread import WriterThread
@@ -38,12 +39,6 @@ _CHECK_FILE_EVERY_S = 1
 
 _CHECKPOINT_TIMEOUT_MS = 1000
 """How long `stop` waits for other readers of a file that was moved away."""
-
-CACHED_RESULTS_MAX = 4096
-"""How many query results are cached; more, and the cache is emptied."""
-
-_Write = tuple[Callable[[sqlite3.Connection], object], bool]
-"""A function that changes the database, and whether its commit waits for the disk."""
 
 
 class SqliteDatabase:
@@ -82,8 +77,7 @@ class SqliteDatabase:
         self._wal_files: WalFiles | None = None
         self._commit_detector: CommitDetector | None = None
         self.service_keys: dict[str, bytes] = {}
-        self._cache: dict[object, Any] = {}
-        self._cached_state = b""
+        self._cache = ReadCache()
         self._opened_file: Identity | None = None
         self.file_check = LoopingCall(self.check_file)
         self.file_check.clock = reactor
@@ -92,7 +86,7 @@ class SqliteDatabase:
         self._not_open = f"{path}: not open yet"
         self._replaced = f"{path}: it was moved, removed or replaced"
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
-        self.write_queue: GroupCommit[_Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
+        self.write_queue: GroupCommit[Write] = GroupCommit(self._commit, in_thread=self._thread.run, clock=reactor)
 
     def prepare(self, *, create: bool = True) -> None:
         self._file.open_writer(create=create, check_whole=True).close()
@@ -120,8 +114,8 @@ class SqliteDatabase:
         await self._thread.run(self._close)
         self._thread.stop()
 
-    async def read_cached(self, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of the query with this key if it is cached and nothing was committed since, else run it.
+    async def read_cached(self, table: str, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of the query with this key if it is cached and its table has not changed, else run it.
 
         Raises:
             StoreUnavailableError: as for `read`.
@@ -129,16 +123,14 @@ class SqliteDatabase:
         # The state is read before the query runs: a cached result is never older than the state it is cached for.
         detector = self._commit_detector
         state = detector.read() if detector is not None and self.reader is not None else None
-        if state is None or state != self._cached_state or len(self._cache) > CACHED_RESULTS_MAX:
-            self._cache.clear()
-            self._cached_state = state or b""
-        elif key in self._cache:
-            cached: T = self._cache[key]
+        results = self._cache.results(table, state)
+        if key in results:
+            cached: T = results[key]
             return cached
         result = await self.read(query)
         # While the query was retried another read may have emptied the cache for a newer state.
-        if state is not None and state == self._cached_state:
-            self._cache[key] = result
+        if state is not None and state == self._cache.state:
+            results[key] = result
         return result
 
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -187,12 +179,15 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 raise self._unavailable(error) from None
 
-    async def write(self, write: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+    async def write(
+        self, write: Callable[[sqlite3.Connection], T], *, synced: bool = True, changes: Sequence[str] = TABLES
+    ) -> T:
         """Return the result of a write when it is committed.
 
         Args:
             write: changes the database, in a transaction that it may share with other writes.
             synced: False if the write may be lost in a power failure, but not with the process.
+            changes: those of the tables with cached results (`TABLES`) that it may change.
 
         Raises:
             StoreBusyError: the queue is full.
@@ -202,7 +197,7 @@ class SqliteDatabase:
         began = time.perf_counter()
         failed = False
         try:
-            result: T = await self.write_queue.submit((write, synced))
+            result: T = await self.write_queue.submit(Write(write, synced, changes))
         except StoreUnavailableError as error:
             failed = True
             if not isinstance(error, StoreBusyError):  # one line per request would add to the overload
@@ -262,7 +257,7 @@ class SqliteDatabase:
             raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
         with suppress(OSError):
             self._commit_detector = CommitDetector(self._file.path)
-        self._cached_state = b""
+        self._cache.clear()
         self.service_keys = {}
         # Last: from now on the reactor's thread serves requests.
         self.reader, self.writer = reader, writer
@@ -367,21 +362,25 @@ class SqliteDatabase:
             return False
         return not busy
 
-    def _commit(self, writes: Sequence[_Write]) -> Sequence[Outcome]:
+    def _commit(self, writes: Sequence[Write]) -> Sequence[Outcome]:
         """Commit a batch in one transaction (in the writer thread)."""
-        connection, write_turn = self.writer, self._write_turn
+        connection, write_turn, detector = self.writer, self._write_turn, self._commit_detector
         if connection is None or write_turn is None:
             raise StoreUnavailableError(self._not_open)
         if not self._file_is_in_place():
             raise StoreUnavailableError(self._replaced)
         try:
-            self._file.set_synchronous(connection, synced=any(synced for _, synced in writes))
+            self._file.set_synchronous(connection, synced=any(one.synced for one in writes))
             with write_turn.turn() as waited_s:
                 self._file.set_waited(connection, waited_s)
                 with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
-                    outcomes = run_batch([write for write, _ in writes], connection)
+                    before = b"" if detector is None else detector.read()
+                    outcomes = run_batch(writes, connection)
                     if not self._file_is_in_place():  # again, after seconds of waiting perhaps
                         raise StoreUnavailableError(self._replaced)
+                if detector is not None:
+                    changes = {table for one in writes for table in one.changes}
+                    self._cache.note_commit(before, detector.read(), changes)
                 return outcomes
         except sqlite3.Error as error:
             raise self._unavailable(error) from None

@@ -44,12 +44,12 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             return key
 
         key = await self._read(query)
-        return await self._write(write) if key is None else key
+        return await self._write(write, changes=()) if key is None else key
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
         # After a power failure, and only then, a nonce that has not expired may be used twice.
         insert = InsertRow("INSERT INTO nonce_count", (expires, nonce, count))
-        return bool(await self._write(insert, synced=False))
+        return bool(await self._write(insert, synced=False, changes=()))
 
     async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -57,14 +57,14 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             row = (id_hash, *msgspec.structs.astuple(session))
             connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
-        await self._write(write)
+        await self._write(write, changes=("session",))
 
     def get_session(self, id_hash: bytes) -> Coroutine[Any, Any, Session | None]:
         def query(connection: sqlite3.Connection) -> Session | None:
             row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
             return Session(*row[1:]) if row else None
 
-        return self._read_cached(id_hash, query)
+        return self._read_cached("session", id_hash, query)
 
     async def list_sessions(self) -> list[Session]:
         def query(connection: sqlite3.Connection) -> list[Session]:
@@ -77,7 +77,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             update = "UPDATE session SET seen = ?, expires = ? WHERE id_hash = ?"
             connection.execute(update, (seen, expires, id_hash))
 
-        await self._write(write)
+        await self._write(write, changes=("session",))
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         rows = [(id_hash,) for id_hash in id_hashes]
@@ -94,10 +94,12 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         def write(connection: sqlite3.Connection) -> int:
             return connection.executemany(delete, rows).rowcount
 
-        return await self._write(write) if rows else 0
+        return await self._write(write, changes=("session",)) if rows else 0
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
-        return _count(keys, await self._read_cached(keys, lambda connection: _select_failures(connection, keys)), now)
+        return _count(
+            keys, await self._read_cached("failure", keys, lambda connection: _select_failures(connection, keys)), now
+        )
 
     async def reserve_attempt(
         self, reservation: Reservation, *, allowed: Sequence[int], now: float
@@ -113,10 +115,12 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             return None
 
         # Not synced: a power failure ends the attempt, too.
-        return await self._write(write, synced=False)
+        return await self._write(write, synced=False, changes=("failure",))
 
     async def release_attempt(self, reservation: Reservation) -> None:
-        await self._write(lambda connection: _delete_reservation(connection, reservation), synced=False)
+        await self._write(
+            lambda connection: _delete_reservation(connection, reservation), synced=False, changes=("failure",)
+        )
 
     async def add_failure(
         self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
@@ -127,10 +131,11 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             _insert_failures(connection, keys, expires)
             return _count(keys, _select_failures(connection, keys), now)
 
-        return await self._write(write)
+        return await self._write(write, changes=("failure",))
 
     async def forget_failures(self, key: bytes) -> None:
-        await self._write(lambda connection: connection.execute("DELETE FROM failure WHERE key = ?", (key,)))
+        delete = "DELETE FROM failure WHERE key = ?"
+        await self._write(lambda connection: connection.execute(delete, (key,)), changes=("failure",))
 
     async def purge_expired(self, *, now: float) -> None:
         def query(connection: sqlite3.Connection) -> bool:

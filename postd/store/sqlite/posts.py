@@ -15,6 +15,8 @@ from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
 from postd.store.sqlite.importing import SqliteImport
 
+_CHANGES = ("post",)
+
 
 class SqlitePosts(StorePart[SqliteDatabase]):
     """The tables of `schema/0001_posts.sql`, and the idempotency keys."""
@@ -25,7 +27,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     def version(self) -> Coroutine[Any, Any, Version]:
-        return self._read_cached("version", _select_version)
+        return self._read_cached("post", "version", _select_version)
 
     async def list_posts(self, *, after: int = 0, limit: int) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
@@ -40,12 +42,12 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         return await self._read(query)
 
     def get_post(self, post_id: int) -> Coroutine[Any, Any, Post]:
-        return self._read_cached(post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
+        return self._read_cached("post", post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
     async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
         insert = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
         if idempotency_key is None:
-            return await self._write(insert)
+            return await self._write(insert, changes=_CHANGES)
         key, request, now, expires = msgspec.structs.astuple(idempotency_key)
 
         def write(connection: sqlite3.Connection) -> int:
@@ -60,21 +62,21 @@ class SqlitePosts(StorePart[SqliteDatabase]):
             connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
             return post_id
 
-        return await self._write(write)
+        return await self._write(write, changes=_CHANGES)
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
             _check_expected(connection, post_id, expected)
             connection.execute("UPDATE post SET post = ? WHERE id = ?", (text, post_id))
 
-        await self._write(write)
+        await self._write(write, changes=_CHANGES)
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
             _check_expected(connection, post_id, expected)
             connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
 
-        await self._write(write)
+        await self._write(write, changes=_CHANGES)
 
     async def list_changes(self, *, after: int, limit: int) -> list[Change]:
         def query(connection: sqlite3.Connection) -> list[Change]:

@@ -1,6 +1,8 @@
 """The cache of query results, and the commit detector."""
 
 import sqlite3
+import struct
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -11,8 +13,9 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.task import deferLater
 
 from postd.reactor import IReactor
+from postd.store.interface import Failures
 from postd.store.sqlite.commit_detector import CommitDetector
-from postd.store.sqlite.database import CACHED_RESULTS_MAX
+from postd.store.sqlite.read_cache import CACHED_RESULTS_MAX, TABLES, ReadCache
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import run_sql
 from tests.store.contract import (
@@ -43,6 +46,115 @@ async def test_query_results_are_cached_until_a_commit(store: SqliteStore, path:
         run_sql(path, "INSERT INTO post (post) VALUES ('something else')")
         await store.get_session(id_hash_of(1))
     assert len(asked) == 1
+
+
+@ensureDeferred
+async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteStore) -> None:
+    session, nonce, keys = id_hash_of(1), b"nonce", KEYS
+
+    async def read_all() -> list[str]:
+        """Read something of each table; return what had to be asked of the file."""
+        with statements_of(reader_of(store)) as asked:
+            await store.version()
+            await store.get_session(session)
+            await store.count_failures(keys, now=NOW)
+        return ["version" if "version" in text else "session" if "session" in text else "failure" for text in asked]
+
+    await store.add_session(session, make_session())
+    assert await read_all() == ["version", "session", "failure"]
+    writes: list[tuple[Callable[[], Awaitable[object]], list[str]]] = [
+        (lambda: store.use_nonce(nonce, 1, expires=NOW), []),
+        (lambda: store.use_nonce(nonce, 1, expires=NOW), []),  # nothing is committed
+        (lambda: store.key("x"), []),
+        (lambda: store.renew_session(session, seen=1.0, expires=NOW), ["session"]),
+        (lambda: store.add_failure(keys, now=NOW, expires=NOW + 1), ["failure"]),
+        (lambda: store.add_post("x"), ["version"]),
+        (lambda: store.replace_post(1, "y"), ["version"]),
+        (lambda: store.purge_expired(now=NOW + 10), ["version", "session", "failure"]),
+    ]
+    for write, asked in writes:
+        await write()
+        assert await read_all() == asked
+        assert await read_all() == []
+
+
+@ensureDeferred
+async def test_own_commit_hides_no_commit_of_another_program(store: SqliteStore, path: Path) -> None:
+    """Before it, and after it before the next read."""
+    for n in range(1, 50):
+        assert await store.count_failures(KEYS, now=NOW) == ({} if n == 1 else _failures(2 * n - 2))
+        run_sql(path, _FAILURE)
+        await store.use_nonce(b"nonce", n, expires=NOW)
+        run_sql(path, _FAILURE)
+        assert await store.count_failures(KEYS, now=NOW) == _failures(2 * n)
+
+
+_FAILURE = f"INSERT INTO failure (key, expires) VALUES (x'{KEYS[0].hex()}', {NOW + 300})"
+
+
+def _failures(count: int) -> dict[bytes, Failures]:
+    return {KEYS[0]: Failures(count, NOW + 300)}
+
+
+class ReadCacheTests:
+    """States are made up: only their count of commits is looked at."""
+
+    def state(self, count: int, rest: bytes = b"") -> bytes:
+        return b"12345678" + struct.pack("=I", count) + rest
+
+    def filled(self, state: bytes) -> ReadCache:
+        cache = ReadCache()
+        for table in TABLES:
+            cache.results(table, state)[1] = table
+        return cache
+
+    def kept(self, cache: ReadCache, state: bytes) -> list[str]:
+        return [table for table in TABLES if cache.results(table, state)]
+
+    def test_results_are_of_one_state(self) -> None:
+        cache = self.filled(self.state(1))
+        assert self.kept(cache, self.state(1)) == list(TABLES)
+        assert self.kept(cache, self.state(2)) == []
+        assert self.kept(self.filled(self.state(1)), b"") == []
+
+    def test_noted_commits_are_followed_one_after_the_other(self) -> None:
+        cache = self.filled(self.state(1))
+        cache.note_commit(self.state(1), self.state(2), ())
+        cache.note_commit(self.state(2), self.state(3), ("post",))
+        assert self.kept(cache, self.state(3)) == ["session", "failure"]
+        cache.note_commit(self.state(3), self.state(4), ("session",))
+        assert self.kept(cache, self.state(4)) == ["failure"]
+
+    def test_count_wraps_around(self) -> None:
+        cache = self.filled(self.state(0xFFFFFFFF))
+        cache.note_commit(self.state(0xFFFFFFFF), self.state(0), ())
+        assert self.kept(cache, self.state(0)) == list(TABLES)
+
+    def test_foreign_commit_empties_it(self) -> None:
+        for before, after, now in (
+            (self.state(2), self.state(3), self.state(3)),  # before ours
+            (self.state(1), self.state(2), self.state(3)),  # after ours
+            (self.state(1), self.state(3), self.state(3)),  # between the two looks at the header
+            (self.state(1), self.state(2, b"torn"), self.state(2)),  # while it was read
+        ):
+            cache = self.filled(self.state(1))
+            cache.note_commit(before, after, ())
+            assert self.kept(cache, now) == []
+
+    def test_commits_that_were_overtaken_are_ignored(self) -> None:
+        """A read may see a commit before the writer thread has noted it."""
+        cache = self.filled(self.state(1))
+        assert self.kept(cache, self.state(2)) == []
+        cache.results("post", self.state(2))[1] = "new"
+        cache.note_commit(self.state(1), self.state(2), TABLES)
+        cache.note_commit(self.state(2), self.state(3), ("failure",))
+        assert self.kept(cache, self.state(3)) == ["post"]
+
+    def test_commits_are_remembered_within_bounds(self) -> None:
+        cache = self.filled(self.state(0))
+        for n in range(100):
+            cache.note_commit(self.state(n), self.state(n + 1), ())
+        assert self.kept(cache, self.state(100)) == []
 
 
 @ensureDeferred
@@ -131,11 +243,11 @@ async def test_result_of_a_retried_read_is_not_cached_for_a_newer_state(store: S
             raise errors.pop()
         return str(connection.execute("SELECT username FROM session").fetchone()[0])
 
-    asking = started(store.database.read_cached("question", slow))
+    asking = started(store.database.read_cached("session", "question", slow))
     run_sql(path, "UPDATE session SET username = 'bob'")
     assert await asking == "bob"
     run_sql(path, "UPDATE session SET username = 'carol'")
-    assert await store.database.read_cached("question", slow) == "carol"
+    assert await store.database.read_cached("session", "question", slow) == "carol"
 
 
 @pytest.mark.parametrize("header", [b"", b"\0" * 136, b"\x01\0\0\0" * 34, b"\xff" * 32768], ids=["no", "0", "1", "ff"])
