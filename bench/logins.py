@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -179,7 +178,7 @@ def measure_token(
         return measure_logged_in(lambda _server, _port, count: show(token, count), trusting, folder, duration)
 
 
-def write_issuer(folder: Path, issuer: str, more: Mapping[str, Any] = MappingProxyType({})) -> str:
+def write_issuer(folder: Path, issuer: str, more: Mapping[str, Any]) -> str:
     """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return a token with more claims."""
     key = RSAKey.generate_key(2048, {"use": "sig", "alg": "RS256"}, auto_kid=True)
     (folder / "jwks").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
