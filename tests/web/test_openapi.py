@@ -288,6 +288,16 @@ class ResponseTests:
         ]:
             assert self.check(api, method, path, template, **arguments).status == status
 
+    def test_metadata_matches_the_document(self, make: Callable[[str], InMemoryApi]) -> None:
+        metadata = "/.well-known/oauth-protected-resource"
+        binding = make(f'{ALL}[tls]\nclient_certificates = "ask"\n{ISSUERS}dpop = "require"\nmtls = "accept"\n')
+        for api in (make(ALL + ISSUERS), binding):
+            for path, template in ((metadata, metadata), (f"{metadata}/post", f"{metadata}/{{path}}")):
+                shown = json.loads(self.check(api, "GET", path, template).body)
+                described = read(api)["components"]["schemas"]["ProtectedResource"]["properties"]
+                assert shown.keys() <= described.keys()
+        assert shown.keys() | {"scopes_supported"} == described.keys()
+
 
 class SecurityTests:
     @pytest.mark.parametrize("rule", RULES)
@@ -322,6 +332,7 @@ class SecurityTests:
             "session": ("apiKey", "cookie"),
         }
         assert schemes["session"]["name"] == "session"
+        assert "in the field `DPoP` (RFC 9449)" in schemes["bearer"]["description"]
 
 
 def sorted_as_challenges(schemes: list[str]) -> list[str]:

@@ -18,6 +18,9 @@ class ProtectedResource(Struct, frozen=True):
     authorization_servers: list[str]
     bearer_methods_supported: list[str]
     scopes_supported: list[str] | UnsetType = UNSET
+    dpop_signing_alg_values_supported: list[str] | UnsetType = UNSET
+    dpop_bound_access_tokens_required: bool | UnsetType = UNSET
+    tls_client_certificate_bound_access_tokens: bool | UnsetType = UNSET
 
 
 def _metadata(resource: str) -> Mapping[int, Reply]:
