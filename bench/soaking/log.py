@@ -24,6 +24,7 @@ _EXPECTED = (
     r"possible attack: Digest credentials ",
     r"#warn\] .*\bconnections\b",
     r": 421, its host ",
+    r"#warn\] dpop of http://127\.0\.0\.1:\d+: a proof is checked against the Host ",
     r"\[twisted\.|\[-\]|\[twisted#|\[stdout#|\[postd\.\S+#info\] (Starting|Stopping) ",
     r"Received SIGTERM|Main loop terminated|Server Shut Down|Port \d+ Closed",
 )
