@@ -1,4 +1,4 @@
-"""A stolen token that is bound to a key admits nobody: on real workers and nodes, after restarts and kill -9."""
+"""A stolen token that is bound to a key is refused: by real workers and nodes, after restarts and kill -9."""
 
 import json
 import re

@@ -180,7 +180,7 @@ def get_by_requests(url: str, served: Served, shown: Certificate | None, fields:
     ids=["curl", "curl, TLS 1.2", "curl, HTTP/1.1", "httpx", "requests"],
 )
 @pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_token_admits_who_shows_its_certificate(served: Served, get: Get, way: str) -> None:
+def test_bound_token_needs_the_certificate_of_the_connection(served: Served, get: Get, way: str) -> None:
     url = getattr(served, way)
     assert [get(url, served, shown, {}) for shown in (served.owner, served.other, None)] == [200, 401, 401]
     # Whoever has seen the certificate, which is public, may write it into the field.
