@@ -1,6 +1,6 @@
 """An issuer of access tokens, to try postd with where no provider is at hand. It asks nobody for a password.
 
-    python etc/try_issuer.py [--audience URL] [--bind THUMBPRINT] [SCOPE ...]
+    python etc/try_issuer.py [--audience URL] [--bind=THUMBPRINT] [SCOPE ...]
 
 It makes a key and a token that lasts an hour, writes the token to the file `token`, and shows its public key on
 http://127.0.0.1:9000 until it is interrupted. The settings that go with it are in README.md. With `--bind` the file
