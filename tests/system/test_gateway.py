@@ -423,7 +423,8 @@ def test_write_of_a_browser_is_not_redirected(gateway: Gateway, client: httpx.Cl
 
 _IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email Remote_User REMOTE_SCOPES"
 _FORWARDED = "X-Remote-User X-Forwarded-User X-Forwarded-Host X-Forwarded-Prefix X-Forwarded-Port Forwarded"
-SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED}".split(), "root") | {
+_UNDERSCORED = "X_Remote_User X-Remote_User X_Forwarded-User Client_Cert"
+SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED} {_UNDERSCORED}".split(), "root") | {
     "X-Forwarded-Method": "GET",
     "X-Forwarded-Uri": "/root",
     "X-Original-Method": "GET",
