@@ -461,6 +461,19 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert not [name for name, value in received.items() if "{" in value]
 
 
+@pytest.mark.parametrize("names", ["Remote-User", "close, remote-scheme ,Remote-Scopes", "x, REMOTE-USER"])
+def test_identity_arrives_whatever_connection_names(gateway: Gateway, client: httpx.Client, names: str) -> None:
+    """A proxy removes the fields that `Connection` names (RFC 9110 §7.6.1); a token's scopes limit it."""
+    headers = [("Connection", "keep-alive"), ("Connection", names)]
+    token = gateway.issuer.token(scope="a")
+    answer = client.get("/report.txt", headers=[*headers, ("Authorization", f"Bearer {token}")])
+    assert answer.status_code == 200
+    received = gateway.last()[2]
+    shown = [received[f"Remote-{name}"] for name in ("User", "Scheme", "Scopes")]
+    assert shown == [f"{gateway.issuer.issuer}#alice", "bearer", "a"]
+    assert received["X-Forwarded-For"] == CLIENT
+
+
 def test_smuggled_fields_do_not_sign_in(gateway: Gateway, client: httpx.Client) -> None:
     assert client.get("/report.txt", headers=SMUGGLED).status_code == 401
     for accept in ("*/*", BROWSER):
