@@ -421,6 +421,18 @@ def test_write_of_a_browser_is_not_redirected(gateway: Gateway, client: httpx.Cl
         assert client.request(method, "/x", headers={"Accept": BROWSER}).status_code == 401
 
 
+def test_browser_with_wrong_credentials_is_challenged_even_with_a_session(
+    gateway: Gateway, client: httpx.Client
+) -> None:
+    """The page with "session" alone would let it in, and nothing but its empty answer would be shown."""
+    for _ in range(2):
+        answer = client.get("/report.txt", headers={"Accept": BROWSER, "Authorization": "Basic eDp5"})
+        assert (answer.status_code, challenges(answer)[-1]) == (401, "Basic")
+        assert "Remote-User" not in answer.headers
+        sign_in(client)
+    assert gateway.application.received == []
+
+
 _IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email Remote_User REMOTE_SCOPES"
 _FORWARDED = "X-Remote-User X-Forwarded-User X-Forwarded-Host X-Forwarded-Prefix X-Forwarded-Port Forwarded"
 _UNDERSCORED = "X_Remote_User X-Remote_User X_Forwarded-User Client_Cert"
