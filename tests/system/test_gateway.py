@@ -444,6 +444,8 @@ SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED} {_UNDERSCORED}".split(), "ro
     "X-Forwarded-Proto": "http",
     "X-Forwarded-For": "192.0.2.1",
     "X-HTTP-Method-Override": "GET",
+    "X-HTTP-Method": "GET",
+    "X-Method-Override": "GET",
     "Client-Cert": ":AA==:",
 }
 
@@ -469,7 +471,7 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
         told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-cert", "forwarded"))}
         assert told == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
-        assert "x-http-method-override" not in named
+        assert not [name for name in named if "method" in name]
         assert not [name for name, value in received.items() if "{" in value]
 
 
