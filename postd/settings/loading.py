@@ -294,6 +294,7 @@ _ALLOWED = {
     "bearer.token_types": 'a list of values of typ, such as ["at+jwt"]',
     "bearer.scope_claims": "a list of names of claims",
     "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
+    **dict.fromkeys(("bearer.dpop", "bearer.mtls"), '"refuse", "accept" or "require"'),
     "tls.client_certificates": '"no" or "ask"',
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
     "log.file": 'the path of a file, or "": where twistd logs',

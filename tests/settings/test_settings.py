@@ -360,6 +360,14 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
             "tls.client_certificates = 'require'",
             'postd.toml: tls.client_certificates: Invalid enum value \'require\'; allowed: "no" or "ask"',
         ),
+        (
+            '[[bearer]]\nissuer = "https://a.example"\naudience = "x"\ndpop = "required"',
+            'postd.toml: bearer[0].dpop: Invalid enum value \'required\'; allowed: "refuse", "accept" or "require"',
+        ),
+        (
+            '[[bearer]]\nissuer = "https://a.example"\naudience = "x"\nmtls = true',
+            'postd.toml: bearer[0].mtls: Expected `str`, got `bool`; allowed: "refuse", "accept" or "require"',
+        ),
         ("log = 1", "postd.toml: log: Expected `object`, got `int`; allowed: a table, [log]"),
         (
             "log.file = 1",

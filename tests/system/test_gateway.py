@@ -421,9 +421,22 @@ def test_write_of_a_browser_is_not_redirected(gateway: Gateway, client: httpx.Cl
         assert client.request(method, "/x", headers={"Accept": BROWSER}).status_code == 401
 
 
+def test_browser_with_wrong_credentials_is_challenged_even_with_a_session(
+    gateway: Gateway, client: httpx.Client
+) -> None:
+    """The page with "session" alone would let it in, and nothing but its empty answer would be shown."""
+    for _ in range(2):
+        answer = client.get("/report.txt", headers={"Accept": BROWSER, "Authorization": "Basic eDp5"})
+        assert (answer.status_code, challenges(answer)[-1]) == (401, "Basic")
+        assert "Remote-User" not in answer.headers
+        sign_in(client)
+    assert gateway.application.received == []
+
+
 _IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email Remote_User REMOTE_SCOPES"
 _FORWARDED = "X-Remote-User X-Forwarded-User X-Forwarded-Host X-Forwarded-Prefix X-Forwarded-Port Forwarded"
-SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED}".split(), "root") | {
+_UNDERSCORED = "X_Remote_User X-Remote_User X_Forwarded-User Client_Cert"
+SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED} {_UNDERSCORED}".split(), "root") | {
     "X-Forwarded-Method": "GET",
     "X-Forwarded-Uri": "/root",
     "X-Original-Method": "GET",
@@ -431,6 +444,8 @@ SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED}".split(), "root") | {
     "X-Forwarded-Proto": "http",
     "X-Forwarded-For": "192.0.2.1",
     "X-HTTP-Method-Override": "GET",
+    "X-HTTP-Method": "GET",
+    "X-Method-Override": "GET",
     "Client-Cert": ":AA==:",
 }
 
@@ -456,8 +471,21 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
         told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-cert", "forwarded"))}
         assert told == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
-        assert "x-http-method-override" not in named
+        assert not [name for name in named if "method" in name]
         assert not [name for name, value in received.items() if "{" in value]
+
+
+@pytest.mark.parametrize("names", ["Remote-User", "close, remote-scheme ,Remote-Scopes", "x, REMOTE-USER"])
+def test_identity_arrives_whatever_connection_names(gateway: Gateway, client: httpx.Client, names: str) -> None:
+    """A proxy removes the fields that `Connection` names (RFC 9110 §7.6.1); a token's scopes limit it."""
+    headers = [("Connection", "keep-alive"), ("Connection", names)]
+    token = gateway.issuer.token(scope="a")
+    answer = client.get("/report.txt", headers=[*headers, ("Authorization", f"Bearer {token}")])
+    assert answer.status_code == 200
+    received = gateway.last()[2]
+    shown = [received[f"Remote-{name}"] for name in ("User", "Scheme", "Scopes")]
+    assert shown == [f"{gateway.issuer.issuer}#alice", "bearer", "a"]
+    assert received["X-Forwarded-For"] == CLIENT
 
 
 def test_smuggled_fields_do_not_sign_in(gateway: Gateway, client: httpx.Client) -> None:
