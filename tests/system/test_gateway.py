@@ -511,6 +511,12 @@ def test_refused_field_has_its_status(
     assert gateway.application.received == []
 
 
+def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx.Client) -> None:
+    answer = client.get("/report.txt", headers={"Host": "evil.example"}, auth=("alice", PASSWORD))
+    assert (answer.status_code, answer.content == b"") == ((421, False) if gateway.kind == "nginx" else (200, True))
+    assert gateway.application.received == []  # Caddy has no site of that name, and an empty answer for it
+
+
 def test_throttle_counts_the_client_behind_the_proxy(gateway: Gateway) -> None:
     forged = {"X-Forwarded-For": "192.0.2.1", "X-Real-IP": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
     with gateway.client("127.0.0.8") as stranger, gateway.client("127.0.0.9") as bob:
