@@ -47,11 +47,11 @@ class AcceptedTokens:
 
     def make_factories(self, resource: ProtectedResource) -> Sequence[CredentialFactory]:
         """Return the credential factories of a resource (`postd.protect.guard.FactoryMaker`)."""
-        rules = [issuer.policy.dpop for issuer in self._issuers]
+        rules = {issuer.policy.dpop for issuer in self._issuers}
         factories: list[CredentialFactory] = []
-        if not rules or set(rules) != {"require"}:
+        if rules != {"require"}:
             factories.append(BearerCredentialFactory(self, resource))
-        if set(rules) - {"refuse"}:
+        if rules - {"refuse"}:
             factories.append(DPoPCredentialFactory(self, resource))
         return factories
 
@@ -68,18 +68,20 @@ class AcceptedTokens:
             for writing, own in ((False, resource.read_scope), (True, resource.write_scope))
             for issuer in self._issuers
         ]
-        rules = [issuer.policy.dpop for issuer in self._issuers]
-        members = {
+        rules = {issuer.policy.dpop for issuer in self._issuers}
+        members: dict[str, object] = {
             "resource": resource.clients.origin(request) + resource.path,
             "authorization_servers": [issuer.url for issuer in self._issuers],
             "scopes_supported": sorted(frozenset[str]().union(*map(decode_scope, scopes))),
             "bearer_methods_supported": ["header"],
-            "tls_client_certificate_bound_access_tokens": any(one.policy.mtls != "refuse" for one in self._issuers),
-            "dpop_signing_alg_values_supported": PROOF_ALGORITHMS if set(rules) - {"refuse"} else (),
-            "dpop_bound_access_tokens_required": set(rules) == {"require"},
         }
-        # What has no elements is left out (RFC 9728 §3.2), and what is false, which is the default.
-        shown = {name: value for name, value in members.items() if value}
+        if any(issuer.policy.mtls != "refuse" for issuer in self._issuers):
+            members["tls_client_certificate_bound_access_tokens"] = True
+        if rules - {"refuse"}:
+            members["dpop_signing_alg_values_supported"] = PROOF_ALGORITHMS
+            members["dpop_bound_access_tokens_required"] = rules == {"require"}
+        # What has no elements is left out (RFC 9728 §3.2).
+        shown = {name: value for name, value in members.items() if value not in ([], ())}
         body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # A cache must not give one client's Host to another (reference: Safe by default).
         cached = b"max-age=3600" if resource.clients.public_url else b"no-store"

@@ -6,6 +6,7 @@ The reason in an error (its `str()`) is for the log and has no content of the pr
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from hyperlink import URL
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from postd.protocol.base64url import encode_base64url
 from postd.protocol.bearer import PROOF_ALGORITHMS
-from postd.protocol.jwk import KeySetError, decode_key
+from postd.protocol.jwk import KeySetError, SigningKey, decode_key
 from postd.protocol.jwt import Jwt, TokenError, decode_date, decode_signed, is_type
 
 PROOF_MAX_BYTES = 8 * 1024
@@ -21,6 +22,9 @@ PROOF_MAX_BYTES = 8 * 1024
 
 PROOF_LIFETIME_S = 60.0
 """How long a proof may be used after its `iat`, without the clock skew."""
+
+KEYS_MAX = 1024
+"""How many keys of clients are remembered, some 2 KiB each; only those that an accepted token is bound to."""
 
 _PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -85,7 +89,7 @@ class Proof(Struct, frozen=True):
             raise ProofError("ath is not the hash of the token")
         ends_at = self._check_time(now, leeway_s)
         try:
-            key = decode_key(self.key)
+            key = _decode_key(json.dumps(self.key, sort_keys=True))
         except KeySetError as error:
             raise ProofError(f"its key cannot be used: {error}") from None
         if not key.verify(self.jwt):
@@ -107,6 +111,11 @@ class Proof(Struct, frozen=True):
         if now < issued_at - leeway_s:
             raise ProofError("iat is in the future")
         return ends_at
+
+
+@lru_cache(KEYS_MAX)  # it takes a third of a check's time
+def _decode_key(key: str) -> SigningKey:
+    return decode_key(json.loads(key))
 
 
 def decode_proof(text: bytes) -> Proof:

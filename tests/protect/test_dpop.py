@@ -282,7 +282,13 @@ class MetadataTests:
         ("rules", "members"),
         [
             (("refuse",), {}),
-            (("accept",), {"dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"]}),
+            (
+                ("accept",),
+                {
+                    "dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"],
+                    "dpop_bound_access_tokens_required": False,
+                },
+            ),
             (
                 ("require",),
                 {
@@ -290,7 +296,13 @@ class MetadataTests:
                     "dpop_bound_access_tokens_required": True,
                 },
             ),
-            (("refuse", "require"), {"dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"]}),
+            (
+                ("refuse", "require"),
+                {
+                    "dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"],
+                    "dpop_bound_access_tokens_required": False,
+                },
+            ),
         ],
     )
     def test_metadata_has_what_is_accepted(self, front: Front, rules: Any, members: dict[str, Any]) -> None:

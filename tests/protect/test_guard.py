@@ -1107,6 +1107,11 @@ class PortalTests:
 
 @pytest.mark.postd_front("of the parts of postd's own authentication; test_protection has those of Protection")
 class InterfaceTests:
+    @pytest.fixture
+    def api(self, make: Callable[[str], InMemoryApi]) -> InMemoryApi:
+        """One with all kinds of credentials."""
+        return make('[api]\nread = ["bearer"]\n')
+
     def test_twisted_interfaces_are_provided(self, api: InMemoryApi) -> None:
         access = api.logins.access
         guard = access.protect(
