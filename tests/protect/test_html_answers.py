@@ -1,6 +1,7 @@
 """Pages for people: errors, failed logins and `/home`, for clients that prefer HTML (reference: Pages for browsers)."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -284,6 +285,27 @@ class OwnFrontTests:
         answer = ask(api, "GET", "/nothing", None, BROWSER)
         assert answer.status == 404
         assert [attributes["href"] for attributes in Page(answer).all("a")] == ["/"]
+
+    @pytest.mark.parametrize("below", ["nothing", "secret.txt", "%ff"])
+    def test_error_of_a_folder_is_a_page(self, make: Callable[..., InMemoryApi], tmp_path: Path, below: str) -> None:
+        (tmp_path / "f").mkdir()
+        (tmp_path / "f" / "secret.txt").symlink_to("/etc/passwd")
+        api = make(f"[[page]]\npath = '/files'\nschemes = ['basic']\nfiles = '{tmp_path / 'f'}'\n")
+        got, head = (ask(api, method, f"/files/{below}", None, basic() | BROWSER) for method in ("GET", "HEAD"))
+        assert got.status == 404
+        check_page(got)
+        check_self_contained(got)
+        assert b"<h1>Not Found</h1>" in got.body
+        forget_own(got, head)
+        assert (head.status, head.headers, head.body) == (404, got.headers, b"")
+
+    @pytest.mark.parametrize("path", ["/board/0", "/board?after=x"])
+    def test_error_of_the_board_is_a_page(self, make: Callable[..., InMemoryApi], path: str) -> None:
+        api = make("[api]\nread = ['session']\n")
+        answer = ask(api, "GET", path, None, self.sign_in(api) | BROWSER)
+        assert answer.status in {400, 404}
+        check_page(answer)
+        check_self_contained(answer)
 
     @pytest.mark.parametrize("path", ["/post/0", "/post/7", "/post?limit=x", "/.well-known/nothing"])
     def test_errors_of_the_api_are_problem_details(self, api: InMemoryApi, path: str) -> None:
