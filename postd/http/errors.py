@@ -29,7 +29,7 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.http.interface import Request
-from postd.http.pages import make_page, negotiate_html
+from postd.http.pages import make_html_response, negotiate_html
 from postd.http.redaction import show_method, show_target
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response, phrase
 
@@ -141,7 +141,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
             return make_response(problem.status, TEXT, f"{title}\n".encode(), headers)
         said = " ".join(filter(None, [problem.detail, advice.sentence, say_when(problem)]))
         content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
-        return make_page(problem.status, title, content, headers=headers)
+        return make_html_response(problem.status, title, content, headers=headers)
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),

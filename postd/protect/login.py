@@ -15,7 +15,7 @@ from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.http.errors import say_when, to_problem
 from postd.http.interface import Request
-from postd.http.pages import make_page, negotiate_html, read_file, wants_html
+from postd.http.pages import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_query
@@ -70,13 +70,14 @@ class LoginViews:
         # Rendered once (spec: Login form).
         self._login_page = self._make_form(HTTPStatus.OK, {})
         button = _BUTTON.substitute({name: escape(path) for name, path in self._paths.items()})
-        self._logout_page = make_page(HTTPStatus.OK, "Sign out", button, site_name=realm)
+        self._logout_page = make_html_response(HTTPStatus.OK, "Sign out", button, site_name=realm)
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
 
     async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
-        back = _decode_next(decode_query(request))
+        parameters = decode_query(request)
+        back = _decode_next(parameters)
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
@@ -85,7 +86,7 @@ class LoginViews:
                 pass  # the form is there even when the store is not
             else:
                 return self._lead_back(back)
-        return self._login_page if back is None else self._make_form(HTTPStatus.OK, {"next": [back.decode("ascii")]})
+        return self._login_page if back is None else self._make_form(HTTPStatus.OK, parameters)
 
     async def log_in(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
@@ -163,7 +164,7 @@ class LoginViews:
             "username": f' value="{escape(user)}"' if why else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if why else "",
         }
-        return make_page(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
+        return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 
 
 def _decode_next(fields: Mapping[str, list[str]]) -> bytes | None:

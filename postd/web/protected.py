@@ -22,7 +22,7 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from postd.http.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
-from postd.http.pages import make_page, wants_html
+from postd.http.pages import make_html_response, wants_html
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 
 _log = Logger()
@@ -68,7 +68,9 @@ class Home(Struct, frozen=True):
             board = '<a href="/board">Board</a>\n' if self.has_board else ""
             content = f'{board}<a href="/logout">Sign out</a>\n'
             headers = {**PAGE_HEADERS, b"Vary": _HOME_VARIES}
-            response = make_page(HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=headers)
+            response = make_html_response(
+                HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=headers
+            )
         return response.with_header(b"Link", b'</board>; rel="related"') if self.has_board else response
 
 

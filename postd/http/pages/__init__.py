@@ -54,7 +54,7 @@ def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
     return _PAGE.substitute(parts).encode()
 
 
-def make_page(
+def make_html_response(
     status: HTTPStatus, title: str, content: str, *, site_name: str = "", headers: Mapping[bytes, bytes] = PAGE_HEADERS
 ) -> Response:
     """Return the response with a page in the common style (`fill_page`); `headers` are those of the same in text."""
