@@ -203,6 +203,7 @@ FIELDS: Sequence[tuple[str, str, Sequence[bytes]]] = (
     ("/post", "X-Forwarded-Proto", ()),
     ("/post", "X-Request-Id", (b"eyJ",)),
     ("/post/events", "Last-Event-ID", (b"0",)),
+    ("/all", "Accept", (b"text/html;q=0.", b"text/html;", b"text/html ")),
     ("/all", "Cookie", (b"session=",)),
     ("/files/file", "Range", (b"bytes=", b"bytes=0-1", b"bytes=0-1,")),
     ("/files/file", "If-Range", ()),

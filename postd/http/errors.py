@@ -1,14 +1,17 @@
 """The table from exceptions to error responses.
 
-Errors of the API are problem details (RFC 9457), all others plain text; 421 is always problem details (reference: Post
-API). A response contains nothing but the texts here and the client's own input: no traceback, file path or version.
+Errors of the API are problem details (RFC 9457), all others plain text, or a page for clients that prefer HTML; 421 is
+always problem details (reference: Post API). A response contains nothing but the texts here and, in those of the API,
+the client's own input: no traceback, file path or version.
 """
 
 from collections.abc import Mapping
+from html import escape
 from http import HTTPStatus
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -26,6 +29,7 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.http.interface import Request
+from postd.http.pages import make_html_response, negotiate_html
 from postd.http.redaction import show_method, show_target
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response, phrase
 
@@ -46,6 +50,17 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
         self.detail = detail
         self.pointer = pointer
         self.headers = dict(headers or {})
+
+
+class Advice(Struct, frozen=True):
+    """What a person can do about an error: a sentence, if there is more to say than the error, and a link."""
+
+    sentence: str = ""
+    path: str = "/"
+    link: str = "Go to the start page"
+
+
+_START = Advice()
 
 
 def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
@@ -93,6 +108,12 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
+def say_when(problem: Problem) -> str:
+    """Return the sentence that says when to try again, an empty text if waiting is of no use."""
+    seconds = problem.headers.get(b"Retry-After", b"").decode("ascii")
+    return f"Try again in {seconds} second{'' if seconds == '1' else 's'}." if seconds else ""
+
+
 def make_error_response(request: Request, error: BaseException) -> Response:
     """Return the response to an exception; log it if it is unexpected."""
     problem = to_problem(error)
@@ -108,14 +129,19 @@ def make_error_response(request: Request, error: BaseException) -> Response:
     return make_problem_response(request, problem)
 
 
-def make_problem_response(request: Request, problem: Problem) -> Response:
-    """Return the response with a problem, in the form that suits the request."""
+def make_problem_response(request: Request, problem: Problem, advice: Advice = _START) -> Response:
+    """Return the response with a problem, in the form that suits the request; a page has the advice."""
     # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
     # A request for a host that is not ours has no page (reference: Hosts).
     if not request.is_api and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
-        body = f"{phrase(problem.status)}\n".encode()
-        return make_response(problem.status, TEXT, body, {**PAGE_HEADERS, **headers})
+        headers = {**PAGE_HEADERS, **headers}
+        title = phrase(problem.status)
+        if not negotiate_html(request):
+            return make_response(problem.status, TEXT, f"{title}\n".encode(), headers)
+        said = " ".join(filter(None, [problem.detail, advice.sentence, say_when(problem)]))
+        content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
+        return make_html_response(problem.status, title, content, headers=headers)
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),

@@ -18,7 +18,7 @@
 - Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.http.driver import choose_resource, error_page
-from postd.http.errors import Problem, make_problem_response
+from postd.http.errors import Advice, Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, make_no_content
@@ -97,11 +97,13 @@ class CredentialReader(Protocol):
         scheme: the scheme's name in settings.
         ambient: whether browsers send them without being asked: writes that a page of another site sends are refused.
         challenge: the value of `WWW-Authenticate` where no other scheme of the rule has a challenge (RFC 9110 §15.5.2).
+        form: the path of the page for signing in.
     """
 
     scheme: str
     ambient: bool
     challenge: bytes
+    form: str
 
     def read(self, request: Request) -> ICredentials | None:
         """Return the credentials in a request, None if there are none of this scheme.
@@ -162,6 +164,7 @@ class Guard(AuthSessionWrapper):
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
         self._ambient = any(reader.ambient for reader in readers)
+        self._advice = _advise(self._by_scheme, readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
 
@@ -256,7 +259,7 @@ class Guard(AuthSessionWrapper):
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, factory, refusal, request)
         detail = "The credentials are invalid." if refusal else "Credentials are required."
-        return make_problem_response(request, Problem(HTTPStatus.UNAUTHORIZED, detail))
+        return make_problem_response(request, Problem(HTTPStatus.UNAUTHORIZED, detail), self._advice)
 
 
 class PrivateGuard(Guard):
@@ -272,6 +275,16 @@ class PrivateGuard(Guard):
             request.setHeader(b"Cache-Control", b"private")
             request.add_header(b"Vary", self._vary)
         return entered
+
+
+def _advise(schemes: Collection[bytes], readers: Sequence[CredentialReader]) -> Advice:
+    """Return how a person can sign in where the schemes of `Authorization` and the readers may be used."""
+    sentence = ""
+    if not {b"basic", b"digest"}.isdisjoint(schemes):
+        sentence = "Reload this page, and enter your user name and password when the browser asks for them."
+    elif not readers:
+        sentence = "This page is for programs that send an access token."
+    return Advice(sentence, readers[0].form, "Sign in with the form") if readers else Advice(sentence)
 
 
 async def _add_challenges(

@@ -13,10 +13,11 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
+from postd.http.errors import say_when, to_problem
 from postd.http.interface import Request
-from postd.http.pages import STYLE, fill_page, make_policy, read_file
+from postd.http.pages import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
-from postd.http.responses import HTML, PAGE_HEADERS, TEXT, Response, make_redirect, make_response
+from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_query
 from postd.protect.cookie import (
     below,
@@ -28,9 +29,10 @@ from postd.protect.cookie import (
 from postd.protect.guard import outcome_of
 from postd.protocol.local_path import encode_local_path
 
-_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": make_policy(STYLE)}
-
+_FORM = Template(read_file(__package__, "login.html"))
+_BUTTON = Template(read_file(__package__, "logout.html"))
 _NEXT_FIELD = Template('<input type="hidden" name="next" value="$path">\n')
+_ALERT = Template('<p class="alert" id="alert" role="alert">$why</p>\n')
 
 _log = Logger()
 
@@ -66,14 +68,16 @@ class LoginViews:
         self._realm = realm
         self._paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
-        self._login_page = self._make_page("Sign in", "login.html")
-        self._logout_page = self._make_page("Sign out", "logout.html")
+        self._login_page = self._make_form(HTTPStatus.OK, {})
+        button = _BUTTON.substitute({name: escape(path) for name, path in self._paths.items()})
+        self._logout_page = make_html_response(HTTPStatus.OK, "Sign out", button, site_name=realm)
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
 
     async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
-        back = _decode_next(decode_query(request))
+        parameters = decode_query(request)
+        back = _decode_next(parameters)
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
@@ -82,10 +86,11 @@ class LoginViews:
                 pass  # the form is there even when the store is not
             else:
                 return self._lead_back(back)
-        return self._login_page if back is None else self._make_page("Sign in", "login.html", back)
+        return self._login_page if back is None else self._make_form(HTTPStatus.OK, parameters)
 
     async def log_in(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
+        fields: Mapping[str, list[str]] = {}
         try:
             fields = decode_form(request)
             user, session_id = await self._begin_session(request, fields)
@@ -93,15 +98,25 @@ class LoginViews:
             raise
         except Exception as error:
             request.authentication = AuthenticationResult("form", outcome_of(error))
-            if not isinstance(error, Refused):
+            if isinstance(error, Refused):
+                return self._refuse(request, fields)
+            problem = to_problem(error)
+            if problem is None or not say_when(problem) or not wants_html(request):
                 raise
-            headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
-            return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
+            request.add_header(b"Vary", b"Accept")
+            why = f"{problem.detail} {say_when(problem)}"
+            return self._make_form(problem.status, fields, why, {**PAGE_HEADERS, **problem.headers})
         request.authentication = AuthenticationResult("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
         set_session_cookie(request, session_id, secure=secure)
         return self._lead_back(_decode_next(fields))
+
+    def _refuse(self, request: Request, fields: Mapping[str, list[str]]) -> Response:
+        headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
+        if negotiate_html(request):
+            return self._make_form(HTTPStatus.UNAUTHORIZED, fields, "Login failed", headers)
+        return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
 
     async def _begin_session(self, request: Request, fields: Mapping[str, list[str]]) -> tuple[Identity, str]:
         named = [fields.get(name, []) for name in ("username", "password")]
@@ -132,12 +147,24 @@ class LoginViews:
     def _lead_back(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
 
-    def _make_page(self, title: str, file: str, back: bytes | None = None) -> Response:
-        parts = {name: escape(path) for name, path in self._paths.items()}
-        parts["next"] = "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii")))
-        content = Template(read_file(__package__, file)).substitute(parts)
-        page = fill_page(title, content, site_name=self._realm, style=STYLE)
-        return make_response(HTTPStatus.OK, HTML, page, _HEADERS)
+    def _make_form(
+        self,
+        status: HTTPStatus,
+        fields: Mapping[str, list[str]],
+        why: str = "",
+        headers: Mapping[bytes, bytes] = PAGE_HEADERS,
+    ) -> Response:
+        """Return the page with the form: empty, or after a failure (`why`) with the user name of the fields sent."""
+        back = _decode_next(fields)
+        user = fields.get("username", [""])[0]
+        parts = {
+            "login": escape(self._paths["login"]),
+            "next": "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii"))),
+            "alert": _ALERT.substitute(why=escape(why)) if why else "",
+            "username": f' value="{escape(user)}"' if why else " autofocus",
+            "password": ' aria-describedby="alert" autofocus' if why else "",
+        }
+        return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 
 
 def _decode_next(fields: Mapping[str, list[str]]) -> bytes | None:

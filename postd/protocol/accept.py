@@ -55,6 +55,10 @@ def prefers_html(value: bytes) -> bool:
     """
     if len(value) > VALUE_MAX_BYTES:
         return False
+    return _compare_cached(value) if len(value) <= _CACHED_MAX_BYTES else _compare(value)
+
+
+def _compare(value: bytes) -> bool:
     weights: dict[bytes, float] = {}
     for element in value.lower().split(b","):
         media_range, *parameters = (part.strip(b" \t") for part in element.split(b";"))
@@ -64,3 +68,6 @@ def prefers_html(value: bytes) -> bool:
         weights[media_range] = max(float(min(qualities, default=1)), weights.get(media_range, 0.0))
     unlisted = weights.get(b"text/*", weights.get(b"*/*", 0.0))
     return weights.get(b"text/html", unlisted) > weights.get(b"text/plain", unlisted)
+
+
+_compare_cached = lru_cache(_CACHE_MAX)(_compare)

@@ -21,7 +21,6 @@ from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.idempotency import KEPT_S
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
-from postd.web.protected import show_name
 from postd.web.server.routing import Application
 
 PAGE_POSTS = 100
@@ -30,11 +29,6 @@ PAGE_POSTS = 100
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
-
-
-async def show_name_and_board(request: Request) -> Response:
-    """Return the page of `show_name` with a link to the board (RFC 8288)."""
-    return (await show_name(request)).with_header(b"Link", b'</board>; rel="related"')
 
 
 class Board:

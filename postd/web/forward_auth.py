@@ -15,9 +15,9 @@ from twisted.web.resource import IResource
 from postd.auth.identity import AuthenticationResult
 from postd.http.errors import Problem, not_found
 from postd.http.interface import NativeRequest, Request
+from postd.http.pages import wants_html
 from postd.http.responses import TEXT, Response, make_redirect, make_response
 from postd.protect.guard import Guard
-from postd.protocol.accept import prefers_html
 from postd.protocol.http1.head import is_host
 from postd.protocol.http1.syntax import TOKEN
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
@@ -44,8 +44,8 @@ class DescribedRequest(NativeRequest):
         Problem: 400, the description is absent, ambiguous or malformed.
     """
 
-    route = None
-    file = None
+    route: str | None = None
+    file: bytes | None = None
     client_certificate = None  # that of the connection is the proxy's own
 
     def __init__(self, request: Request) -> None:
@@ -93,7 +93,7 @@ class DescribedRequest(NativeRequest):
         """Whether a redirect to the form is of use: a browser opens a page, and the proxy passes redirects on."""
         if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
             return False
-        return prefers_html(b",".join(self.fields.get(b"Accept", [])))
+        return wants_html(self)
 
     def isSecure(self) -> bool:
         """Return whether the client uses TLS, where X-Forwarded-Proto does not say; that of the proxy is its own."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from msgspec import Struct
 from twisted.logger import Logger
 from twisted.web import http
 from twisted.web.resource import Resource
@@ -21,6 +22,7 @@ from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeSta
 from postd.http.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
+from postd.http.pages import make_html_response, wants_html
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 
 _log = Logger()
@@ -46,16 +48,51 @@ def check_method(request: Request) -> None:
 
 async def show_name(request: Request) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
+    return _make_name_text(_name(request), b"Authorization, Cookie")
+
+
+class Home(Struct, frozen=True):
+    """`/home`: as `show_name`; a page for clients that prefer HTML, with links to the board, if any, and to sign out.
+
+    Both forms have the link to the board as a header field (RFC 8288), too.
+    """
+
+    site_name: str
+    has_board: bool
+
+    async def show(self, request: Request) -> Response:
+        name = _name(request)
+        if not wants_html(request):
+            response = _make_name_text(name, _HOME_VARIES)
+        else:
+            board = '<a href="/board">Board</a>\n' if self.has_board else ""
+            content = f'{board}<a href="/logout">Sign out</a>\n'
+            headers = {**PAGE_HEADERS, b"Vary": _HOME_VARIES}
+            response = make_html_response(
+                HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=headers
+            )
+        return response.with_header(b"Link", b'</board>; rel="related"') if self.has_board else response
+
+
+_HOME_VARIES = b"Authorization, Cookie, Accept"
+
+
+def _name(request: Request) -> str:
+    """Return the name of the client of a page that is one text.
+
+    Raises:
+        Problem: 404, the path is below the page; 405.
+    """
     if request.postpath:
         raise not_found()
     check_method(request)
     assert request.identity is not None  # the guard has set it
-    return _make_name_page(request.identity.name)
+    return request.identity.name
 
 
 @lru_cache(256)  # it takes a tenth of a request's time
-def _make_name_page(name: str) -> Response:
-    headers = {**PAGE_HEADERS, b"Vary": b"Authorization, Cookie"}
+def _make_name_text(name: str, varies: bytes) -> Response:
+    headers = {**PAGE_HEADERS, b"Vary": varies}
     return make_response(HTTPStatus.OK, TEXT, f"Success: {name}\n".encode(), headers)
 
 

@@ -4,7 +4,7 @@
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
-| `/home` | `protected.show_name`, or `board.show_name_and_board` | a session |
+| `/home` | `protected.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
@@ -24,13 +24,13 @@ from postd.http.errors import not_found
 from postd.protect.guard import ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.access import Access
-from postd.web.board import Board, show_name_and_board
+from postd.web.board import Board
 from postd.web.cors import allow_origins
 from postd.web.docs import Docs
 from postd.web.events import Events
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
-from postd.web.protected import Folder, show_name
+from postd.web.protected import Folder, Home, show_name
 from postd.web.server.routing import Router
 
 _NOT_FOUND = error_page(not_found())
@@ -125,9 +125,8 @@ def make_root(  # noqa: PLR0913 - all that there is
         by_path[place] = access.protect(shown, page.schemes, resource, page.users)
     documented = [PostApi.app]
     has_board = "session" in read
-    by_path[b"home",] = access.protect(
-        ViewResource(show_name_and_board if has_board else show_name), ["session"], ProtectedResource(access.clients)
-    )
+    home = Home(access.realm, has_board)
+    by_path[b"home",] = access.protect(ViewResource(home.show), ["session"], ProtectedResource(access.clients))
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
     api = PostApi(store, events, private="open" not in read)

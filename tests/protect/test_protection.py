@@ -303,6 +303,26 @@ class IdentityTests:
 
 
 class RuleTests:
+    def test_pages_for_browsers_lead_to_the_form_where_it_is(self, make: Make) -> None:
+        program = make(sign_in="/sign-in")
+        program.root.putChild(b"sign-in", program.protection.pages())
+        for schemes in (["basic"], ["basic", "session"]):
+            program.mount("page", *schemes)
+            answer = program.get("/page", {"Accept": "text/html"})
+            assert (answer.status, answer.header("Content-Type")) == (401, "text/html; charset=utf-8")
+            assert b"Reload this page" in answer.body
+            assert (b'<a href="/sign-in">' in answer.body) == ("session" in schemes)
+        fields = urlencode({"username": "alice", "password": "wrong"}).encode()
+        failed = ask(program, "POST", "/sign-in/login", fields, {"Content-Type": FORM, "Accept": "text/html"})
+        assert failed.status == 401
+        assert b'action="/sign-in/login"' in failed.body
+
+    def test_page_for_tokens_alone_says_so(self, make: Make) -> None:
+        program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
+        program.mount("api", "bearer")
+        answer = program.get("/api", {"Accept": "text/html"})
+        assert b"This page is for programs that send an access token." in answer.body
+
     @pytest.mark.parametrize("scheme", ["basic", "digest", "session", "bearer"])
     def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: Make, scheme: str) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])

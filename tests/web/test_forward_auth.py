@@ -493,6 +493,17 @@ class SessionTests:
         answer = judge(api, forwarded(), {"Accept": BROWSER})
         check_challenged(answer, "Digest", "Bearer", "Basic")
 
+    @pytest.mark.parametrize("describe", [forwarded, original])
+    def test_browser_gets_the_401_as_a_page(self, api: InMemoryApi, describe: Callable[..., Fields]) -> None:
+        answers = [judge(api, describe(), {"Accept": accept}) for accept in ("*/*", BROWSER)]
+        for answer, kind in zip(answers, ("text/plain", "text/html"), strict=True):
+            check_challenged(answer, "Digest", "Bearer", "Basic")
+            assert answer.header("Content-Type") == f"{kind}; charset=utf-8"
+            assert answer.header("Content-Length") == str(len(answer.body))
+            assert answer.header("Vary") == "Accept"
+        assert answers[0].body == b"Unauthorized\n"
+        assert b"app.example" not in answers[1].body
+
     def test_cookie_of_no_use_is_taken_away(self, api: InMemoryApi) -> None:
         cookie = {"Cookie": "session=" + "A" * 43, "Accept": BROWSER}
         answer = judge(api, forwarded(), cookie, page="/gate/people")

@@ -1,14 +1,20 @@
-"""HTML pages: the template, and what pages share.
+"""HTML pages: the template, what pages share, and which clients get them in the place of plain text.
 
 A page is a single response: style sheet and script are inline, and there are no images or fonts. Its content security
 policy allows only these and forms to this server.
 """
 
 from base64 import b64encode
+from collections.abc import Mapping
 from hashlib import sha256
 from html import escape
+from http import HTTPStatus
 from importlib.resources import files
 from string import Template
+
+from postd.http.interface import Request
+from postd.http.responses import HTML, PAGE_HEADERS, Response, make_response
+from postd.protocol.accept import prefers_html
 
 
 def read_file(package: str, name: str) -> str:
@@ -33,11 +39,42 @@ def _hash_source(content: str) -> bytes:
 
 
 def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
-    """Render a page, with plain text in its heading and above it, and HTML below; UTF-8."""
-    parts = {"title": escape(title), "content": content, "site_name": escape(site_name), "style": style}
+    """Render a page, with plain text in its heading and above it, and HTML below; UTF-8.
+
+    The name of the site may be empty, where it is not known.
+    """
+    site = escape(site_name)
+    parts = {
+        "title": escape(title),
+        "of_site": f" \N{EN DASH} {site}" if site else "",
+        "site": f'<p class="site">{site}</p>\n' if site else "",
+        "content": content,
+        "style": style,
+    }
     return _PAGE.substitute(parts).encode()
+
+
+def make_html_response(
+    status: HTTPStatus, title: str, content: str, *, site_name: str = "", headers: Mapping[bytes, bytes] = PAGE_HEADERS
+) -> Response:
+    """Return the response with a page in the common style (`fill_page`); `headers` are those of the same in text."""
+    page = fill_page(title, content, site_name=site_name, style=STYLE)
+    return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": _POLICY})
+
+
+def negotiate_html(request: Request) -> bool:
+    """Return whether the client prefers HTML to plain text (`prefers_html`), and add `Vary: Accept` to the response."""
+    request.add_header(b"Vary", b"Accept")
+    return wants_html(request)
+
+
+def wants_html(request: Request) -> bool:
+    """Return whether the client prefers HTML to plain text, as browsers do for pages, and programs do not."""
+    accept = request.fields.get(b"Accept")
+    return accept is not None and prefers_html(b",".join(accept))
 
 
 _PAGE = Template(read_file(__name__, "page.html"))
 COLORS = read_file(__name__, "colors.css")
 STYLE = COLORS + read_file(__name__, "style.css")
+_POLICY = make_policy(STYLE)

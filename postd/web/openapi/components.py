@@ -35,6 +35,7 @@ class Reply(Struct, frozen=True):
     Args:
         description: when it is sent.
         body: its body.
+        page: its body for clients that prefer HTML, where there is a choice.
         headers: names in `HEADERS` that it always has.
         optional_headers: names of those that it may have.
     """
@@ -43,6 +44,7 @@ class Reply(Struct, frozen=True):
     body: Body | None = None
     headers: tuple[str, ...] = ()
     optional_headers: tuple[str, ...] = ()
+    page: Body | None = None
 
 
 class Operation(Struct, frozen=True):

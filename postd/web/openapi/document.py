@@ -15,12 +15,14 @@ from postd.web.openapi.components import (
     ERROR_HEADERS,
     ERRORS,
     HEADERS,
+    HTML_TYPE,
     PARAMETERS,
     PROBLEM_TYPE,
     TEXT_TYPE,
     Body,
     Operation,
     ProblemDetails,
+    Reply,
     Rule,
 )
 from postd.web.server.routing import VARIABLE
@@ -41,7 +43,8 @@ A service that stores short text posts.
 
 `HEAD` works wherever `GET` does, and `OPTIONS` lists the methods of a path in `Allow`. Neither is described here.
 
-Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text. Any request may get: \
+Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text, or HTML for clients \
+that prefer it (`Accept`). Any request may get: \
 400, 408, 417, 501 or 505 if it is not valid HTTP for this server, 421 (always problem details) if it is for another \
 host, 404 for an unknown path, and 405 with `Allow` for an unknown method.
 
@@ -144,7 +147,8 @@ class _Schemas:
         bodies = [
             body
             for operation in operations
-            for body in (operation.body, *(reply.body for reply in operation.replies.values()))
+            for reply in (Reply("", operation.body), *operation.replies.values())
+            for body in (reply.body, reply.page)
             if body is not None
         ]
         types = [ProblemDetails, *(body.type for body in bodies), *(one.type for one in PARAMETERS.values())]
@@ -158,12 +162,20 @@ class _Schemas:
     def of(self, kind: Any) -> Mapping[str, Any]:
         return self._by_type[repr(kind)]
 
-    def content(self, body: Body) -> dict[str, Any]:
-        return {body.content_type: {"schema": self.of(body.type), "example": body.example}}
+    def content(self, *bodies: Body | None) -> dict[str, Any]:
+        return {
+            body.content_type: {"schema": self.of(body.type), "example": body.example}
+            for body in bodies
+            if body is not None
+        }
 
     def error(self, status: int, why: str, *, api: bool) -> dict[str, Any]:
-        text = {"schema": {"type": "string"}, "example": f"{phrase(HTTPStatus(status))}\n"}
-        content = {PROBLEM_TYPE: {"schema": self.of(ProblemDetails)}} if api else {TEXT_TYPE: text}
+        text = phrase(HTTPStatus(status))
+        page = f"<!DOCTYPE html> ... <h1>{text}</h1> ..."
+        content: dict[str, Any] = {PROBLEM_TYPE: {"schema": self.of(ProblemDetails)}}
+        if not api:
+            examples = {TEXT_TYPE: f"{text}\n", HTML_TYPE: page}
+            content = {kind: {"schema": {"type": "string"}, "example": one} for kind, one in examples.items()}
         header = ERROR_HEADERS.get(status)
         return {"description": why, "content": content} | (
             {} if header is None else {"headers": {header: _header(header, required=True)}}
@@ -186,7 +198,7 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
         described: dict[str, Any] = {
             "description": reply.description,
             **({"headers": headers} if headers else {}),
-            **({} if reply.body is None else {"content": schemas.content(reply.body)}),
+            **({} if reply.body is None else {"content": schemas.content(reply.body, reply.page)}),
         }
         if status in errors:  # both occur
             described["description"] += f" Or: {errors[status]}"

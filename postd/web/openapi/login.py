@@ -32,7 +32,8 @@ OPERATIONS = {
         "signIn",
         "Sign in",
         "Sets the cookie `session`, and ends the session of a cookie that was sent. Where the settings allow sessions, "
-        "the cookie gives access to the posts.",
+        "the cookie gives access to the posts. Clients that prefer HTML to plain text, as browsers do, get the form "
+        "again with a 401, 429 or 503.",
         {302: Reply("Signed in: redirects to `next`, or to `/home`.", text("/home\n"), ("Location", "Set-Cookie"))},
         {
             400: "The form is not percent-encoded UTF-8.",
@@ -50,9 +51,13 @@ OPERATIONS = {
     "GET /home": Operation(
         "showHome",
         "Show the signed-in user",
-        "A page with the user name.",
+        "The user name: a page for clients that prefer HTML to plain text, as browsers do, else a text.",
         {
-            200: Reply("Signed in.", text("Success: alice\n")),
+            200: Reply(
+                "Signed in. The page has links to the board, if there is one, and to the sign-out button.",
+                text("Success: alice\n"),
+                page=html("<!DOCTYPE html> ... <h1>Success: alice</h1> ..."),
+            ),
             302: Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",)),
         },
         {503: UNAVAILABLE},

@@ -153,7 +153,7 @@ def _schemes(schemes: Mapping[str, Mapping[str, str]], scheme_titles: Mapping[st
 
 def _common_errors(document: Document) -> str:
     responses = document["components"]["responses"]
-    # The same errors of pages are plain text.
+    # The same errors of pages are plain text or HTML.
     statuses = [name.removeprefix("Problem") for name in responses if name.startswith("Problem")]
     return _list(
         (

@@ -1,0 +1,167 @@
+"""Errors, failed logins and `/home` in Chromium and Firefox: what a person sees, and the way on from there."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.integration.daemon import Daemon
+from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser
+from tests.system.chromium import Chromium
+from tests.system.test_browser import IN_CHROMIUM, PASSWORD, STICKING_OUT, add_user, sign_in
+
+WINDOW_S = 3
+SETTINGS = f"""
+[api]
+read = ["session"]
+write = ["session"]
+[throttle]
+failures = 2
+window = "{WINDOW_S}s"
+[[page]]
+path = "/both"
+schemes = ["basic", "session"]
+[[page]]
+path = "/others"
+schemes = ["session"]
+users = ["bob"]
+"""
+FOREIGN_FORM = "data:text/html,<form method=POST action='{}/login'><input name=username><input type=submit></form>"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("daemon")
+    (folder / "postd.toml").write_text(SETTINGS)
+    with Daemon(folder, "--config", "postd.toml", "--users", add_user(folder)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    yield one_browser
+    one_browser.begin_anew()
+
+
+def fail(browser: Browser, name: str = "alice", path: str = "/") -> None:
+    """Sign in with a wrong password."""
+    browser.open(path)
+    browser.type(name, Keys.TAB, "wrong", Keys.ENTER)
+    browser.wait_for("/login")
+
+
+def alert_in(browser: Browser) -> str:
+    return browser.driver.find_element(By.CSS_SELECTOR, "[role=alert]").text
+
+
+@pytest.mark.parametrize("with_scripts", [True, False])
+def test_wrong_password_is_followed_by_the_right_one(browser: Browser, *, with_scripts: bool) -> None:
+    if not with_scripts:
+        browser.turn_off_scripts()
+    fail(browser, path="/?next=/board")
+    assert alert_in(browser) == "Login failed"
+    assert browser.focused == "password"
+    assert browser.driver.find_element(By.NAME, "username").get_attribute("value") == "alice"
+    browser.type(PASSWORD, Keys.ENTER)
+    browser.wait_for("/board")
+
+
+def test_home_leads_to_the_board_and_to_signing_out(browser: Browser) -> None:
+    sign_in(browser)
+    browser.type(Keys.TAB)
+    assert browser.focused == "Board"
+    browser.type(Keys.ENTER)
+    browser.wait_for("/board")
+    browser.open("/home")
+    browser.type(Keys.TAB, Keys.TAB)
+    assert browser.focused == "Sign out"
+    browser.type(Keys.ENTER)
+    browser.wait_for("/logout")
+    browser.type(Keys.TAB, Keys.ENTER)
+    browser.wait_for("/")
+    assert browser.driver.get_cookies() == []
+
+
+def test_throttled_login_succeeds_after_the_time_that_is_named(browser: Browser) -> None:
+    fail(browser)
+    fail(browser)
+    browser.type(PASSWORD, Keys.ENTER)
+    WebDriverWait(browser.driver, WAIT_MAX_S, ignored_exceptions=[WebDriverException]).until(
+        lambda _: alert_in(browser).startswith("Too many failed logins")
+    )
+    words = alert_in(browser).split()
+    assert words[-4:-2] == ["again", "in"]
+    assert 1 <= int(words[-2]) <= WINDOW_S
+    time.sleep(int(words[-2]))
+    assert browser.focused == "password"
+    browser.type(PASSWORD, Keys.ENTER)
+    browser.wait_for("/home")
+
+
+def test_forbidden_page_leads_to_the_start(browser: Browser) -> None:
+    sign_in(browser)
+    browser.open("/others")
+    assert browser.text == "Forbidden\nYou are not authorized to access this resource.\nGo to the start page"
+    browser.type(Keys.TAB, Keys.ENTER)
+    browser.wait_for("/home")
+
+
+def test_missing_page_leads_to_the_start(browser: Browser) -> None:
+    browser.open("/nothing")
+    assert browser.text == "Not Found\nThere is nothing at this address.\nGo to the start page"
+    browser.type(Keys.TAB, Keys.ENTER)
+    browser.wait_for("/")
+
+
+def test_cancelled_dialog_leads_to_the_form(browser: Browser) -> None:
+    browser.open_with_credentials("/both?dismissed", None)
+    assert browser.text.startswith("Unauthorized\nCredentials are required.")
+    browser.type(Keys.TAB)
+    assert browser.focused == "Sign in with the form"
+    browser.type(Keys.ENTER)
+    browser.wait_for("/")
+
+
+def test_form_of_another_site_is_refused_with_a_page(browser: Browser) -> None:
+    browser.driver.get(FOREIGN_FORM.format(browser.url))
+    browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+    browser.wait_for("/login")
+    assert browser.text == "Forbidden\nThis was sent by a page of another site.\nGo to the start page"
+
+
+def test_policy_allows_the_pages(browser: Browser) -> None:
+    fail(browser, name="bob")
+    sign_in(browser)
+    browser.open("/nothing")
+    assert browser.driver.find_element(By.TAG_NAME, "main").value_of_css_property("border-radius") == "16px"
+    assert [line for line in browser.complaints() if "status of 40" not in line] == []
+    assert browser.requested() == [
+        f"{browser.url}{path}" for path in ("/", "/login", "/", "/login", "/home", "/nothing")
+    ]
+
+
+@IN_CHROMIUM
+def test_pages_are_accessible(browser: Chromium) -> None:
+    for number, size in enumerate((DESK, PHONE, NARROWEST)):
+        browser.set_screen(size)
+        for scheme in ("light", "dark"):
+            for contrast in ("no-preference", "more"):
+                browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast)
+                browser.driver.delete_all_cookies()
+                fail(browser, name=f"nobody-{number}-" + 140 * "x")
+                check_accessible(browser)
+                sign_in(browser)
+                check_accessible(browser)
+                browser.open("/others")
+                check_accessible(browser)
+
+
+def check_accessible(browser: Chromium) -> None:
+    assert browser.find_barriers() == []
+    assert browser.driver.execute_script(STICKING_OUT) == []
+    targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
+    assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
