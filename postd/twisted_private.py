@@ -156,19 +156,34 @@ def has_buffered_output(transport: Any) -> bool:
     return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
 
 
+AT_ONCE_MAX_BYTES = 64 * 1024
+"""How much a connection sends at once for the bytes that it has read: as much as stock Twisted queues before it pauses
+the producer."""
+
+
 class _SendsAtOnce:
     """Mixin for the server transports of sockets: sends in `write` what the kernel takes.
 
     Stock Twisted sends in the next turn of the reactor, and tells epoll twice for that: 7 of a request's 47
-    microseconds. What the kernel does not take, or cannot because of an error, goes the stock way.
+    microseconds. What the kernel does not take, or cannot because of an error, goes the stock way. So does what exceeds
+    `AT_ONCE_MAX_BYTES` for the bytes that were read last: else the writer of a long response would never be paused
+    while its client keeps up, and all others would wait for its end.
     """
+
+    _at_once_left = AT_ONCE_MAX_BYTES
+
+    def doRead(self) -> Any:
+        self._at_once_left = AT_ONCE_MAX_BYTES
+        return super().doRead()  # type: ignore[misc]
 
     def write(self, data: bytes) -> None:
         transport: Any = self
         sent: Any = 0
+        left = self._at_once_left = self._at_once_left - len(data)
         # Public names say neither what is queued, nor whether our side is closed or about to be.
         if (
             data
+            and left >= 0
             and transport.connected
             and not transport._tempDataBuffer
             and not transport.dataBuffer

@@ -40,6 +40,7 @@ from zope.interface import Interface, implementer
 from postd.protect.guard import Realm
 from postd.protocol.http1.head import Head
 from postd.twisted_private import (
+    AT_ONCE_MAX_BYTES,
     PROXY_V2_SIGNATURE,
     AdapterCacheOnDemand,
     AuthSessionWrapper,
@@ -433,18 +434,42 @@ class SendAtOnceTests:
         sender.write(b"")
         assert sender.reactor.writers == []
 
+    def test_only_so_much_is_sent_at_once_for_what_was_read(
+        self, sender: Any, pair: tuple[socket.socket, socket.socket]
+    ) -> None:
+        """A long response to a client that keeps up is sent in several turns of the reactor."""
+
+        def written_at_once() -> int:
+            count = 0
+            sender.write(b"x" * 10_000)
+            while not sender.reactor.writers:
+                count += 1
+                sender.write(b"x" * 10_000)
+            sender.doWrite()
+            pair[1].recv(1_000_000)
+            return count
+
+        assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+        assert written_at_once() == 0
+        pair[1].send(b"request")
+        sender.doRead()
+        assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+
     def test_order_is_kept_when_the_kernel_takes_only_a_part(
         self, sender: Any, pair: tuple[socket.socket, socket.socket]
     ) -> None:
-        pieces = [bytes([number]) * 100_000 for number in range(20)]
-        for piece in pieces:
+        pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        pieces = [bytes([number]) * 25_000 for number in range(20)]
+        sender.write(pieces[0])
+        assert has_buffered_output(sender)  # the rest of it
+        assert len(pair[1].recv(1000)) == 1000
+        for piece in pieces[1:]:
             sender.write(piece)
         assert sender.reactor.writers
-        received = b""
-        while len(received) < 2_000_000:
+        received = bytes(1000)
+        while len(received) < 500_000:
             received += pair[1].recv(1_000_000)
-            if sender.reactor.writers:
-                sender.doWrite()
+            sender.doWrite()
         assert received == b"".join(pieces)
         assert not has_buffered_output(sender)
         assert sender.reactor.writers == []
