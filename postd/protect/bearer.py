@@ -57,17 +57,16 @@ class AcceptedTokens:
 
     def needed_scope(self, resource: ProtectedResource, *, writing: bool) -> str:
         """Return the scope that a token needs; "" if none, or if issuers differ: then a client cannot know which."""
-        own = resource.write_scope if writing else resource.read_scope
-        needed = {own or issuer.scope(writing=writing) for issuer in self._issuers}
+        needed = self._scopes(resource, writing=writing)
         return needed.pop() if len(needed) == 1 else ""
+
+    def _scopes(self, resource: ProtectedResource, *, writing: bool) -> set[str]:
+        own = resource.scope(writing=writing)
+        return {own or issuer.scope(writing=writing) for issuer in self._issuers}
 
     def describe(self, resource: ProtectedResource, request: Request) -> Response:
         """Return the metadata of a resource (RFC 9728 §2; reference: Bearer)."""
-        scopes = [
-            own or issuer.scope(writing=writing)
-            for writing, own in ((False, resource.read_scope), (True, resource.write_scope))
-            for issuer in self._issuers
-        ]
+        scopes = self._scopes(resource, writing=False) | self._scopes(resource, writing=True)
         rules = {issuer.policy.dpop for issuer in self._issuers}
         members: dict[str, object] = {
             "resource": resource.clients.origin(request) + resource.path,
@@ -129,7 +128,7 @@ class BearerCredentialFactory:
         # The method alone decides which scope is needed (reference: Bearer).
         writes = request.method not in SAFE_METHODS
         resource = self._resource
-        scope = resource.write_scope if writes else resource.read_scope
+        scope = resource.scope(writing=writes)
         certificate = partial(resource.clients.client_certificate, request)
         return BearerCredentials(token, writes, resource.clients.address(request), scope, certificate=certificate)
 
@@ -139,7 +138,7 @@ class DPoPCredentialFactory(BearerCredentialFactory):
 
     scheme = b"dpop"
     _name = "DPoP"
-    _parameters: Mapping[str, str] = {"algs": " ".join(sorted(PROOF_ALGORITHMS))}
+    _parameters: Mapping[str, str] = {"algs": " ".join(PROOF_ALGORITHMS)}
 
     def decode(self, response: bytes, request: Request) -> BearerCredentials:
         credentials = super().decode(response, request)

@@ -61,6 +61,10 @@ class ProtectedResource(Struct, frozen=True):
     read_scope: str = ""
     write_scope: str = ""
 
+    def scope(self, *, writing: bool) -> str:
+        """Return the scope that a token needs here, "" for its issuer's."""
+        return self.write_scope if writing else self.read_scope
+
 
 class CredentialFactory(Protocol):
     """Credentials in the field `Authorization`: `twisted.web.iweb.ICredentialFactory`, with `challenges` for

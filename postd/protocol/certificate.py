@@ -1,11 +1,12 @@
 """Client certificates: the field `Client-Cert` (RFC 9440), and the thumbprints that tokens are bound to (RFC 8705)."""
 
 import hashlib
-from base64 import urlsafe_b64encode
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 
 from cryptography import x509
+
+from postd.protocol.base64url import encode_base64url
 
 CLIENT_CERT_MAX_BYTES = 8 * 1024
 """The longest value of `Client-Cert`, in bytes: a certificate of 6 KiB. Usual ones have 1 to 2 KiB."""
@@ -29,4 +30,4 @@ def decode_client_cert(values: Sequence[bytes]) -> bytes | None:
 
 def certificate_thumbprint(der: bytes) -> str:
     """Return the SHA-256 thumbprint of a certificate in DER, in Base64url: the form of `x5t#S256` (RFC 8705 §3.1)."""
-    return urlsafe_b64encode(hashlib.sha256(der).digest()).rstrip(b"=").decode("ascii")
+    return encode_base64url(hashlib.sha256(der).digest())

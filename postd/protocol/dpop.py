@@ -54,9 +54,8 @@ class Proof(Struct, frozen=True):
     @property
     def id(self) -> bytes:
         """16 bytes that identify its `jti` among those of all keys."""
-        return hashlib.sha256(f"{self.thumbprint} {self.jwt.claims['jti']}".encode("utf-8", "surrogatepass")).digest()[
-            :16
-        ]
+        text = f"{self.thumbprint} {self.jwt.claims['jti']}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
     def check(  # noqa: PLR0913 - what RFC 9449 §4.3 names
         self, *, method: str, url: str, token: str, bound_to: str, now: float, leeway_s: float
