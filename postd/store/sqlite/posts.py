@@ -8,8 +8,8 @@ import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
-from postd.store.interface import IdempotencyKey, Page
-from postd.store.part import StorePart, contiguous_changes
+from postd.store.interface import FOLLOWED_MAX, IdempotencyKey, Page
+from postd.store.part import StorePart, contiguous_changes, proven_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
@@ -27,15 +27,16 @@ class SqlitePosts(StorePart[SqliteDatabase]):
     def version(self) -> Coroutine[Any, Any, Version]:
         return self._read_cached("version", _select_version)
 
-    async def list_posts(self, *, after: int = 0, limit: int) -> Page:
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
-            with transaction(connection):  # both queries see the same state
+            with transaction(connection):  # all queries see the same state
                 version = _select_version(connection)
+                changes = None if since is None else _select_changes(connection, since, version)
                 posts = connection.execute(
                     "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
                 ).fetchall()
             more = len(posts) > limit
-            return Page(version, posts[:limit] if more else posts, more)
+            return Page(version, posts[:limit] if more else posts, more, changes)
 
         return await self._read(query)
 
@@ -102,6 +103,21 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 def _select_version(connection: sqlite3.Connection) -> Version:
     revision, tag = connection.execute("SELECT revision, tag FROM version").fetchone()
     return Version(revision, tag.hex())
+
+
+def _select_changes(
+    connection: sqlite3.Connection, since: Version, version: Version
+) -> Sequence[tuple[int, str | None]] | None:
+    """Return the changes from one version to another, as `Page.changes`."""
+    if since == version:
+        return []
+    if version.revision - since.revision > FOLLOWED_MAX:
+        return None
+    rows = connection.execute(
+        "SELECT lower(hex(tag)), id, post FROM change WHERE revision BETWEEN ? AND ? ORDER BY revision",
+        (since.revision, version.revision),
+    ).fetchall()
+    return proven_changes(rows, since, version)
 
 
 def _select_last_id(connection: sqlite3.Connection) -> int:
