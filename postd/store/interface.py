@@ -26,7 +26,7 @@ class Page(Struct, frozen=True):
     Args:
         version: of the posts at that moment.
         posts: id and text of each.
-        more: whether posts with larger ids follow.
+        more: whether posts with larger ids follow; not determined where none were asked for.
         changes: all changes from the version that was asked about to this one, oldest first: the id of a post and its
             new text, None for a deleted post. None if that is unknown, or they are more than `FOLLOWED_MAX`.
     """

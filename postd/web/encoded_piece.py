@@ -126,14 +126,26 @@ class Piece:
             posts[place : place + there] = [] if text is None else encode_posts([(post_id, text)])
         return posts
 
-    def appended(self, changes: Mapping[int, str | None]) -> bytes | None:
-        """Return the text after changes if these only add posts at the end, which is cheaper; else None."""
-        text = self.text
+    def spliced(self, changes: Mapping[int, str | None]) -> tuple[bytes, int] | None:
+        """Return text and count after changes if these only replace posts, or add some at the end; else None.
+
+        For a few changes that is cheaper than `changed`.
+        """
+        text, added = self.text, list[tuple[int, str]]()
         last = _id_of(text, text.rindex(_START)) if self.count else self.low
-        added = [(post_id, post) for post_id, post in sorted(changes.items()) if post is not None and post_id > last]
-        if len(added) < len(changes):
-            return None
-        return SEPARATOR.join([one for one in (text, join_posts(encode_posts(added))) if one])
+        for post_id, post in sorted(changes.items()):
+            if post is None:
+                return None
+            if post_id > last:
+                added.append((post_id, post))
+                continue
+            start = text.find(b"%b%d," % (_START, post_id))
+            if start == -1:
+                return None
+            rest = text.index(_END, start) + len(_END)
+            text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), text[rest:]])
+        texts = [one for one in (text, join_posts(encode_posts(added))) if one]
+        return SEPARATOR.join(texts), self.count + len(added)
 
 
 def _id_of(encoded: bytes, start: int = 0) -> int:

@@ -39,6 +39,9 @@ The responses begun until then retain no more than all pieces of one further ver
 MARGIN_BYTES = 1024 * 1024
 """More than any piece takes: none is added where there is less room."""
 
+SPLICED_MAX = 8
+"""More changes of a piece divide it into its posts, which takes some 0.1 ms."""
+
 TURN_MAX_S = 0.002
 """How long to work before the reactor gets a turn."""
 
@@ -183,9 +186,9 @@ class EncodedPosts:
     def _change(self, piece: Piece, changes: dict[int, str | None]) -> list[Piece]:
         """Return the pieces in the place of one that was changed."""
         freed = piece.plain_bytes
-        text = piece.appended(changes) if piece.count + len(changes) <= 2 * PIECE_POSTS else None
-        if text is not None:
-            return [self._keep(piece.low, piece.high, text, piece.count + len(changes), freed)]
+        spliced = piece.spliced(changes) if len(changes) <= SPLICED_MAX else None
+        if spliced is not None and spliced[1] <= 2 * PIECE_POSTS:
+            return [self._keep(piece.low, piece.high, *spliced, freed)]
         posts = piece.changed(changes)
         many = max(1, len(posts) // PIECE_POSTS) if len(posts) > 2 * PIECE_POSTS else 1
         portions = [posts[len(posts) * n // many : len(posts) * (n + 1) // many] for n in range(many)]

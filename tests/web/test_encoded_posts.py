@@ -484,7 +484,7 @@ def test_changed_piece_is_what_encoding_anew_gives(posts: Mapping[int, str], cha
     expected = encode_posts(sorted(after.items()))
     assert piece.posts() == encoded
     assert piece.changed(changes) == expected
-    assert piece.appended(changes) in {None, join_posts(expected)}
+    assert piece.spliced(changes) in {None, (join_posts(expected), len(expected))}
     piece.compress()
     assert piece.changed(changes) == expected
     for post_id in (0, 1, 15, 50):

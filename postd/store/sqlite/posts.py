@@ -29,9 +29,13 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
     async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
+            if since is not None and not limit:  # one query needs no transaction
+                version, changes = _select_changes(connection, since)
+                return Page(version, [], False, changes)  # noqa: FBT003 - `more`
             with transaction(connection):  # all queries see the same state
-                version = _select_version(connection)
-                changes = None if since is None else _select_changes(connection, since, version)
+                version, changes = (
+                    (_select_version(connection), None) if since is None else _select_changes(connection, since)
+                )
                 posts = connection.execute(
                     "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
                 ).fetchall()
@@ -106,18 +110,19 @@ def _select_version(connection: sqlite3.Connection) -> Version:
 
 
 def _select_changes(
-    connection: sqlite3.Connection, since: Version, version: Version
-) -> Sequence[tuple[int, str | None]] | None:
-    """Return the changes from one version to another, as `Page.changes`."""
-    if since == version:
-        return []
-    if version.revision - since.revision > FOLLOWED_MAX:
-        return None
-    rows = connection.execute(
-        "SELECT lower(hex(tag)), id, post FROM change WHERE revision BETWEEN ? AND ? ORDER BY revision",
-        (since.revision, version.revision),
-    ).fetchall()
-    return proven_changes(rows, since, version)
+    connection: sqlite3.Connection, since: Version
+) -> tuple[Version, Sequence[tuple[int, str | None]] | None]:
+    """Return the current version, and the changes from another one to it as `Page.changes`."""
+    rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + FOLLOWED_MAX)).fetchall()
+    version = Version(rows[0][0], rows[0][1].hex())
+    # If the log has none of them there is one row of NULLs, whose tag is not that of a version.
+    return version, proven_changes([row[2:] for row in rows], since, version)
+
+
+_SELECT_CHANGES = """
+    SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, change.post
+    FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? ORDER BY change.revision
+"""
 
 
 def _select_last_id(connection: sqlite3.Connection) -> int:
