@@ -85,7 +85,9 @@ def test_concurrent_changes_leave_the_list_well_formed(streamed: SlowTransport, 
     assert ids(body_of(begun + read_to_the_end(streamed))) == list(range(1, 2 * PIECE_POSTS + 1))
 
 
-def test_list_emptied_while_streaming_is_empty(streamed: SlowTransport, api: InMemoryApi) -> None:
+def test_list_emptied_while_streaming_is_empty(
+    streamed: SlowTransport, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer: Any = api.store.database.writer
     read = api.store.list_posts
 
@@ -93,7 +95,7 @@ def test_list_emptied_while_streaming_is_empty(streamed: SlowTransport, api: InM
         writer.execute("DELETE FROM post")
         return await read(**arguments)
 
-    api.store.list_posts = list_posts  # type: ignore[method-assign]
+    monkeypatch.setattr(api.store, "list_posts", list_posts)
     get(streamed)
     assert body_of(streamed.value()) == b"[]\n"
 
