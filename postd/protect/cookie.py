@@ -31,7 +31,7 @@ class SessionReader:
 
     def __init__(self, realm: str, sign_in: str = "/") -> None:
         self.challenge = make_challenge(realm, sign_in)
-        self.form = sign_in
+        self.form: str | None = sign_in
         self._to_form = make_redirect(sign_in.encode("ascii"))
 
     def read(self, request: Request) -> SessionCredentials | None:

@@ -97,13 +97,13 @@ class CredentialReader(Protocol):
         scheme: the scheme's name in settings.
         ambient: whether browsers send them without being asked: writes that a page of another site sends are refused.
         challenge: the value of `WWW-Authenticate` where no other scheme of the rule has a challenge (RFC 9110 §15.5.2).
-        form: the path of the page for signing in.
+        form: the path of the page for signing in, None if there is none.
     """
 
     scheme: str
     ambient: bool
     challenge: bytes
-    form: str
+    form: str | None
 
     def read(self, request: Request) -> ICredentials | None:
         """Return the credentials in a request, None if there are none of this scheme.
@@ -284,7 +284,8 @@ def _advise(schemes: Collection[bytes], readers: Sequence[CredentialReader]) -> 
         sentence = "Reload this page, and enter your user name and password when the browser asks for them."
     elif not readers:
         sentence = "This page is for programs that send an access token."
-    return Advice(sentence, readers[0].form, "Sign in with the form") if readers else Advice(sentence)
+    forms = [reader.form for reader in readers if reader.form is not None]
+    return Advice(sentence, forms[0], "Sign in with the form") if forms else Advice(sentence)
 
 
 async def _add_challenges(
