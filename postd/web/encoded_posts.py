@@ -66,6 +66,10 @@ class EncodedPosts:
         """What pieces of earlier versions take, which responses still have."""
         return self._held.bytes - sum(piece.held_bytes for piece in self._pieces)
 
+    def is_at(self, version: Version) -> bool:
+        """Return whether the pieces are those of a version."""
+        return self._version == version
+
     async def snapshot(
         self, version: Version, *, after: int, limit: int | None
     ) -> tuple[Version, Sequence[Piece]] | None:

@@ -20,6 +20,9 @@ KEPT_MAX_BYTES = 8 * 1024 * 1024
 KEPT_OVERHEAD_BYTES = 2048
 """What a kept response takes beside its body: fields, entity tags."""
 
+SHORT_PAGE_POSTS = 100
+"""To read a page of up to this many posts costs less than to renew the encoded posts for it."""
+
 Span = tuple[int, int | None]
 """The posts with ids larger than the first number, at most as many as the second one; None: all."""
 
@@ -64,7 +67,9 @@ class PostLists:
     async def _make_page(self, version: Version, after: int, limit: int | None) -> NegotiatedText:
         """Return the responses with a page at a version, or a later one."""
         many = (limit or 0) + 1  # one more than the page, to see whether there are any
-        snapshot = await self._posts.snapshot(version, after=after, limit=many)
+        snapshot = None
+        if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
+            snapshot = await self._posts.snapshot(version, after=after, limit=many)
         if snapshot is None:
             page = await self._store.list_posts(after=after, limit=many)
             version, posts = page.version, encode_posts(page.posts)
