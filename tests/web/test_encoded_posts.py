@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 import pytest
 import pytest_twisted
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
@@ -444,11 +444,13 @@ class SqliteListTests(ListContract):
         return SqlitePlace(tmp_path)
 
     # Each class has these tests of its own: pytest-twisted would wrap shared ones again for each class.
+    @settings(max_examples=60)  # the posts of all are in one store, which each reads many times
     @given(steps=steps_of_histories)
     @ensureDeferred
     async def test_any_history_gives_exact_lists(self, place: Place, stores: list[Store], steps: Sequence[Any]) -> None:
         await History(place, stores).run(steps)
 
+    @settings(max_examples=60)
     @given(steps=steps_of_histories, limits=limits_of_bytes)
     @ensureDeferred
     async def test_lists_are_exact_at_the_limits(
@@ -463,11 +465,13 @@ class RedisListTests(ListContract):
         return RedisPlace(redis)
 
     # Each class has these tests of its own: pytest-twisted would wrap shared ones again for each class.
+    @settings(max_examples=20)
     @given(steps=steps_of_histories)
     @ensureDeferred
     async def test_any_history_gives_exact_lists(self, place: Place, stores: list[Store], steps: Sequence[Any]) -> None:
         await History(place, stores).run(steps)
 
+    @settings(max_examples=20)
     @given(steps=steps_of_histories, limits=limits_of_bytes)
     @ensureDeferred
     async def test_lists_are_exact_at_the_limits(
