@@ -16,15 +16,25 @@ CHANGES_KEPT = 10_000
 """How many of the latest changes a store keeps at least."""
 
 
-class Page(Struct, frozen=True):
-    """Posts in ascending order of their ids, as of one moment, at `version`.
+FOLLOWED_MAX = 1000
+"""How many changes a store returns with a page at most: a few milliseconds of the reactor's time."""
 
-    `more` says that posts with larger ids follow.
+
+class Page(Struct, frozen=True):
+    """Posts in ascending order of their ids, as of one moment.
+
+    Args:
+        version: of the posts at that moment.
+        posts: id and text of each.
+        more: whether posts with larger ids follow; not determined where none were asked for.
+        changes: all changes from the version that was asked about to this one, oldest first: the id of a post and its
+            new text, None for a deleted post. None if that is unknown, or they are more than `FOLLOWED_MAX`.
     """
 
     version: Version
     posts: list[tuple[int, str]]
     more: bool
+    changes: Sequence[tuple[int, str | None]] | None = None
 
 
 KEY_BYTES = 32
@@ -88,8 +98,12 @@ class PostStore(Protocol):
     async def version(self) -> Version:
         """Return the current version of the posts."""
 
-    async def list_posts(self, *, after: int = 0, limit: int) -> Page:
-        """Return at most `limit` posts with ids larger than `after`, as of one moment."""
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
+        """Return at most `limit` posts with ids larger than `after`, and the changes since a version, if it is given.
+
+        There are changes only if the log proves that the version is an earlier one of the same history: after a backup
+        was restored it may not be, whatever its revision.
+        """
 
     async def get_post(self, post_id: int) -> Post:
         """Return the post.

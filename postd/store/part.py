@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from postd.errors import ChangesGoneError
-from postd.model import Change
+from postd.model import Change, Version
 from postd.store.interface import Lifecycle, OperationObserver, Page
 
 DatabaseT = TypeVar("DatabaseT", bound=Lifecycle)
@@ -52,3 +52,20 @@ def contiguous_changes(changes: Sequence[Change], *, after: int, latest: int) ->
     if after > latest or (after < latest and not following):
         raise ChangesGoneError(after)
     return following
+
+
+def proven_changes(
+    entries: Sequence[tuple[str | None, int, str | None]], since: Version, version: Version
+) -> list[tuple[int, str | None]] | None:
+    """Return the changes from one version to another, as `postd.store.interface.Page.changes`.
+
+    Args:
+        entries: tag, post id and text of all changes in the log from revision `since` to `version`, both included.
+        since: the earlier version, perhaps of another history: the log proves that it is not by its tag.
+        version: the current one.
+    """
+    if since == version:
+        return []
+    if not entries or entries[0][0] != since.tag or len(entries) != version.revision - since.revision + 1:
+        return None
+    return [(post_id, text) for _, post_id, text in entries[1:]]

@@ -35,9 +35,13 @@ def wants_gzip(request: Request) -> bool:
     return field_lines is not None and prefers_gzip(b",".join(field_lines))
 
 
-def gzip_etag(etag: bytes) -> bytes:
-    """Return the entity tag of the compressed representation, which must differ (RFC 9110 §8.8.3.3)."""
-    return b'%b-gzip"' % etag[:-1]
+def gzip_etag(etag: bytes, form: bytes = b"") -> bytes:
+    """Return the entity tag of the compressed representation, which must differ (RFC 9110 §8.8.3.3).
+
+    Where another process may compress the same text to other bytes, `form` is a hash of what the bytes depend on beside
+    the text, in hexadecimal digits.
+    """
+    return b'%b-gzip%b%b"' % (etag[:-1], b"-" if form else b"", form)
 
 
 def acceptable_etags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
@@ -60,8 +64,17 @@ def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) ->
     """
     if not has_preconditions(request):
         return None
-    tag = matching_etag(request, acceptable_etags(headers[b"ETag"], gzipped=wants_gzip(request)))
+    etag, gzipped = headers[b"ETag"], wants_gzip(request)
+    forms = _named_forms(request, etag) if gzipped else []
+    tag = matching_etag(request, [*forms, *acceptable_etags(etag, gzipped=gzipped)])
     return None if tag is None else make_not_modified({**headers, b"ETag": tag})
+
+
+def _named_forms(request: Request, etag: bytes) -> list[bytes]:
+    """Return the tags of compressed forms of a text that a request names, also of those that other processes made."""
+    begin = etag[:-1] + b"-gzip-"
+    lines = [*request.fields.get(b"If-None-Match", ()), *request.fields.get(b"If-Match", ())]
+    return [b'%b%b"' % (begin, rest.partition(b'"')[0]) for line in lines for rest in line.split(begin)[1:]]
 
 
 class NegotiatedText:

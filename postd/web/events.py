@@ -53,11 +53,14 @@ class Events:
 
     A generation is the set of subscribers that were admitted under the same settings: a reload begins the next one and
     ends the streams of earlier ones.
+
+    Attributes:
+        clock: the reactor's.
     """
 
     def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
         self._store = store
-        self._clock = reactor
+        self.clock = reactor
         self._latest = 0  # revision found by the last poll
         self._recent: dict[int, bytes] = {}  # encoded changes by revision, ascending
         self.subscribers = 0  # open streams
@@ -150,7 +153,7 @@ class Events:
         # New loops: a LoopingCall stopped while its call waits for the store cannot be restarted cleanly.
         for work, every_s in ((self._poll, POLL_EVERY_S), (self._beat, HEARTBEAT_EVERY_S)):
             loop = LoopingCall(work)
-            loop.clock = self._clock
+            loop.clock = self.clock
             loop.start(every_s, now=False).addErrback(self._failed)
             self._loops.append(loop)
 
@@ -211,7 +214,7 @@ class Events:
             if not one.called:  # its client has gone
                 one.callback(None)
         if len(waiting) > WAKE_BATCH:
-            self._clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
+            self.clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
 
 def _decode_start(request: Request, latest: int) -> int | None:

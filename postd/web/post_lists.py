@@ -1,60 +1,50 @@
-"""The lists of posts, whole and by page, which are kept with the version at which they were read (reference: Lists)."""
+"""The lists of posts, whole and by page, made from encoded posts and kept with their version (reference: Lists)."""
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from twisted.internet.interfaces import IReactorTime
 
-from postd.caching import SingleFlight
 from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
 from postd.store.interface import PostStore
-from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
-from postd.web.streamed_list import StreamedList, encode_posts
+from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
+from postd.web.encoded_piece import SEPARATOR, encode_posts, join_posts, last_id
+from postd.web.encoded_posts import EncodedPosts, starting_after
+from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
-SNAPSHOT_MAX = 10_000
-"""Limit on a list that is read as one snapshot: some 6 ms of the reactor's time, once for each version. A longer one is
-streamed page by page."""
-
-KEPT_MAX_BYTES = 16 * 1024 * 1024
-"""Limit on the kept lists but the whole one, uncompressed, in each process: some 4,000 pages of 20 posts of 60
-characters. Compressed ones take at most as much again."""
+KEPT_MAX_BYTES = 8 * 1024 * 1024
+"""Limit on the kept responses beside the encoded posts, uncompressed, in each process: some 2,000 pages of 20 posts of
+60 characters. Compressed ones take at most as much again."""
 
 KEPT_OVERHEAD_BYTES = 2048
-"""What a kept list takes beside its body: responses, fields, entity tags."""
+"""What a kept response takes beside its body: fields, entity tags."""
+
+SHORT_PAGE_POSTS = 100
+"""To read a page of up to this many posts costs less than to renew the encoded posts for it."""
 
 Span = tuple[int, int | None]
 """The posts with ids larger than the first number, at most as many as the second one; None: all."""
 
 WHOLE: Span = (0, None)
 
-
-class _Snapshot(Struct, frozen=True):
-    """A list at a version; `text` is None if it has no limit and is longer than `SNAPSHOT_MAX`."""
-
-    version: Version
-    text: NegotiatedText | None
-    size: int
+_REFERENCE_BYTES = 8
 
 
 class PostLists:
     """Responses with lists of posts, by span.
 
-    The first request for a span at a version reads it, and later ones are answered with the responses made then. The
-    whole list is kept until it is read anew; of the others the least recently requested are dropped first
-    (`KEPT_MAX_BYTES`). A list that is too long for a snapshot is streamed (`StreamedList`). `caching` are the fields
-    for caches of all responses.
+    They are kept until the posts change; then they are made from the encoded posts, which cost what has changed. A list
+    that is too long for that is streamed. `caching` are the fields for caches of all responses.
     """
 
-    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes]) -> None:
+    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, clock: IReactorTime) -> None:
         self._store = store
         self._headers = {**caching, **VARY}
-        self._kept: OrderedDict[Span, _Snapshot] = OrderedDict()
+        self._posts = EncodedPosts(store, clock=clock)
+        self._version: Version | None = None  # of the kept responses
+        self._kept: dict[Span, NegotiatedText | StreamedSnapshot] = {}
         self._kept_bytes = 0
-        self._reading: SingleFlight[tuple[Version, Span], _Snapshot] = SingleFlight()
-        self._streamed = StreamedList(store)
 
     async def respond(self, request: Request, span: Span) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -63,49 +53,69 @@ class PostLists:
             Problem: 412, by `If-Match`.
         """
         version = await self._store.version()
-        snapshot = self._kept.get(span)
-        if snapshot is None or snapshot.version != version:
-            not_modified = not_modified_if_current(request, self._headers_at(version, span))
+        kept = self._kept.get(span) if version == self._version else None
+        if kept is None:
+            headers = self._headers_at(version, span)
+            not_modified = not_modified_if_current(request, headers)
             if not_modified is not None:
                 return not_modified
-            if span[1] is None:  # a long one: what another request began to read at this version is recent enough
-                snapshot = await self._reading.run((version, span), partial(self._read, span))
-            else:
-                snapshot = await self._read(span)
+            kept = await (self._make_rest(version, span) if span[1] is None else self._make_page(version, *span))
+            if kept is None:
+                return stream_list(request, self._posts.stream(span[0]), headers)
+        return await kept.respond(request)
+
+    async def _make_page(self, version: Version, after: int, limit: int | None) -> NegotiatedText:
+        """Return the responses with a page at a version, or a later one."""
+        many = (limit or 0) + 1  # one more than the page, to see whether there are any
+        snapshot = None
+        if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
+            snapshot = await self._posts.snapshot(version, after=after, limit=many)
+        if snapshot is None:
+            page = await self._store.list_posts(after=after, limit=many)
+            version, posts = page.version, encode_posts(page.posts)
         else:
-            self._kept.move_to_end(span)
-        if snapshot.text is not None:
-            return await snapshot.text.respond(request)
+            version, pieces = snapshot
+            posts = []
+            for piece in pieces:
+                posts += piece.posts(after=after, limit=many - len(posts))
+        link = {}
+        if len(posts) == many:
+            posts.pop()
+            link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (len(posts), last_id(posts))
+        body = _body([join_posts(posts)] if posts else [])
+        text = NegotiatedText(JSON, body, self._headers_at(version, (after, limit)), link)
+        self._keep(version, (after, limit), text, len(body))
+        return text
+
+    async def _make_rest(self, version: Version, span: Span) -> NegotiatedText | StreamedSnapshot | None:
+        """Return the responses with all posts after an id at a version, or a later one; None if they are too many."""
+        snapshot = await self._posts.snapshot(version, after=span[0], limit=None)
+        if snapshot is None:
+            return None
+        version, pieces = snapshot
+        sent = [piece for piece in (starting_after(one, span[0]) for one in pieces) if piece.count]
         headers = self._headers_at(version, span)
-        not_modified = not_modified_if_current(request, headers)
-        return not_modified or self._streamed.respond(request, version, headers, after=span[0])
+        if sum(piece.length for piece in sent) > INLINE_MAX_BYTES:
+            first = 0 if sent[0] is pieces[0] else sent[0].length  # the others are those of the encoded posts
+            kept = StreamedSnapshot(sent, headers, self._posts, after=span[0])
+            self._keep(version, span, kept, first + _REFERENCE_BYTES * len(sent))
+            return kept
+        body = _body([piece.text for piece in sent])
+        text = NegotiatedText(JSON, body, headers)
+        self._keep(version, span, text, len(body))
+        return text
 
-    async def _read(self, span: Span) -> _Snapshot:
-        after, limit = span
-        page = await self._store.list_posts(after=after, limit=SNAPSHOT_MAX if limit is None else limit)
-        # It may be newer than the version read before it.
-        if limit is None and page.more:
-            snapshot = _Snapshot(page.version, None, KEPT_OVERHEAD_BYTES)
-        else:
-            link = {}
-            if limit is not None and page.more:
-                link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (limit, page.posts[-1][0])
-            body = b"[\n%b\n]\n" % encode_posts(page.posts) if page.posts else b"[]\n"
-            text = NegotiatedText(JSON, body, self._headers_at(page.version, span), link)
-            snapshot = _Snapshot(page.version, text, KEPT_OVERHEAD_BYTES + len(body))
-        self._keep(span, snapshot)
-        return snapshot
-
-    def _keep(self, span: Span, snapshot: _Snapshot) -> None:
-        replaced = self._kept.pop(span, None)
-        self._kept[span] = snapshot
-        if span == WHOLE:
-            return
-        self._kept_bytes += snapshot.size - (replaced.size if replaced is not None else 0)
-        while self._kept_bytes > KEPT_MAX_BYTES:
-            oldest = next(kept for kept in self._kept if kept != WHOLE)
-            self._kept_bytes -= self._kept.pop(oldest).size
+    def _keep(self, version: Version, span: Span, kept: NegotiatedText | StreamedSnapshot, size_bytes: int) -> None:
+        if version != self._version or self._kept_bytes > KEPT_MAX_BYTES:
+            self._version, self._kept_bytes = version, 0
+            self._kept.clear()
+        self._kept[span] = kept
+        self._kept_bytes += KEPT_OVERHEAD_BYTES + size_bytes
 
     def _headers_at(self, version: Version, span: Span) -> dict[bytes, bytes]:
         page = b"" if span == WHOLE else b"-%d-%d" % (span[0], span[1] or 0)
         return {b"ETag": b'"%d-%b%b"' % (version.revision, version.tag.encode(), page), **self._headers}
+
+
+def _body(texts: Sequence[bytes]) -> bytes:
+    return b"".join([OPENING, SEPARATOR.join(texts), CLOSING]) if texts else EMPTY

@@ -85,7 +85,7 @@ class PostApi:
         self._events = events
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
-        self._lists = PostLists(store, self._caching)
+        self._lists = PostLists(store, self._caching, clock=events.clock)
         self._idempotency = IdempotencyKeys(time.time)
         # Depends only on the post, so that an entry is never stale.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)

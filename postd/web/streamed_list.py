@@ -1,150 +1,117 @@
-"""The list of all posts when it is too long for one snapshot: streamed page by page, cached while unchanged."""
+"""Responses with a long list: pieces of encoded posts, sent one after the other at the pace of the client."""
 
-import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from hashlib import blake2b
 
-import orjson
-from msgspec import Struct
+from twisted.internet.threads import deferToThread
 
+from postd.caching import SingleFlight
 from postd.http.interface import Request
-from postd.http.responses import JSON, StreamedResponse, make_streamed_response
-from postd.model import Version
-from postd.protocol.gzip import HEADER, Parts, inflate
-from postd.store.interface import PostStore
-from postd.web.compression import GZIP, gzip_etag, wants_gzip
+from postd.http.responses import JSON, Response, StreamedResponse, make_streamed_response
+from postd.protocol.gzip import HEADER, TRAILER_BYTES, Part, Stream, make_part
+from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
+from postd.web.encoded_piece import SEPARATOR, Piece
+from postd.web.encoded_posts import RETAINED_MAX_BYTES, EncodedPosts
 
-PAGE_POSTS = 512
-"""Posts of a streamed list that are in memory at a time: about the size of a socket buffer."""
+OPENING, CLOSING, EMPTY = b"[\n", b"\n]\n", b"[]\n"
 
-CACHED_MAX_BYTES = 16 * 1024 * 1024
-"""Limit on the compressed size of the cached list: some 300,000 posts of 60 characters."""
-
-RECORDING_MAX_S = 10
-"""How long one response may take to fill the cache before another one replaces it."""
+_BRACKETS = len(OPENING) + len(CLOSING)
+_GZIPPED = {text: make_part(text) for text in (OPENING, SEPARATOR, CLOSING, EMPTY)}
 
 
-class _CachedList(Struct, frozen=True):
-    """A whole list that was streamed while the posts stayed at one version.
+def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mapping[bytes, bytes]) -> StreamedResponse:
+    """Return the response with a list whose end is not known yet, without `ETag` and length.
+
+    `headers` are those of the list as a snapshot.
+    """
+    gzipped = wants_gzip(request)
+    sent = {**headers, **GZIP} if gzipped else dict(headers)
+    del sent[b"ETag"]
+    return make_streamed_response(JSON, _generate_gzip(pieces) if gzipped else _generate(pieces), sent)
+
+
+class StreamedSnapshot:
+    """The responses with a long list at one version: plain, gzip and 304.
+
+    While slow clients retain too much of earlier versions, it is streamed as the posts are then.
 
     Args:
-        version: of the posts.
-        parts: the gzip stream between `HEADER` and `trailer`, each part inflatable for itself.
-        trailer: the end of the gzip stream.
-        length: the uncompressed length in bytes.
+        pieces: the posts.
+        headers: those of all responses, `Vary` and a strong `ETag` included; the compressed representation gets another
+            tag.
+        posts: all posts.
+        after: the ids of the list are larger.
     """
 
-    version: Version
-    parts: list[bytes]
-    trailer: bytes
-    length: int
+    def __init__(
+        self, pieces: Sequence[Piece], headers: Mapping[bytes, bytes], posts: EncodedPosts, *, after: int
+    ) -> None:
+        self._pieces = pieces
+        self._headers = headers
+        self._posts, self._after = posts, after
+        self._length = _BRACKETS + sum(piece.length for piece in pieces) + len(SEPARATOR) * (len(pieces) - 1)
+        self._compressing: SingleFlight[None, None] = SingleFlight()
 
-    def respond(self, headers: Mapping[bytes, bytes], *, gzipped: bool) -> StreamedResponse:
-        if not gzipped:
-            return make_streamed_response(JSON, _generate(map(inflate, self.parts)), headers, length=self.length)
-        headers = {**headers, **GZIP, b"ETag": gzip_etag(headers[b"ETag"])}
-        pieces = [HEADER, *self.parts, self.trailer]
-        return make_streamed_response(JSON, _generate(pieces), headers, length=sum(map(len, pieces)))
+    async def respond(self, request: Request) -> Response | StreamedResponse:
+        """Return the response to GET or HEAD.
 
-
-class StreamedList:
-    """Responses with all posts, page by page.
-
-    Each page is a snapshot of its own, because a slow client must not hold one open. So a streamed list has neither
-    `ETag` nor length; ids are unique and ascending in it. If the posts did not change meanwhile, the list is a snapshot
-    all the same: requested twice, it is recorded, compressed, and later responses come from this cache, with both.
-    """
-
-    def __init__(self, store: PostStore) -> None:
-        self._store = store
-        self._requested_at: Version | None = None
-        self._cached: _CachedList | None = None
-        self._recording: list[bytes] | None = None
-        self._recording_since_s = 0.0
-
-    def respond(
-        self, request: Request, version: Version, headers: Mapping[bytes, bytes], *, after: int
-    ) -> StreamedResponse:
-        """Return the response with the posts whose ids are larger than `after`.
-
-        Args:
-            request: whether it accepts gzip matters.
-            version: the current one, as far as known.
-            headers: of the list at this version, `ETag` included.
-            after: 0 for the whole list, which alone is cached.
+        Raises:
+            Problem: 412, by `If-Match`.
         """
-        gzipped = wants_gzip(request)
-        cached = self._cached
-        if after == 0 and cached is not None and cached.version == version:
-            return cached.respond(headers, gzipped=gzipped)
-        records = after == 0 and self._may_record(version)
-        pieces = self._record(version, gzipped=gzipped) if records else self._read(after, gzipped=gzipped)
-        sent = {**headers, **GZIP} if gzipped else dict(headers)
-        del sent[b"ETag"]
-        return make_streamed_response(JSON, pieces, sent)
+        not_modified = not_modified_if_current(request, self._headers)
+        if not_modified is not None:
+            return not_modified
+        if self._posts.retained_bytes > RETAINED_MAX_BYTES:
+            return stream_list(request, self._posts.stream(self._after), self._headers)
+        if not wants_gzip(request):
+            return make_streamed_response(JSON, _generate(_each(self._pieces)), self._headers, length=self._length)
+        if any(piece.part is None for piece in self._pieces):
+            await self._compressing.run(None, self._compress)
+        parts = [piece.part for piece in self._pieces if piece.part is not None]
+        between = (len(parts) - 1) * len(_GZIPPED[SEPARATOR].deflated)
+        ends = len(HEADER) + len(_GZIPPED[OPENING].deflated) + len(_GZIPPED[CLOSING].deflated) + TRAILER_BYTES
+        # Another process may have other pieces of the same list.
+        lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
+        etag = gzip_etag(self._headers[b"ETag"], blake2b(lengths, digest_size=6).hexdigest().encode())
+        headers = {**self._headers, **GZIP, b"ETag": etag}
+        length = ends + between + sum(len(part.deflated) for part in parts)
+        return make_streamed_response(JSON, _generate_gzip(_each(self._pieces)), headers, length=length)
 
-    def _may_record(self, version: Version) -> bool:
-        """Return whether the list was requested before at this version, and no other response is being recorded.
-
-        One recording at a time bounds the memory that slow clients cost.
-        """
-        requested_at, self._requested_at = self._requested_at, version
-        busy = self._recording is not None and time.monotonic() - self._recording_since_s < RECORDING_MAX_S
-        return version == requested_at and not busy
-
-    async def _read(self, after: int, *, gzipped: bool) -> AsyncGenerator[bytes]:
-        parts = Parts()
-        if gzipped:
-            yield HEADER
-        async for _, piece in self._read_pages(after):
-            yield parts.add(piece) if gzipped else piece
-        if gzipped:
-            yield parts.end()
-
-    async def _read_pages(self, after: int = 0) -> AsyncGenerator[tuple[Version, bytes]]:
-        opening, more = b"[\n", True
-        while more:
-            page = await self._store.list_posts(after=after, limit=PAGE_POSTS)
-            if page.posts:
-                yield page.version, opening + encode_posts(page.posts)
-                opening, after = b",\n", page.posts[-1][0]
-            more = page.more
-        yield page.version, b"\n]\n" if opening == b",\n" else b"[]\n"
-
-    async def _record(self, version: Version, *, gzipped: bool) -> AsyncGenerator[bytes]:
-        parts, recorded, size = Parts(), list[bytes](), 0
-        if self._recording is not None:
-            self._recording.clear()  # too slow, and may never ask for its next page
-        self._recording = recorded
-        self._recording_since_s = time.monotonic()
-        try:
-            if gzipped:
-                yield HEADER
-            async for page_version, piece in self._read_pages():
-                records = recorded is self._recording
-                part = parts.add(piece) if records or gzipped else b""
-                if records:
-                    recorded.append(part)
-                    size += len(part)
-                    if page_version != version or size > CACHED_MAX_BYTES:
-                        self._recording = None
-                else:
-                    recorded.clear()
-                yield part if gzipped else piece
-            if recorded is self._recording:
-                self._cached = _CachedList(version, recorded, parts.end(), parts.length)
-            if gzipped:
-                yield parts.end()
-        finally:
-            if recorded is self._recording:
-                self._recording = None
+    async def _compress(self) -> None:
+        missing = [piece for piece in self._pieces if piece.part is None]
+        texts = [piece.text for piece in missing]
+        short = sum(map(len, texts)) <= INLINE_MAX_BYTES
+        parts = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
+        for piece, part in zip(missing, parts, strict=True):
+            piece.keep_part(part)
 
 
-async def _generate(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
+def _make_parts(texts: Sequence[bytes]) -> list[Part]:
+    return [make_part(text) for text in texts]
+
+
+async def _each(pieces: Sequence[Piece]) -> AsyncGenerator[Piece]:
     for piece in pieces:
         yield piece
 
 
-def encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
-    """Encode posts as the elements of a list, without its brackets (spec: "JSON array (indented by two spaces)")."""
-    dumps = orjson.dumps
-    return b",\n".join([b'  {\n    "id": %d,\n    "post": %b\n  }' % (post_id, dumps(text)) for post_id, text in posts])
+async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
+    before = OPENING
+    async for piece in pieces:
+        if piece.count:
+            yield before + piece.text
+            before = SEPARATOR
+    yield CLOSING if before == SEPARATOR else EMPTY
+
+
+async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
+    stream, before = Stream(), OPENING
+    begun = HEADER
+    async for piece in pieces:
+        if piece.count:
+            if piece.part is None:
+                piece.keep_part(make_part(piece.text))
+            assert piece.part is not None
+            yield begun + stream.add(_GZIPPED[before]) + stream.add(piece.part)
+            begun, before = b"", SEPARATOR
+    yield begun + stream.add(_GZIPPED[CLOSING if before == SEPARATOR else EMPTY]) + stream.end()

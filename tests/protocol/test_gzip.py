@@ -7,26 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.gzip import HEADER, Parts, compress, inflate
+from postd.protocol.gzip import HEADER, TRAILER_BYTES, Stream, compress, inflate, make_part
 
 
-@given(st.lists(st.binary(max_size=200), max_size=6))
+@given(st.lists(st.binary(max_size=200) | st.integers(0, 70_000).map(bytes), max_size=6))
 def test_parts_form_one_stream_and_inflate_separately(texts: list[bytes]) -> None:
-    parts = Parts()
-    made = [parts.add(text) for text in texts]
-    stream = b"".join([HEADER, *made, parts.end()])
+    parts = Stream()
+    made = [parts.add(make_part(text)) for text in texts]
+    end = parts.end()
+    assert len(end) == TRAILER_BYTES
+    stream = b"".join([HEADER, *made, end])
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     assert inflating.decompress(stream) == b"".join(texts)
     assert (inflating.eof, inflating.unused_data) == (True, b"")  # one member, and nothing behind it
     assert [inflate(part) for part in made] == texts
-    assert parts.length == len(b"".join(texts))
 
 
 def test_each_part_can_be_inflated_on_arrival() -> None:
-    parts, inflating = Parts(), zlib.decompressobj(16 + zlib.MAX_WBITS)
+    parts, inflating = Stream(), zlib.decompressobj(16 + zlib.MAX_WBITS)
     inflating.decompress(HEADER)
     for text in (b"first", b"", b"x" * 100_000):
-        assert inflating.decompress(parts.add(text)) == text
+        assert inflating.decompress(parts.add(make_part(text))) == text
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"posts " * 100_000], ids=["nothing", "a-byte", "much"])

@@ -31,11 +31,12 @@ from postd.errors import (
     StoreNotEmptyError,
     StoreUnavailableError,
 )
-from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session
+from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session, Version
 from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import (
     CHANGES_KEPT,
+    FOLLOWED_MAX,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     FailureKeys,
@@ -43,6 +44,7 @@ from postd.store.interface import (
     IdempotencyKey,
     LoginStore,
     LoginStoreWithLifecycle,
+    Page,
     Reservation,
     Store,
 )
@@ -554,6 +556,53 @@ class PostStoreContract(ImportContract):
         assert await store.list_changes(after=0, limit=10) == [added, updated, deleted]
         assert await store.list_changes(after=1, limit=1) == [updated]
         assert await store.list_changes(after=3, limit=10) == []
+
+    @ensureDeferred
+    async def test_page_has_the_changes_since_a_version(self, store: Store) -> None:
+        await store.add_post("one")
+        versions = [await store.version()]
+        for write in (
+            store.add_post("two"),
+            store.replace_post(1, "uno"),
+            store.delete_post(2),
+            import_posts(store, [(7, "seven"), (5, "five")]),
+        ):
+            await write
+            versions.append(await store.version())
+        since = [(2, "two"), (1, "uno"), (2, None), (5, "five"), (7, "seven")]
+        for version, changes in zip(versions, (since, since[1:], since[2:], since[3:], []), strict=True):
+            page = await store.list_posts(after=1, limit=1, since=version)
+            assert page == Page(versions[-1], [(5, "five")], more=True, changes=changes)
+        assert (await store.list_posts(limit=0, since=versions[-2])).posts == []
+        assert (await store.list_posts(limit=1)).changes is None
+
+    @ensureDeferred
+    async def test_changes_since_a_version_of_another_history_are_unknown(self, store: Store) -> None:
+        async def changes(revision: int, tag: str) -> Sequence[tuple[int, str | None]] | None:
+            return (await store.list_posts(limit=1, since=Version(revision, tag))).changes
+
+        for text in ("one", "two", "three"):
+            await store.add_post(text)
+        now = await store.version()
+        for revision in range(6):
+            assert await changes(revision, "00" * 8) is None
+        assert await changes(2, now.tag) is None
+        assert await changes(3, now.tag) == []
+        await import_posts(store, [], revision=100)
+        assert await changes(3, now.tag) is None  # 4 to 100 are not in the log
+        raised = await store.version()
+        await store.add_post("four")
+        assert await changes(100, raised.tag) is None
+
+    @ensureDeferred
+    async def test_more_changes_than_a_page_may_have_are_left_out(self, store: Store) -> None:
+        await store.add_post("one")
+        version = await store.version()
+        many = [(n, f"post {n}") for n in range(2, FOLLOWED_MAX + 2)]
+        await import_posts(store, many)
+        assert (await store.list_posts(limit=1, since=version)).changes == many
+        await store.add_post("one more")
+        assert (await store.list_posts(limit=1, since=version)).changes is None
 
     @ensureDeferred
     async def test_log_is_bounded_and_refuses_older_revisions(self, store: Store) -> None:

@@ -1,11 +1,15 @@
 """How often lists read the store; test_posts.py has their content."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
+from postd.model import Version
 from postd.store.interface import Page
+from postd.web.compression import NegotiatedText
+from postd.web.encoded_posts import PIECE_POSTS
 from tests.helpers import InMemoryApi, result_of
 from tests.web.wire import ask, begin
 
@@ -18,9 +22,9 @@ def spans_read(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> Spans:
     spans: Spans = []
     list_posts = api.store.list_posts
 
-    async def reading(*, after: int = 0, limit: int) -> Page:
+    async def reading(*, after: int = 0, limit: int, since: Version | None = None) -> Page:
         spans.append((after, limit))
-        return await list_posts(after=after, limit=limit)
+        return await list_posts(after=after, limit=limit, since=since)
 
     monkeypatch.setattr(api.store, "list_posts", reading)
     for number in range(9):
@@ -32,13 +36,28 @@ def bodies(api: InMemoryApi, paths: Sequence[str]) -> list[bytes]:
     return [ask(api, "GET", path).body for path in paths]
 
 
-@pytest.mark.parametrize("path", ["/post", "/post?limit=3", "/post?after=4", "/post?after=4&limit=3"])
-def test_list_is_read_once_for_each_version(api: InMemoryApi, spans_read: Spans, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "limits"),
+    [
+        *(
+            (path, [PIECE_POSTS, 0])
+            for path in ("/post", "/post?after=4", "/post?limit=200", "/post?after=4&limit=200")
+        ),
+        *((path, [4, 4]) for path in ("/post?limit=3", "/post?after=4&limit=3")),
+    ],
+)
+def test_list_is_read_once_for_each_version(api: InMemoryApi, spans_read: Spans, path: str, limits: list[int]) -> None:
+    """And from the second version on, the changes alone; a short page costs less."""
     assert len(set(bodies(api, [path] * 3))) == 1
     assert len(spans_read) == 1
     api.add("a newer post")
     bodies(api, [path] * 3)
-    assert len(spans_read) == 2
+    assert [limit for _, limit in spans_read] == limits
+
+
+def test_short_page_is_made_of_the_pieces_of_its_version(api: InMemoryApi, spans_read: Spans) -> None:
+    bodies(api, ["/post", "/post?limit=3", "/post?after=4&limit=3"])
+    assert len(spans_read) == 1
 
 
 @pytest.mark.parametrize("path", ["/post", "/post?after=3"])
@@ -57,37 +76,24 @@ def test_concurrent_requests_share_one_query(api: InMemoryApi, monkeypatch: pyte
     assert all(b"shared" in exchange.response().body for exchange in exchanges)
 
 
-def test_cached_pages_are_limited_and_the_oldest_is_dropped(
-    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2500)
-    first, *others = [f"/post?limit=1&after={after}" for after in range(5)]
-    bodies(api, ["/post", first, *others[:3]])
-    bodies(api, [first])
-    assert len(spans_read) == 5
-    bodies(api, [others[3], first])
+def test_kept_responses_are_limited(api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = NegotiatedText.__init__
+
+    def note(text: NegotiatedText, *arguments: Any) -> None:
+        made.append(text)
+        make(text, *arguments)
+
+    monkeypatch.setattr(NegotiatedText, "__init__", note)
+    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2050)
+    paths = [f"/post?limit=1&after={after}" for after in range(5)]
+    bodies(api, paths[:4] * 3)
+    assert len(made) == 4
+    bodies(api, paths)
+    assert len(made) == 5
+    bodies(api, paths[:1])
+    assert len(made) == 6
     assert len(spans_read) == 6
-    bodies(api, [others[0]])
-    assert len(spans_read) == 7
-    bodies(api, ["/post"])  # the whole list is not one of them
-    assert len(spans_read) == 7
-
-
-def test_list_over_the_limit_is_not_cached(
-    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 2048 + 100)
-    bodies(api, ["/post?limit=1", "/post?limit=9", "/post?limit=9"])
-    assert len(spans_read) == 3
-
-
-def test_long_list_is_not_read_as_a_snapshot_twice(
-    api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("postd.web.post_lists.SNAPSHOT_MAX", 3)
-    monkeypatch.setattr("postd.web.streamed_list.PAGE_POSTS", 20)
-    bodies(api, ["/post?after=1"] * 3)
-    assert spans_read == [(1, 3), (1, 20), (1, 20), (1, 20)]
 
 
 @pytest.mark.usefixtures("spans_read")

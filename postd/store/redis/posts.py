@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
-from postd.store.interface import IdempotencyKey, Page
-from postd.store.part import StorePart, contiguous_changes, read_by_pages
+from postd.store.interface import FOLLOWED_MAX, IdempotencyKey, Page
+from postd.store.part import StorePart, contiguous_changes, proven_changes, read_by_pages
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script
@@ -52,11 +52,16 @@ class RedisPosts(StorePart[RedisDatabase]):
     async def _read_version(self) -> Version:
         return self._version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
 
-    async def list_posts(self, *, after: int = 0, limit: int) -> Page:
-        revision, tag, members = await self._read(_LIST, after, limit + 1)
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
+        known = () if since is None else (since.revision, FOLLOWED_MAX)
+        revision, tag, members, entries = await self._read(_LIST, after, limit + 1, *known)
+        version = self._version(revision, tag)
         posts = [_decode(member) for member in members]
         more = len(posts) > limit
-        return Page(self._version(revision, tag), posts[:limit] if more else posts, more)
+        changes = None
+        if since is not None:
+            changes = proven_changes([_decode_entry(fields) for _, fields in entries], since, version)
+        return Page(version, posts[:limit] if more else posts, more, changes)
 
     async def get_post(self, post_id: int) -> Post:
         members = await self._read_command("ZRANGEBYSCORE", KEYS["POSTS"], post_id, post_id)
@@ -118,6 +123,12 @@ def _decode(member: str) -> tuple[int, str]:
 def _decode_change(name: str, fields: Sequence[str]) -> Change:
     values = dict(zip(fields[::2], fields[1::2], strict=True))
     return Change(int(name.partition("-")[0]), ChangeKind(values["kind"]), int(values["id"]), values.get("post"))
+
+
+def _decode_entry(fields: Sequence[str]) -> tuple[str | None, int, str | None]:
+    """Return the tag of a change (None if an older postd wrote it), the id and the text of its post."""
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    return values.get("tag"), int(values["id"]), values.get("post")
 
 
 def _raise_from(outcome: str, post_id: int) -> None:

@@ -8,8 +8,8 @@ import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
-from postd.store.interface import IdempotencyKey, Page
-from postd.store.part import StorePart, contiguous_changes
+from postd.store.interface import FOLLOWED_MAX, IdempotencyKey, Page
+from postd.store.part import StorePart, contiguous_changes, proven_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
@@ -29,15 +29,20 @@ class SqlitePosts(StorePart[SqliteDatabase]):
     def version(self) -> Coroutine[Any, Any, Version]:
         return self._read_cached("post", "version", _select_version)
 
-    async def list_posts(self, *, after: int = 0, limit: int) -> Page:
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
         def query(connection: sqlite3.Connection) -> Page:
-            with transaction(connection):  # both queries see the same state
-                version = _select_version(connection)
+            if since is not None and not limit:  # one query needs no transaction
+                version, changes = _select_changes(connection, since)
+                return Page(version, [], False, changes)  # noqa: FBT003 - `more`
+            with transaction(connection):  # all queries see the same state
+                version, changes = (
+                    (_select_version(connection), None) if since is None else _select_changes(connection, since)
+                )
                 posts = connection.execute(
                     "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1)
                 ).fetchall()
             more = len(posts) > limit
-            return Page(version, posts[:limit] if more else posts, more)
+            return Page(version, posts[:limit] if more else posts, more, changes)
 
         return await self._read(query)
 
@@ -104,6 +109,22 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 def _select_version(connection: sqlite3.Connection) -> Version:
     revision, tag = connection.execute("SELECT revision, tag FROM version").fetchone()
     return Version(revision, tag.hex())
+
+
+def _select_changes(
+    connection: sqlite3.Connection, since: Version
+) -> tuple[Version, Sequence[tuple[int, str | None]] | None]:
+    """Return the current version, and the changes from another one to it as `Page.changes`."""
+    rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + FOLLOWED_MAX)).fetchall()
+    version = Version(rows[0][0], rows[0][1].hex())
+    # If the log has none of them there is one row of NULLs, whose tag is not that of a version.
+    return version, proven_changes([row[2:] for row in rows], since, version)
+
+
+_SELECT_CHANGES = """
+    SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, change.post
+    FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? ORDER BY change.revision
+"""
 
 
 def _select_last_id(connection: sqlite3.Connection) -> int:

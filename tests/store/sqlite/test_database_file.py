@@ -120,7 +120,7 @@ def _pipe(path: Path) -> None:
         (_without_version, "not those of postd (version has no row)"),
         (_half_made, "not those of postd (table post already exists)"),
         (_dangling, "there is no such file"),
-        (_newer, "newer postd (schema 4711; this one knows 5)"),
+        (_newer, "newer postd (schema 4711; this one knows 6)"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
         (_pipe, "not a file"),

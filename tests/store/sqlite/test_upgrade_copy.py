@@ -59,7 +59,13 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert await store.list_changes(after=POSTS + 2, limit=9) == [
         Change(POSTS + 3, ChangeKind.DELETED, POSTS + 1, None),
     ]
+    older = await store.version()
     assert await store.add_post("next") == POSTS + 2  # not the id of the deleted post
+    newer = await store.version()
+    assert (await store.list_posts(limit=0, since=older)).changes is None  # an older change has no tag
+    assert (await store.list_posts(limit=0, since=newer)).changes == []
+    await store.replace_post(1, "again")
+    assert (await store.list_posts(limit=0, since=newer)).changes == [(1, "again")]
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)

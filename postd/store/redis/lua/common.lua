@@ -5,14 +5,16 @@ local function exact(number)
   return string.format('%.0f', number)
 end
 
--- Increments the revision, and adds an entry to the log of changes; text is nil for a deleted post.
+-- Increments the revision, and adds an entry to the log of changes, with the tag of the version that it makes; text is nil
+-- for a deleted post.
 local function log_change(tag, kind, id, text)
   local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
   redis.call('HSET', VERSION, 'tag', tag)
   if text then
-    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'post', text)
+    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'tag', tag,
+      'post', text)
   else
-    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id)
+    redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'tag', tag)
   end
   return revision
 end

@@ -1,0 +1,153 @@
+"""Posts as the elements of a JSON list, encoded once, in pieces of some hundred (spec: "JSON array (indented by two
+spaces)").
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+
+from postd.protocol.gzip import Part, inflate, make_part
+
+SEPARATOR = b",\n"
+"""What is between two posts of a list."""
+
+_START = b'  {\n    "id": '
+_END = b"\n  }"
+_BETWEEN = _END + SEPARATOR  # neither is anywhere else in a list: JSON has no line breaks in strings
+
+PIECE_OVERHEAD_BYTES = 512
+"""What a piece takes beside its posts."""
+
+
+def encode_posts(posts: Iterable[tuple[int, str]]) -> list[bytes]:
+    """Encode posts, for `join_posts`."""
+    dumps = orjson.dumps
+    return [b'  {\n    "id": %d,\n    "post": %b' % (post_id, dumps(text)) for post_id, text in posts]
+
+
+def join_posts(encoded: Sequence[bytes]) -> bytes:
+    """Return encoded posts as the elements of a list, without its brackets."""
+    return _BETWEEN.join(encoded) + _END if encoded else b""
+
+
+def last_id(encoded: Sequence[bytes]) -> int:
+    """Return the id of the last of some encoded posts."""
+    return _id_of(encoded[-1])
+
+
+class Held:
+    """Counts the bytes of all pieces that exist, also of those that only a response still has."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Piece:
+    """All posts with ids larger than `low`, at most `high`, encoded as of one version. They never change.
+
+    Args:
+        low, high: the range of ids.
+        text: the posts, as `join_posts` returns them.
+        count: how many posts they are.
+        held: counts the piece.
+
+    Attributes:
+        length: the length of the text.
+        part: the text compressed, None if that was not needed yet.
+        held_bytes: what the piece takes, in all its forms.
+    """
+
+    __slots__ = ("_held", "_text", "count", "held_bytes", "high", "length", "low", "part")
+
+    def __init__(self, low: int, high: int, text: bytes, count: int, held: Held) -> None:
+        self.low, self.high = low, high
+        self.count = count
+        self.length = len(text)
+        self.part: Part | None = None
+        self._text: bytes | None = text
+        self._held, self.held_bytes = held, 0
+        self._hold(PIECE_OVERHEAD_BYTES + self.length)
+
+    def __del__(self) -> None:
+        self._hold(-self.held_bytes)
+
+    def _hold(self, more_bytes: int) -> None:
+        self.held_bytes += more_bytes
+        self._held.bytes += more_bytes
+
+    @property
+    def text(self) -> bytes:
+        """The posts as elements of a list."""
+        if self._text is not None:
+            return self._text
+        assert self.part is not None
+        return inflate(self.part.deflated)
+
+    @property
+    def plain_bytes(self) -> int:
+        """What the uncompressed form takes, 0 if the compressed one is kept alone."""
+        return 0 if self._text is None else PIECE_OVERHEAD_BYTES + self.length
+
+    def keep_part(self, part: Part) -> None:
+        """Keep the compressed form as well."""
+        if self.part is None:
+            self.part = part
+            self._hold(len(part.deflated))
+
+    def compress(self) -> None:
+        """Keep the compressed form alone: a third of the other."""
+        self.keep_part(make_part(self.text))
+        if self._text is not None:
+            self._text = None
+            self._hold(-self.length)
+
+    def posts(self, *, after: int = 0, limit: int | None = None) -> list[bytes]:
+        """Return at most `limit` encoded posts with ids larger than `after`."""
+        if not self.count:
+            return []
+        if after > self.low:
+            posts = self.posts()
+            begin = bisect_right(posts, after, key=_id_of)
+            return posts[begin : None if limit is None else begin + limit]
+        if limit is not None and limit < self.count:
+            return self.text.split(_BETWEEN, limit)[:limit]
+        posts = self.text.split(_BETWEEN)
+        posts[-1] = posts[-1].removesuffix(_END)
+        return posts
+
+    def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
+        """Return the encoded posts after changes: to the id of a post its new text, None for a deleted one."""
+        posts = self.posts()
+        for post_id in sorted(changes):
+            text = changes[post_id]
+            place = bisect_left(posts, post_id, key=_id_of)
+            there = place < len(posts) and _id_of(posts[place]) == post_id
+            posts[place : place + there] = [] if text is None else encode_posts([(post_id, text)])
+        return posts
+
+    def spliced(self, changes: Mapping[int, str | None]) -> tuple[bytes, int] | None:
+        """Return text and count after changes if these only replace posts, or add some at the end; else None.
+
+        For a few changes that is cheaper than `changed`.
+        """
+        text, added = self.text, list[tuple[int, str]]()
+        last = _id_of(text, text.rindex(_START)) if self.count else self.low
+        for post_id, post in sorted(changes.items()):
+            if post is None:
+                return None
+            if post_id > last:
+                added.append((post_id, post))
+                continue
+            start = text.find(b"%b%d," % (_START, post_id))
+            if start == -1:
+                return None
+            rest = text.index(_END, start) + len(_END)
+            text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), text[rest:]])
+        texts = [one for one in (text, join_posts(encode_posts(added))) if one]
+        return SEPARATOR.join(texts), self.count + len(added)
+
+
+def _id_of(encoded: bytes, start: int = 0) -> int:
+    start += len(_START)
+    return int(encoded[start : encoded.index(b",", start)])

@@ -1,0 +1,258 @@
+"""The posts as lists send them: encoded in pieces at one version, renewed from the change log (reference: Lists).
+
+A piece is read when a list needs it, with the changes since the version of the others, so that all pieces are always at
+one version. A change encodes one piece anew. Responses that are being sent keep the pieces of their version.
+"""
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+from sys import maxsize
+
+from twisted.internet.defer import DeferredLock
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from postd.model import POST_ID_MAX, Version
+from postd.store.interface import Page, PostStore
+from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
+
+PIECE_POSTS = 512
+"""Posts that are read and streamed at a time: about the size of a socket buffer. A piece with more than twice as many
+is divided, two that together have no more become one."""
+
+SNAPSHOT_POSTS = 10_000
+"""A list of up to this many posts is read before it is sent."""
+
+PLAIN_MAX_BYTES = 16 * 1024 * 1024
+"""Limit on the pieces that are kept uncompressed: some 150,000 posts of 60 characters. Their compressed forms, made for
+clients that accept gzip, take at most as much again."""
+
+COMPRESSED_MAX_BYTES = 32 * 1024 * 1024
+"""Limit on the further pieces, which are kept compressed: some 850,000 posts more."""
+
+RETAINED_MAX_BYTES = 16 * 1024 * 1024
+"""Limit on earlier pieces that slow clients still have to read, beyond which they are given a stream and no snapshot.
+The responses begun until then retain no more than all pieces of one further version."""
+
+MARGIN_BYTES = 1024 * 1024
+"""More than any piece takes: none is added where there is less room."""
+
+SPLICED_MAX = 8
+"""More changes of a piece divide it into its posts, which takes some 0.1 ms."""
+
+TURN_MAX_S = 0.002
+"""How long to work before the reactor gets a turn."""
+
+
+class EncodedPosts:
+    """The pieces of a process, at `version`; there may be gaps between them."""
+
+    def __init__(self, store: PostStore, *, clock: IReactorTime) -> None:
+        self._store = store
+        self._clock = clock
+        self._version: Version | None = None
+        self._pieces: list[Piece] = []
+        self._highs: list[int] = []  # of the pieces, to search in
+        self._plain_bytes = self._compressed_bytes = 0
+        self._held = Held()
+        self._lock = DeferredLock()  # for what changes the pieces
+        self._reads_begun = self._last_read = 0
+        self._turn_began_s = 0.0
+
+    @property
+    def retained_bytes(self) -> int:
+        """What pieces of earlier versions take, which responses still have."""
+        return self._held.bytes - sum(piece.held_bytes for piece in self._pieces)
+
+    def is_at(self, version: Version) -> bool:
+        """Return whether the pieces are those of a version."""
+        return self._version == version
+
+    async def snapshot(
+        self, version: Version, *, after: int, limit: int | None
+    ) -> tuple[Version, Sequence[Piece]] | None:
+        """Return the pieces with the first posts whose ids are larger than `after`, as of one moment.
+
+        Args:
+            version: that was the current one when this was called; that of the pieces may be a later one.
+            after: the first piece may have earlier posts, too.
+            limit: how many posts they have at least, if there are as many; None for all.
+
+        Returns:
+            The version and the pieces; None if there are too many posts, or too many to wait for them.
+        """
+        reads_begun = self._reads_begun
+        await self._lock.acquire()
+        try:
+            self._turn_began_s = time.perf_counter()
+            read = None
+            while True:
+                # A version that was read since this was called is recent enough.
+                current = self._version == version or self._last_read > reads_begun
+                pieces, gap = self._find(after, SNAPSHOT_POSTS if limit is None else limit)
+                if current and gap is None:
+                    break
+                if current and (gap == read or not self._has_room):  # it was not kept
+                    return None
+                read = gap if self._has_room else None
+                await self._read(read)
+                await self._pause_if_long()
+            if limit is None:
+                pieces, gap = self._find(after, maxsize)
+            assert self._version is not None
+            return (self._version, pieces) if gap is None else None
+        finally:
+            self._lock.release()
+
+    async def stream(self, after: int) -> AsyncGenerator[Piece]:
+        """Yield pieces with all posts whose ids are larger than `after`, each as of the moment when it is yielded."""
+        while after < POST_ID_MAX:
+            piece = self._at(after) or await self._fill(after)
+            yield starting_after(piece, after)
+            after = piece.high
+
+    async def _fill(self, after: int) -> Piece:
+        """Read the piece with the posts after an id; it is kept if there is room."""
+        if self._has_room:
+            await self._lock.acquire()
+            try:
+                if self._at(after) is None:
+                    await self._read(after)
+                piece = self._at(after)
+            finally:
+                self._lock.release()
+            if piece is not None:
+                return piece
+        page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
+        high = page.posts[-1][0] if page.more else POST_ID_MAX
+        return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
+
+    @property
+    def _has_room(self) -> bool:
+        return (
+            self._plain_bytes < PLAIN_MAX_BYTES - MARGIN_BYTES
+            or self._compressed_bytes < COMPRESSED_MAX_BYTES - MARGIN_BYTES
+        )
+
+    def _at(self, after: int) -> Piece | None:
+        """Return the piece whose range has the ids that follow one, None if it is not there."""
+        index = bisect_right(self._highs, after)
+        return self._pieces[index] if index < len(self._pieces) and self._pieces[index].low <= after else None
+
+    def _find(self, after: int, many: int) -> tuple[list[Piece], int | None]:
+        """Return the pieces with the next posts after an id, and the id after which one is absent, else None."""
+        found = list[Piece]()
+        index = bisect_right(self._highs, after)
+        while many > 0 and after < POST_ID_MAX:
+            if index == len(self._pieces) or self._pieces[index].low > after:
+                return found, after
+            piece = self._pieces[index]
+            found.append(piece)
+            if piece.low == after:  # else some of its posts are not among the next ones
+                many -= piece.count
+            after = piece.high
+            index += 1
+        return found, None
+
+    async def _read(self, gap: int | None) -> None:
+        """Renew the pieces, and read the one after an id if that is given."""
+        self._reads_begun = number = self._reads_begun + 1
+        since = self._version if self._pieces else None
+        page = await self._store.list_posts(after=gap or 0, limit=0 if gap is None else PIECE_POSTS, since=since)
+        await self._renew(page)
+        if gap is not None:
+            self._insert(gap, page)
+        self._last_read = number
+
+    async def _renew(self, page: Page) -> None:
+        """Apply the changes that came with a page; without them all pieces are out of date."""
+        if page.version != self._version or page.changes is None:
+            pieces = await self._apply(page.changes) if page.changes is not None else []
+            self._publish(pieces)
+            self._version = page.version
+
+    async def _apply(self, changes: Sequence[tuple[int, str | None]]) -> list[Piece]:
+        """Return the pieces after some changes. The old ones stay in use meanwhile."""
+        affected: dict[int, dict[int, str | None]] = {}
+        for post_id, text in changes:
+            index = bisect_left(self._highs, post_id)
+            if index < len(self._pieces) and self._pieces[index].low < post_id:
+                affected.setdefault(index, {})[post_id] = text
+        pieces = self._pieces.copy()
+        for index in sorted(affected, reverse=True):  # so that a piece more or less moves none that follow
+            pieces[index : index + 1] = self._change(pieces[index], affected[index])
+            self._join(pieces, index)
+            await self._pause_if_long()
+        return pieces
+
+    def _change(self, piece: Piece, changes: dict[int, str | None]) -> list[Piece]:
+        """Return the pieces in the place of one that was changed."""
+        freed = piece.plain_bytes
+        spliced = piece.spliced(changes) if len(changes) <= SPLICED_MAX else None
+        if spliced is not None and spliced[1] <= 2 * PIECE_POSTS:
+            return [self._keep(piece.low, piece.high, *spliced, freed)]
+        posts = piece.changed(changes)
+        many = max(1, len(posts) // PIECE_POSTS) if len(posts) > 2 * PIECE_POSTS else 1
+        portions = [posts[len(posts) * n // many : len(posts) * (n + 1) // many] for n in range(many)]
+        ends = [piece.low, *(last_id(portion) for portion in portions[:-1]), piece.high]
+        return [
+            self._keep(low, high, join_posts(portion), len(portion), freed)
+            for (low, high), portion in zip(pairwise(ends), portions, strict=True)
+        ]
+
+    def _join(self, pieces: list[Piece], index: int) -> None:
+        """Make one piece of that at an index and the next one if they are adjacent and short."""
+        first, *others = pieces[index : index + 2]
+        for second in others:
+            if first.high == second.low and first.count + second.count <= PIECE_POSTS:
+                text = join_posts(first.posts() + second.posts())
+                count, freed = first.count + second.count, first.plain_bytes + second.plain_bytes
+                pieces[index : index + 2] = [self._keep(first.low, second.high, text, count, freed)]
+
+    def _insert(self, after: int, page: Page) -> None:
+        """Add the piece with the posts of a page."""
+        index = bisect_right(self._highs, after)
+        # It ends with its last post, or where the next piece begins.
+        high = page.posts[-1][0] if page.more else POST_ID_MAX
+        if index < len(self._pieces):
+            high = min(high, self._pieces[index].low)
+        posts = [post for post in page.posts if post[0] <= high]
+        piece = self._keep(after, high, join_posts(encode_posts(posts)), len(posts), 0)
+        pieces = [*self._pieces[:index], piece, *self._pieces[index:]]
+        self._join(pieces, index)
+        if index:
+            self._join(pieces, index - 1)
+        self._publish(pieces)
+
+    def _keep(self, low: int, high: int, text: bytes, count: int, freed_bytes: int) -> Piece:
+        """Return a new piece, compressed where it would be one uncompressed piece too many."""
+        piece = Piece(low, high, text, count, self._held)
+        if self._plain_bytes - freed_bytes + piece.plain_bytes > PLAIN_MAX_BYTES:
+            piece.compress()
+        return piece
+
+    def _publish(self, pieces: list[Piece]) -> None:
+        """Use these pieces from now on, but the last ones if they are too many."""
+        compressed_bytes = sum(piece.held_bytes for piece in pieces if not piece.plain_bytes)
+        while compressed_bytes > COMPRESSED_MAX_BYTES:
+            dropped = pieces.pop()
+            compressed_bytes -= 0 if dropped.plain_bytes else dropped.held_bytes
+        self._plain_bytes = sum(piece.plain_bytes for piece in pieces)
+        self._compressed_bytes = compressed_bytes
+        self._pieces, self._highs = pieces, [piece.high for piece in pieces]
+
+    async def _pause_if_long(self) -> None:
+        """Let the reactor do other work if this has taken long."""
+        if time.perf_counter() - self._turn_began_s > TURN_MAX_S:
+            await deferLater(self._clock, 0)
+            self._turn_began_s = time.perf_counter()
+
+
+def starting_after(piece: Piece, after: int) -> Piece:
+    """Return a piece without posts whose ids are not larger than `after`."""
+    if piece.low >= after:
+        return piece
+    posts = piece.posts(after=after)
+    return Piece(after, piece.high, join_posts(posts), len(posts), Held())
