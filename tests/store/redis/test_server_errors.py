@@ -140,7 +140,7 @@ async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisSe
         await store.add_post("before")
         server.ask("EVAL", "for n = 1, 20000 do redis.call('SET', 'other:' .. n, n) end", 0)
         server.kill()
-        server.start("key-load-delay 200", wait=False)
+        server.start("key-load-delay 400", wait=False)
         await wait_for_error(store, "loading")
         await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
         with pytest.raises(StoreUnavailableError):
