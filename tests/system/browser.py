@@ -129,6 +129,13 @@ class Browser(ABC):
         except TimeoutException:
             raise AssertionError(f"not at {path} but at {self.path}: {self.text}") from None
 
+    def wait_for_focus(self, name: str) -> None:
+        """Wait until an element has the focus: a browser may set it (`autofocus`) some time after loading the page."""
+        try:
+            WebDriverWait(self.driver, WAIT_MAX_S).until(lambda _: self.focused == name)
+        except TimeoutException:
+            raise AssertionError(f"{name!r} does not have the focus, but {self.focused!r}") from None
+
     def open_with_credentials(self, path: str, *given: tuple[str, str] | None) -> None:
         """Open a page for which the browser itself asks for a name and a password.
 

@@ -55,6 +55,7 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
 def sign_in(browser: Browser) -> None:
     """With the keyboard only; the first field has the focus."""
     browser.open("/")
+    browser.wait_for_focus("username")
     browser.type("alice", Keys.TAB, PASSWORD, Keys.ENTER)
     browser.wait_for("/home")
 

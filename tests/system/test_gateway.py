@@ -567,7 +567,7 @@ def browser(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_person_signs_in_and_out(gateway: Gateway, browser: Chromium) -> None:
     browser.open("/page.html?year=2026&month=%20x")
     browser.wait_for("/?next=/page.html%3Fyear%3D2026%26month%3D%2520x")
-    assert browser.focused == "username"
+    browser.wait_for_focus("username")
     if folder := os.environ.get("POSTD_TEST_SCREENSHOTS"):
         browser.driver.save_screenshot(f"{folder}/{gateway.kind}-form.png")
     assert browser.find_barriers() == []
