@@ -33,13 +33,14 @@ def run(rows: dict[str, Row], rounds: int, duration: Duration) -> list[Line]:
 def measure_row(name: str, row: Row, rounds: int, duration: Duration) -> list[Line]:
     """Measure the contenders of a row in turn, so that what slows the machine for a while slows all of them."""
     lines: dict[str, Line] = {}
-    with temporary_folder() as shared:
+    with temporary_folder() as prepared:
         if row.prepare:
-            row.prepare(shared)
+            row.prepare(prepared)
         for number in range(1, rounds + 1):
             for contender in row.contenders:
                 with temporary_folder() as own:
-                    measured = contender.measure(contender.server, shared if row.prepare else own, duration)
+                    shutil.copytree(prepared, own, dirs_exist_ok=True)
+                    measured = contender.measure(contender.server, own, duration)
                 for figure, value in measured.items():
                     line = lines.setdefault(figure, Line(name, figure, row.ratios))
                     line.rounds.setdefault(contender.name, []).append(value)
@@ -165,7 +166,10 @@ def main() -> None:
         rows, left_out = choose(arguments)
         for name, missing in left_out.items():
             say(f"left out: {name}, {missing}")
-        lines = run(rows, arguments.rounds, Duration(arguments.seconds, arguments.warm_up))
+        duration = Duration(arguments.seconds, arguments.warm_up)
+        minutes = arguments.rounds * sum(row.estimate_s(duration) for row in rows.values()) / 60
+        say(f"this takes about {minutes:.0f} min")
+        lines = run(rows, arguments.rounds, duration)
         report = make_report(lines, left_out, shlex.join(["python", "bench/run.py", *sys.argv[1:]]))
     except BenchError as error:
         sys.exit(f"bench: {error}")

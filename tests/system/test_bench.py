@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.contenders import POSTD, falcon
+from bench.lists import measure_list
 from bench.open_loop import OpenLoop
 from bench.report import Line, make_report
-from bench.servers import BenchError
+from bench.servers import BenchError, Server
+from bench.workloads import Duration, fill
 
 RUN = Path(__file__).parent.parent.parent / "bench" / "run.py"
 
@@ -44,6 +47,9 @@ def run_bench(*options: str, path: str | None = None) -> subprocess.CompletedPro
         ("digest", "blacksheep,flask"),
         ("basic,bearer", "fastapi"),
         ("p99,list100k", "postd"),
+        ("page,pages-mixed", "fastify,blacksheep+group"),
+        ("tail,start,idle", "falcon"),
+        ("start", "fastapi"),
     ],
 )
 def test_rows_are_measured(rows: str, only: str) -> None:
@@ -52,6 +58,19 @@ def test_rows_are_measured(rows: str, only: str) -> None:
     assert "Left out" not in result.stdout
     for word in (*rows.split(","), *only.split(",")):
         assert word in result.stdout
+
+
+@pytest.mark.parametrize("server", [POSTD, falcon()], ids=lambda server: server.name)
+def test_list_is_read_while_posts_change(server: Server, tmp_path: Path) -> None:
+    fill(30, tmp_path)
+    figures = measure_list(server, tmp_path, 30, Duration(1, 0), (0, 20))
+    assert list(figures) == [
+        "30, 0 due/s: GET/s",
+        "30, 20 due/s: GET/s",
+        "30, 20 due/s: PUT/s",
+        "30, 20 due/s: of 0 due/s",
+    ]
+    assert all(figures.values())
 
 
 def test_postd_is_measured_beside_another_checkout() -> None:
