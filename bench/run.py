@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.plot import RESULTS, write_picture
 from bench.report import Line, make_report
 from bench.rows import ROWS, Row, beside_itself
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, command_of_this_python
 from bench.workloads import Duration
 
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+HEADING = "# What was measured\n\n[README.md](README.md) says how to read it."
 
 
 def run(rows: dict[str, Row], rounds: int, duration: Duration) -> list[Line]:
@@ -120,6 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write", type=Path, nargs="?", const=RESULTS, metavar="FILE", help="also write the tables (to RESULTS.md)"
     )
+    parser.add_argument("--append", action="store_true", help="write the tables below those of earlier runs")
     return parser.parse_args()
 
 
@@ -177,7 +179,17 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     print(report)
     if arguments.write:
-        arguments.write.write_text(f"# What was measured\n\n[README.md](README.md) says how to read it.\n\n{report}")
+        write(arguments.write, report, append=arguments.append)
+
+
+def write(file: Path, report: str, *, append: bool) -> None:
+    before = file.read_text().rstrip() if append and file.exists() else HEADING
+    file.write_text(f"{before}\n\n{report}")
+    if file.resolve() == RESULTS:
+        try:
+            write_picture()
+        except BenchError as error:
+            say(f"the picture is as it was: {error}")
 
 
 if __name__ == "__main__":
