@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from bench.loads import CONNECTIONS, Load, load, script
-from bench.servers import REQUEST_S, BenchError, Server, ask, running
+from bench.servers import REQUEST_S, ROOT, BenchError, Server, ask, running
 from bench.workloads import JSON, LONG_LIST, Duration, check_stored, encode, fill, posts_up_to, text_of
 
 PAGED, PAGE = 1_000, 20
@@ -69,11 +69,11 @@ def check_pages(server: Server, port: int) -> None:
 # --- Whole lists
 
 
-def fill_lists(folder: Path) -> None:
+def fill_lists(folder: Path, *, tree: Path = ROOT) -> None:
     """Make a folder of stores for each length."""
     for length in LENGTHS:
         (folder / str(length)).mkdir()
-        fill(length, folder / str(length))
+        fill(length, folder / str(length), tree=tree)
 
 
 def measure_lists(server: Server, folder: Path, duration: Duration) -> dict[str, float]:

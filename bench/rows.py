@@ -1,9 +1,10 @@
 """The rows of the table: who is put to which work, and which figures are divided by which."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from bench.contenders import (
     BASELINE,
@@ -43,7 +44,7 @@ from bench.logins import (
     measure_without_signins,
     session_fields,
 )
-from bench.servers import Server
+from bench.servers import ROOT, Server
 from bench.workloads import (
     LONG_LIST,
     SHORT_LIST,
@@ -79,6 +80,12 @@ class Contender:
     server: Server
 
 
+class Prepare(Protocol):
+    """Fills a folder, with stores that postd of a checkout has created."""
+
+    def __call__(self, folder: Path, *, tree: Path = ROOT) -> None: ...
+
+
 @dataclass(frozen=True)
 class Row:
     """A workload and who is put to it."""
@@ -86,7 +93,7 @@ class Row:
     contenders: Sequence[Contender]
     ratios: Sequence[tuple[str, str]] = ()
     """Which of them are divided by which; without any postd, the first one, by each of the others, its peers."""
-    prepare: Callable[[Path], None] | None = None
+    prepare: Prepare | None = None
     """Fills a folder of which each contender gets a copy; without it each starts in an empty one."""
     measurements: int = 1
     """How many measurements of `--seconds` a contender takes."""
@@ -103,7 +110,7 @@ def side_by_side(
     measure: Measure,
     *servers: Server,
     ratios: Sequence[tuple[str, str]] = (),
-    prepare: Callable[[Path], None] | None = None,
+    prepare: Prepare | None = None,
     measurements: int = 1,
     other_s: float = START_AND_STOP_S,
 ) -> Row:
@@ -120,7 +127,9 @@ def beside_itself(row: Row, before: Path) -> Row:
             then = replace(now, name=f"{now.name} before", server=replace(now.server, tree=before))
             contenders += [now, then]
             ratios.append((now.name, then.name))
-    return replace(row, contenders=contenders, ratios=ratios)
+    # The store of the older one: the newer one upgrades it, but not the other way round.
+    prepare = partial(row.prepare, tree=before) if row.prepare else None
+    return replace(row, contenders=contenders, ratios=ratios, prepare=prepare)
 
 
 ROWS = {

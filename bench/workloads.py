@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ from statistics import median
 from bench.contenders import POSTD, ask_redis, falcon, redis_beside
 from bench.loads import Load, forget_peak, load, peak_mib, percentile, script, time_long_list
 from bench.open_loop import OpenLoop
-from bench.servers import Address, BenchError, Server, ask, running
+from bench.servers import ROOT, Address, BenchError, Server, ask, running
 
 SHORT_LIST, LONG_LIST = 20, 100_000
 ADDED = "Success a Post!\n"
@@ -217,10 +217,10 @@ def measure_on_redis(server: Server, folder: Path, duration: Duration) -> dict[s
     return figures
 
 
-def fill(length: int, folder: Path) -> None:
-    """Let postd and a peer make their files, and put so many posts into them without a server: seconds, not minutes."""
+def fill(length: int, folder: Path, *, tree: Path = ROOT) -> None:
+    """Create the stores of postd and of the peers, and insert the posts without a server: in seconds, not minutes."""
     texts = [(text_of(number),) for number in range(1, length + 1)]
-    for server in (POSTD, falcon()):
+    for server in (replace(POSTD, tree=tree), falcon()):
         with running(server, folder):
             pass
         with closing(sqlite3.connect(folder / server.file)) as connection, connection:
