@@ -1,4 +1,4 @@
-"""The post API as a BlackSheep user writes it: `async def` endpoints over sqlite3, orjson, on uvicorn.
+"""The post API as a BlackSheep user writes it: `async def` endpoints over sqlite3, orjson, on granian.
 
 The endpoints call SQLite themselves: a hop into a thread takes longer than what is asked.
 """
