@@ -98,6 +98,7 @@ def blacksheep(application: str = "posts:app", *, access_log: bool = True) -> Se
 
 
 GROUP = replace(blacksheep("group:app"), name="blacksheep+group")
+GROUP_PAGED = replace(blacksheep("group:paged_app"), name=GROUP.name)
 
 
 def stock_site_command(kind: str, port: int) -> list[str]:

@@ -25,6 +25,8 @@ class Load:
 
     requests: int
     per_second: float
+    bytes_per_second: float
+    """Of answers, those included that had not come to their end when the time was over."""
 
 
 def load(
@@ -36,7 +38,7 @@ def load(
         BenchError: an answer was an error, or did not come.
     """
     if seconds == 0:
-        return Load(0, 0.0)
+        return Load(0, 0.0, 0.0)
     core = ALL_CORES if server.cores == ALL_CORES else str(LOAD_CORE)
     command = ["taskset", "-c", core, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
     command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
@@ -52,9 +54,11 @@ def load(
         raise BenchError(f"{server.name}: {errors[0]}")
     requests = re.search(r"(\d+) requests in ", run.stdout)
     per_second = re.search(r"Requests/sec: +([\d.]+)", run.stdout)
-    if run.returncode or not requests or not per_second:
+    transfer = re.search(r"Transfer/sec: +([\d.]+)([KMG]?)B", run.stdout)
+    if run.returncode or not requests or not per_second or not transfer:
         raise BenchError(f"wrk failed on {server.name}: {' '.join((run.stderr or run.stdout).split())}")
-    return Load(int(requests[1]), float(per_second[1]))
+    unit = 1024 ** " KMG".index(transfer[2] or " ")
+    return Load(int(requests[1]), float(per_second[1]), float(transfer[1]) * unit)
 
 
 def script(name: str) -> list[str]:
@@ -93,8 +97,9 @@ def time_slow_client(server: Server, port: int, size: int, *, until: Callable[[]
     return took
 
 
-def percentile_99(values: Sequence[float]) -> float:
-    return quantiles(values, n=100, method="inclusive")[-1]
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return a percentile, of which the finest are tenths: 99.9."""
+    return quantiles(values, n=1000, method="inclusive")[round(percent * 10) - 1]
 
 
 def forget_peak(pid: int) -> None:
@@ -113,6 +118,17 @@ def peak_mib(pid: int) -> float:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
         if found is None:
             raise BenchError("the kernel tells no VmHWM of a process")
+        total += int(found[1])
+    return total / 1024
+
+
+def pss_mib(pid: int) -> float:
+    """Return the memory that the processes of a server have now; what several share is counted once (PSS)."""
+    total = 0
+    for process in processes_of(pid):
+        found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+        if found is None:
+            raise BenchError("the kernel tells no PSS of a process")
         total += int(found[1])
     return total / 1024
 

@@ -18,7 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from bench.contenders import AUDIENCE, ISSUER, ORIGIN, REALM
-from bench.loads import Load, load, percentile_99, script, time_slow_client
+from bench.loads import Load, load, percentile, script, time_slow_client
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
 from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
 from postd.auth.user_file import make_account, set_account
@@ -208,7 +208,7 @@ def measure_signin(server: Server, folder: Path, duration: Duration) -> dict[str
         # As many users as answers: nobody was let in because of an earlier login.
         answered = WARM_UP_SIGNINS + measured.requests
         check_stored(server, folder, answered, "SELECT count(DISTINCT username) FROM session")
-    return {"logins/s": measured.per_second, "GET p99 ms": percentile_99(took) * 1000}
+    return {"logins/s": measured.per_second, "GET p99 ms": percentile(took, 99) * 1000}
 
 
 def measure_without_signins(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
@@ -218,7 +218,7 @@ def measure_without_signins(server: Server, folder: Path, duration: Duration) ->
         load(server, address.port, duration.warm_up_s)
         end = time.monotonic() + duration.measured_s
         took = time_slow_client(server, address.port, size, until=lambda: time.monotonic() >= end)
-    return {"GET p99 ms": percentile_99(took) * 1000}
+    return {"GET p99 ms": percentile(took, 99) * 1000}
 
 
 def measure_hash(_server: Server, _folder: Path, duration: Duration) -> dict[str, float]:

@@ -48,26 +48,33 @@ class Connection:
 
 
 class OpenLoop:
-    """Asks one server for one path.
+    """Sends one server the same request, over and over.
 
     Args:
         name: the server's, for errors.
         port: where it listens on loopback.
         path: what is asked for.
         body: what must come.
+        new: for POST in place of GET: what is sent, in JSON. The answer must be a 201.
     """
 
-    def __init__(self, name: str, port: int, path: str, body: bytes) -> None:
+    def __init__(self, name: str, port: int, path: str, body: bytes, new: bytes | None = None) -> None:
         self._name = name
         self._port = port
-        self._request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        fields = "Host: 127.0.0.1\r\n"
+        if new is None:
+            self._method, self._status = "GET", 200
+        else:
+            self._method, self._status = "POST", 201
+            fields += f"Content-Type: application/json\r\nContent-Length: {len(new)}\r\n"
+        self._request = f"{self._method} {path} HTTP/1.1\r\n{fields}\r\n".encode() + (new or b"")
         self._body = body
 
     def ask(self, per_second: float, seconds: float) -> Latencies:
         """Ask at random moments, so often on average; return how long the answers took.
 
         Raises:
-            BenchError: an answer is not 200 with the right body, or does not come.
+            BenchError: an answer has another status or body than it must have, or does not come.
         """
         due = list(random_moments(per_second, seconds))
         with ExitStack() as stack, select.epoll() as ready:
@@ -118,8 +125,8 @@ class OpenLoop:
         head, separator, body = received.partition(b"\r\n\r\n")
         if not separator or len(body) < len(self._body):
             return False
-        if not head.startswith(b"HTTP/1.1 200 ") or body != self._body:
-            raise BenchError(f"{self._name}: GET was answered with {received[:200]!r}")
+        if not head.startswith(b"HTTP/1.1 %d " % self._status) or body != self._body:
+            raise BenchError(f"{self._name}: {self._method} was answered with {received[:200]!r}")
         return True
 
 

@@ -1,13 +1,15 @@
 """The rows of the table: who is put to which work, and which figures are divided by which."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from bench.contenders import (
     BASELINE,
     GROUP,
+    GROUP_PAGED,
     ON_REDIS,
     ON_SQLITE,
     ONE_WORKER,
@@ -27,7 +29,9 @@ from bench.contenders import (
     postd_command,
     stock_site,
 )
+from bench.footprint import measure_idle, measure_start
 from bench.forwarding import ASKING, AUTH_BASIC, PLAIN, measure_asking, measure_asking_bearer, measure_auth_basic
+from bench.lists import PAGED, fill_lists, measure_lists, measure_page, measure_pages_mixed
 from bench.logins import (
     basic_fields,
     digest_fields,
@@ -40,10 +44,13 @@ from bench.logins import (
     measure_without_signins,
     session_fields,
 )
-from bench.servers import Server
+from bench.servers import ROOT, Server
 from bench.workloads import (
+    LONG_LIST,
+    SHORT_LIST,
+    Duration,
     Measure,
-    fill_long_list,
+    fill,
     measure_both,
     measure_get20,
     measure_get_one,
@@ -53,11 +60,15 @@ from bench.workloads import (
     measure_on_redis,
     measure_p99,
     measure_post,
+    measure_tail,
 )
 
 THREADS_FOR_HASHES, THREADS_BESIDE_HASHES = 4, 40
 """Of Falcon, which has no others for what takes long. Where somebody reads beside the 32 who hash, as many as FastAPI
 has: that one must not wait for all of them. Where nobody does, few: they are faster."""
+
+START_AND_STOP_S = 1.2
+"""Of a server, with the checks before and after."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,12 @@ class Contender:
     server: Server
 
 
+class Prepare(Protocol):
+    """Fills a folder, with stores that postd of a checkout has created."""
+
+    def __call__(self, folder: Path, *, tree: Path = ROOT) -> None: ...
+
+
 @dataclass(frozen=True)
 class Row:
     """A workload and who is put to it."""
@@ -76,18 +93,30 @@ class Row:
     contenders: Sequence[Contender]
     ratios: Sequence[tuple[str, str]] = ()
     """Which of them are divided by which; without any postd, the first one, by each of the others, its peers."""
-    prepare: Callable[[Path], None] | None = None
-    """Fills the folder that all contenders of the row then share; without it each starts in an empty one."""
+    prepare: Prepare | None = None
+    """Fills a folder of which each contender gets a copy; without it each starts in an empty one."""
+    measurements: int = 1
+    """How many measurements of `--seconds` a contender takes."""
+    other_s: float = START_AND_STOP_S
+    """What a contender takes besides them and the warm-up."""
+
+    def estimate_s(self, duration: Duration) -> float:
+        """Return about how long a round takes."""
+        of_each = self.other_s + duration.warm_up_s + self.measurements * duration.measured_s
+        return len(self.contenders) * of_each
 
 
 def side_by_side(
     measure: Measure,
     *servers: Server,
     ratios: Sequence[tuple[str, str]] = (),
-    prepare: Callable[[Path], None] | None = None,
+    prepare: Prepare | None = None,
+    measurements: int = 1,
+    other_s: float = START_AND_STOP_S,
 ) -> Row:
     """Return a row of servers that are measured in the same way."""
-    return Row([Contender(server.name, measure, server) for server in servers], ratios, prepare)
+    contenders = [Contender(server.name, measure, server) for server in servers]
+    return Row(contenders, ratios, prepare, measurements, other_s)
 
 
 def beside_itself(row: Row, before: Path) -> Row:
@@ -98,7 +127,9 @@ def beside_itself(row: Row, before: Path) -> Row:
             then = replace(now, name=f"{now.name} before", server=replace(now.server, tree=before))
             contenders += [now, then]
             ratios.append((now.name, then.name))
-    return replace(row, contenders=contenders, ratios=ratios)
+    # The store of the older one: the newer one upgrades it, but not the other way round.
+    prepare = partial(row.prepare, tree=before) if row.prepare else None
+    return replace(row, contenders=contenders, ratios=ratios, prepare=prepare)
 
 
 ROWS = {
@@ -137,9 +168,64 @@ ROWS = {
         flask(),
         fastify("log"),
         BASELINE,
-        prepare=fill_long_list,
+        prepare=partial(fill, LONG_LIST),
     ),
-    "p99": side_by_side(measure_p99, POSTD, falcon(), blacksheep(), fastapi(), fastify("log")),
+    "page": side_by_side(
+        measure_page,
+        POSTD,
+        falcon("posts:paged_app"),
+        blacksheep("posts:paged_app"),
+        fastapi("posts:paged_app"),
+        flask("posts:paged_app"),
+        fastify("log", "pages"),
+        prepare=partial(fill, PAGED),
+    ),
+    "pages-mixed": side_by_side(
+        measure_pages_mixed,
+        POSTD,
+        falcon("posts:paged_app"),
+        blacksheep("posts:paged_app"),
+        fastapi("posts:paged_app"),
+        flask("posts:paged_app"),
+        fastify("log", "pages"),
+        GROUP_PAGED,
+        prepare=partial(fill, PAGED),
+    ),
+    "lists": side_by_side(
+        measure_lists,
+        POSTD,
+        falcon(),
+        blacksheep(),
+        fastify("log"),
+        prepare=fill_lists,
+        measurements=12,
+        other_s=8,
+    ),
+    "p99": side_by_side(measure_p99, POSTD, falcon(), blacksheep(), fastapi(), fastify("log"), measurements=2),
+    "tail": side_by_side(measure_tail, POSTD, falcon(), blacksheep(), fastify("log"), GROUP, measurements=2),
+    "start": side_by_side(
+        measure_start,
+        POSTD,
+        falcon(),
+        blacksheep(),
+        fastapi("hello:app"),
+        flask(),
+        fastify("log"),
+        prepare=partial(fill, SHORT_LIST),
+        other_s=0,
+    ),
+    "idle": side_by_side(
+        measure_idle,
+        POSTD,
+        falcon(),
+        blacksheep(),
+        fastapi("hello:app"),
+        flask(),
+        fastify("log"),
+        prepare=partial(fill, SHORT_LIST),
+        measurements=0,
+        other_s=2.5,
+    ),
     "basic": side_by_side(
         partial(measure_known, basic_fields),
         POSTD_PROTECTED,

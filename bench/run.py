@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.plot import RESULTS, write_picture
 from bench.report import Line, make_report
 from bench.rows import ROWS, Row, beside_itself
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, command_of_this_python
 from bench.workloads import Duration
 
-RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+HEADING = "# What was measured\n\n[README.md](README.md) says how to read it."
 
 
 def run(rows: dict[str, Row], rounds: int, duration: Duration) -> list[Line]:
@@ -33,13 +34,14 @@ def run(rows: dict[str, Row], rounds: int, duration: Duration) -> list[Line]:
 def measure_row(name: str, row: Row, rounds: int, duration: Duration) -> list[Line]:
     """Measure the contenders of a row in turn, so that what slows the machine for a while slows all of them."""
     lines: dict[str, Line] = {}
-    with temporary_folder() as shared:
+    with temporary_folder() as prepared:
         if row.prepare:
-            row.prepare(shared)
+            row.prepare(prepared)
         for number in range(1, rounds + 1):
             for contender in row.contenders:
                 with temporary_folder() as own:
-                    measured = contender.measure(contender.server, shared if row.prepare else own, duration)
+                    shutil.copytree(prepared, own, dirs_exist_ok=True)
+                    measured = contender.measure(contender.server, own, duration)
                 for figure, value in measured.items():
                     line = lines.setdefault(figure, Line(name, figure, row.ratios))
                     line.rounds.setdefault(contender.name, []).append(value)
@@ -119,6 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write", type=Path, nargs="?", const=RESULTS, metavar="FILE", help="also write the tables (to RESULTS.md)"
     )
+    parser.add_argument("--append", action="store_true", help="write the tables below those of earlier runs")
     return parser.parse_args()
 
 
@@ -165,7 +168,10 @@ def main() -> None:
         rows, left_out = choose(arguments)
         for name, missing in left_out.items():
             say(f"left out: {name}, {missing}")
-        lines = run(rows, arguments.rounds, Duration(arguments.seconds, arguments.warm_up))
+        duration = Duration(arguments.seconds, arguments.warm_up)
+        minutes = arguments.rounds * sum(row.estimate_s(duration) for row in rows.values()) / 60
+        say(f"this takes about {minutes:.0f} min")
+        lines = run(rows, arguments.rounds, duration)
         report = make_report(lines, left_out, shlex.join(["python", "bench/run.py", *sys.argv[1:]]))
     except BenchError as error:
         sys.exit(f"bench: {error}")
@@ -173,7 +179,17 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     print(report)
     if arguments.write:
-        arguments.write.write_text(f"# What was measured\n\n[README.md](README.md) says how to read it.\n\n{report}")
+        write(arguments.write, report, append=arguments.append)
+
+
+def write(file: Path, report: str, *, append: bool) -> None:
+    before = file.read_text().rstrip() if append and file.exists() else HEADING
+    file.write_text(f"{before}\n\n{report}")
+    if file.resolve() == RESULTS:
+        try:
+            write_picture()
+        except BenchError as error:
+            say(f"the picture is as it was: {error}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ ALL_CORES = f"{SERVER_CORE},{LOAD_CORE}"
 
 READY_S = 30
 STOP_S = 5
+PAUSE_S = 0.05
 REQUEST_S = 60
 """No single request, not even one for the long list, takes this long unless something is broken."""
 
@@ -67,8 +68,11 @@ class Response:
 
 
 @contextmanager
-def running(server: Server, folder: Path) -> Iterator[Address]:
-    """Start a server and wait until it answers; end it and what it has started, whatever happens."""
+def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[Address]:
+    """Start a server and wait until it answers; end it and what it has started, whatever happens.
+
+    `pause_s` is how long to wait before it is asked again.
+    """
     port = free_port()
     (folder / server.settings_file).write_text(server.settings.replace("PORT", str(port)))
     log = folder / f"{server.name}.log"
@@ -83,7 +87,7 @@ def running(server: Server, folder: Path) -> Iterator[Address]:
             start_new_session=True,  # Ctrl-C is for us; we end the server
         )
     try:
-        wait_until_ready(server, process, port, log)
+        wait_until_ready(server, process, port, log, pause_s)
         yield Address(process.pid, port)
     finally:
         stop(process)
@@ -95,7 +99,7 @@ def free_port() -> int:
         return port
 
 
-def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int, log: Path, pause_s: float) -> None:
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -104,7 +108,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int
             # Not the list: the first of those is measured. A store that is not open yet is a 503.
             if ask(port, "GET", "/post/1").status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED}:
                 return
-        time.sleep(0.05)
+        time.sleep(pause_s)
     raise BenchError(f"{server.name} did not answer within {READY_S} s: {last_line(log)}")
 
 

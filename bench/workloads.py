@@ -5,17 +5,18 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
 
 from bench.contenders import POSTD, ask_redis, falcon, redis_beside
-from bench.loads import Load, forget_peak, load, peak_mib, percentile_99, script, time_long_list
+from bench.loads import Load, forget_peak, load, peak_mib, percentile, script, time_long_list
 from bench.open_loop import OpenLoop
-from bench.servers import Address, BenchError, Server, ask, running
+from bench.servers import ROOT, Address, BenchError, Server, ask, running
 
 SHORT_LIST, LONG_LIST = 20, 100_000
+ADDED = "Success a Post!\n"
 SHARE_OF_PEAK = 0.5
 JSON = "Content-Type: application/json"
 
@@ -50,7 +51,7 @@ def posts_up_to(length: int) -> list[dict[str, object]]:
 
 def add_post(server: Server, port: int, text: str) -> None:
     answer = ask(port, "POST", "/post", json.dumps({"post": text}), JSON)
-    if (answer.status, answer.body) != (HTTPStatus.CREATED, b"Success a Post!\n"):
+    if (answer.status, answer.body) != (HTTPStatus.CREATED, ADDED.encode()):
         raise BenchError(f"{server.name}: POST /post answered {answer.status} {answer.body[:200]!r}")
 
 
@@ -170,9 +171,27 @@ def measure_p99(server: Server, folder: Path, duration: Duration) -> dict[str, f
         per_second = SHARE_OF_PEAK * load(server, address.port, duration.measured_s).per_second
         told = OpenLoop(server.name, address.port, "/post", body).ask(per_second, duration.measured_s)
     return {
-        "ms": percentile_99(told.latency_s) * 1000,
+        "ms": percentile(told.latency_s, 99) * 1000,
         "ms, median": median(told.latency_s) * 1000,
-        "ms, client's own": percentile_99(told.own_s) * 1000,
+        "ms, client's own": percentile(told.own_s, 99) * 1000,
+        "at requests/s": per_second,
+    }
+
+
+def measure_tail(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Do what `measure_p99` does, with POST."""
+    with running(server, folder) as address:
+        add_post(server, address.port, text_of(1))
+        peak, requests = load_with_posts(server, address.port, duration)
+        per_second = SHARE_OF_PEAK * peak.per_second
+        new = json.dumps({"post": text_of(2)}).encode()
+        told = OpenLoop(server.name, address.port, "/post", ADDED.encode(), new).ask(per_second, duration.measured_s)
+    check_stored(server, folder, 1 + requests + len(told.latency_s), "SELECT count(*) FROM post")
+    return {
+        "p50 ms": median(told.latency_s) * 1000,
+        "p99 ms": percentile(told.latency_s, 99) * 1000,
+        "p99.9 ms": percentile(told.latency_s, 99.9) * 1000,
+        "ms, client's own": percentile(told.own_s, 99) * 1000,
         "at requests/s": per_second,
     }
 
@@ -198,10 +217,10 @@ def measure_on_redis(server: Server, folder: Path, duration: Duration) -> dict[s
     return figures
 
 
-def fill_long_list(folder: Path) -> None:
-    """Let postd and a peer make their files, and put the posts into them without a server: seconds, not minutes."""
-    texts = [(text_of(number),) for number in range(1, LONG_LIST + 1)]
-    for server in (POSTD, falcon()):
+def fill(length: int, folder: Path, *, tree: Path = ROOT) -> None:
+    """Create the stores of postd and of the peers, and insert the posts without a server: in seconds, not minutes."""
+    texts = [(text_of(number),) for number in range(1, length + 1)]
+    for server in (replace(POSTD, tree=tree), falcon()):
         with running(server, folder):
             pass
         with closing(sqlite3.connect(folder / server.file)) as connection, connection:

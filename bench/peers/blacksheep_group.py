@@ -9,7 +9,7 @@ from blacksheep import Request, Response
 from blacksheep.exceptions import NotFound
 from blacksheep.server.responses import text as answer_text
 
-from bench.peers.blacksheep_posts import decode_post, make_app
+from bench.peers.blacksheep_posts import decode_post, list_page, make_app
 from bench.peers.posts_file import ADD, ADDED, REPLACE, REPLACED, connection
 
 
@@ -59,9 +59,11 @@ async def replace_post(request: Request, post_id: int) -> Response:
     return answer_text(REPLACED)
 
 
-app = make_app(add_post=add_post, replace_post=replace_post)
-
-
-@app.on_start
 async def start_writer(_app: object) -> None:
     threading.Thread(target=_write_for_ever, args=[asyncio.get_running_loop()], daemon=True).start()
+
+
+app = make_app(add_post=add_post, replace_post=replace_post)
+paged_app = make_app(list_page, add_post, replace_post)
+for _made in (app, paged_app):
+    _made.on_start(start_writer)

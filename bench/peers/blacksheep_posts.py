@@ -1,4 +1,4 @@
-"""The post API as a BlackSheep user writes it: `async def` endpoints over sqlite3, orjson, on uvicorn.
+"""The post API as a BlackSheep user writes it: `async def` endpoints over sqlite3, orjson, on granian.
 
 The endpoints call SQLite themselves: a hop into a thread takes longer than what is asked.
 """
@@ -12,7 +12,18 @@ from blacksheep.exceptions import BadRequest, NotFound
 from blacksheep.server.responses import text as answer_text
 from blacksheep.settings.json import json_settings
 
-from bench.peers.posts_file import ADD, ADDED, LIST, ONE, REPLACE, REPLACED, connection, is_post
+from bench.peers.posts_file import (
+    ADD,
+    ADDED,
+    LIST,
+    ONE,
+    PAGE,
+    PAGE_MAX_POSTS,
+    REPLACE,
+    REPLACED,
+    connection,
+    is_post,
+)
 
 json_settings.use(loads=orjson.loads, dumps=lambda value: orjson.dumps(value).decode())
 
@@ -28,6 +39,20 @@ async def list_posts_if_changed(request: Request) -> Response:
     if request.if_none_match == etag:
         return Response(304, [(b"ETag", etag)])
     return Response(200, [(b"ETag", etag)], Content(b"application/json", body))
+
+
+async def list_page(request: Request) -> Response:
+    """Send a page. It reads the query itself: parameters that BlackSheep binds took longer."""
+    query = request.query
+    try:
+        limit, after = int(query.get("limit", [PAGE_MAX_POSTS])[0]), int(query.get("after", [0])[0])
+    except ValueError:
+        raise BadRequest("limit, after: expected numbers") from None
+    if not 1 <= limit <= PAGE_MAX_POSTS:
+        raise BadRequest(f"limit: expected 1 to {PAGE_MAX_POSTS}")
+    rows = connection().execute(PAGE, (after, limit))
+    body = orjson.dumps([{"id": post_id, "post": text} for post_id, text in rows], option=orjson.OPT_INDENT_2)
+    return Response(200, content=Content(b"application/json", body))
 
 
 async def get_post(post_id: int) -> Response:
@@ -77,3 +102,4 @@ def make_app(
 
 app = make_app()
 conditional_app = make_app(list_posts_if_changed)
+paged_app = make_app(list_page)

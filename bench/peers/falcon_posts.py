@@ -9,7 +9,18 @@ import falcon
 import orjson
 from falcon.media import JSONHandler
 
-from bench.peers.posts_file import ADD, ADDED, LIST, ONE, REPLACE, REPLACED, connection, is_post
+from bench.peers.posts_file import (
+    ADD,
+    ADDED,
+    LIST,
+    ONE,
+    PAGE,
+    PAGE_MAX_POSTS,
+    REPLACE,
+    REPLACED,
+    connection,
+    is_post,
+)
 
 
 class Posts:
@@ -51,6 +62,17 @@ class ConditionalPosts(Posts):
             response.status, response.data = falcon.HTTP_304, None
 
 
+class PagedPosts(Posts):
+    """The list in pages: `?limit=` and `?after=`."""
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        limit = request.get_param_as_int("limit", min_value=1, max_value=PAGE_MAX_POSTS, default=PAGE_MAX_POSTS)
+        after = request.get_param_as_int("after", min_value=0, default=0)
+        rows = connection().execute(PAGE, (after, limit))
+        posts = [{"id": post_id, "post": text} for post_id, text in rows]
+        response.data = orjson.dumps(posts, option=orjson.OPT_INDENT_2)
+
+
 def decode_post(request: falcon.Request) -> str:
     new = request.get_media()
     text = new.get("post") if isinstance(new, dict) else None
@@ -69,3 +91,4 @@ def make_app(posts: Posts) -> falcon.App[falcon.Request, falcon.Response]:
 
 app = make_app(Posts())
 conditional_app = make_app(ConditionalPosts())
+paged_app = make_app(PagedPosts())

@@ -11,11 +11,22 @@ from hashlib import blake2b
 from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, Header, HTTPException
+from fastapi import FastAPI, Header, HTTPException, Query
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
-from bench.peers.posts_file import ADD, ADDED, LIST, ONE, POST_MAX_CHARS, REPLACE, REPLACED, connection
+from bench.peers.posts_file import (
+    ADD,
+    ADDED,
+    LIST,
+    ONE,
+    PAGE,
+    PAGE_MAX_POSTS,
+    POST_MAX_CHARS,
+    REPLACE,
+    REPLACED,
+    connection,
+)
 
 
 class NewPost(BaseModel):
@@ -42,6 +53,13 @@ async def list_posts_if_changed(if_none_match: Annotated[str | None, Header()] =
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
     return response
+
+
+async def list_page(
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX_POSTS)] = PAGE_MAX_POSTS, after: Annotated[int, Query(ge=0)] = 0
+) -> Response:
+    rows = connection().execute(PAGE, (after, limit))
+    return IndentedJSONResponse([{"id": post_id, "post": text} for post_id, text in rows])
 
 
 async def get_post(post_id: int) -> Response:
@@ -74,3 +92,5 @@ app = add_routes(FastAPI())
 app.get("/post")(list_posts)
 conditional_app = add_routes(FastAPI())
 conditional_app.get("/post")(list_posts_if_changed)
+paged_app = add_routes(FastAPI())
+paged_app.get("/post")(list_page)

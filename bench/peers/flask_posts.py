@@ -3,7 +3,18 @@
 from flask import Flask, Response, abort, jsonify, request
 from flask.json.provider import DefaultJSONProvider
 
-from bench.peers.posts_file import ADD, ADDED, LIST, ONE, REPLACE, REPLACED, connection, is_post
+from bench.peers.posts_file import (
+    ADD,
+    ADDED,
+    LIST,
+    ONE,
+    PAGE,
+    PAGE_MAX_POSTS,
+    REPLACE,
+    REPLACED,
+    connection,
+    is_post,
+)
 
 
 def list_posts() -> Response:
@@ -17,6 +28,15 @@ def list_posts_if_changed() -> Response:
     response.add_etag()
     response.make_conditional(request)
     return response
+
+
+def list_page() -> Response:
+    limit = request.args.get("limit", PAGE_MAX_POSTS, type=int)
+    after = request.args.get("after", 0, type=int)
+    if not 1 <= limit <= PAGE_MAX_POSTS:
+        abort(400)
+    rows = connection().execute(PAGE, (after, limit))
+    return jsonify([{"id": post_id, "post": text} for post_id, text in rows])
 
 
 def get_post(post_id: int) -> Response:
@@ -60,3 +80,5 @@ app = make_app()
 app.get("/post")(list_posts)
 conditional_app = make_app()
 conditional_app.get("/post")(list_posts_if_changed)
+paged_app = make_app()
+paged_app.get("/post")(list_page)

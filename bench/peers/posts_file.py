@@ -9,8 +9,10 @@ import threading
 
 FILE = "posts.db"
 POST_MAX_CHARS = 140
+PAGE_MAX_POSTS = 1000
 
 LIST = "SELECT id, post FROM post ORDER BY id"
+PAGE = "SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?"
 ONE = "SELECT id, post FROM post WHERE id = ?"
 ADD = "INSERT INTO post (post) VALUES (?)"
 REPLACE = "UPDATE post SET post = ? WHERE id = ?"

@@ -7,15 +7,20 @@ import subprocess
 import sys
 import threading
 import time
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from bench import plot
+from bench.contenders import POSTD, falcon
+from bench.lists import measure_list
 from bench.open_loop import OpenLoop
 from bench.report import Line, make_report
-from bench.servers import BenchError
+from bench.servers import BenchError, Server
+from bench.workloads import Duration, fill
 
 RUN = Path(__file__).parent.parent.parent / "bench" / "run.py"
 
@@ -44,6 +49,9 @@ def run_bench(*options: str, path: str | None = None) -> subprocess.CompletedPro
         ("digest", "blacksheep,flask"),
         ("basic,bearer", "fastapi"),
         ("p99,list100k", "postd"),
+        ("page,pages-mixed", "fastify,blacksheep+group"),
+        ("tail,start,idle", "falcon"),
+        ("start", "fastapi"),
     ],
 )
 def test_rows_are_measured(rows: str, only: str) -> None:
@@ -54,8 +62,21 @@ def test_rows_are_measured(rows: str, only: str) -> None:
         assert word in result.stdout
 
 
+@pytest.mark.parametrize("server", [POSTD, falcon()], ids=lambda server: server.name)
+def test_list_is_read_while_posts_change(server: Server, tmp_path: Path) -> None:
+    fill(30, tmp_path)
+    figures = measure_list(server, tmp_path, 30, Duration(1, 0), (0, 20))
+    assert list(figures) == [
+        "30, 0 due/s: GET/s",
+        "30, 20 due/s: GET/s",
+        "30, 20 due/s: PUT/s",
+        "30, 20 due/s: of 0 due/s",
+    ]
+    assert all(figures.values())
+
+
 def test_postd_is_measured_beside_another_checkout() -> None:
-    result = run_bench("--rows", "get20-nolog,signin-bounds", "--before", str(RUN.parent.parent))
+    result = run_bench("--rows", "page,signin-bounds", "--before", str(RUN.parent.parent))
     assert result.returncode == 0, result.stderr
     for word in ("postd / postd before", "signin / signin before", "no logins / no logins before"):
         assert word in result.stdout
@@ -75,8 +96,10 @@ def test_folder_without_postd_is_no_checkout(tmp_path: Path) -> None:
 
 def test_output_file_equals_standard_output(tmp_path: Path) -> None:
     written = tmp_path / "results.md"
-    result = run_bench("--rows", "store,dpop", "--write", str(written))
+    written.write_text("Earlier tables.\n")
+    result = run_bench("--rows", "store,dpop", "--write", str(written), "--append")
     assert result.returncode == 0, result.stderr
+    assert written.read_text().startswith("Earlier tables.\n\n`python bench/run.py")
     assert "redis / sqlite" in result.stdout
     assert "dpop / bearer" in result.stdout
     assert result.stdout.strip() in written.read_text()
@@ -93,6 +116,30 @@ def test_report_compares_medians_with_the_best_python_peer() -> None:
     assert ["postd /", "best Python peer", "falcon", "fastapi", "nginx"] in shown
     assert ["get20 requests/s", "2.00 fastapi", "4.00", "2.00", "0.40"] in shown
     assert ["p99 ms (less is better)", "0.50 fastapi", "0.25", "0.50", "2.00"] in shown
+
+
+def test_plot_names_each_row() -> None:
+    speed = {"postd": [30.0], "falcon": [20.0], "fastapi": [10.0], "fastify": [15.0], "nginx": [90.0]}
+    lines = [Line(row, "requests/s", (), speed) for row in plot.ROWS]
+    results = plot.read_results(make_report(lines, {}, "how"))
+    assert results.rows == {row: {name: values[0] for name, values in speed.items()} for row in plot.ROWS}
+    texts = [element.text for element in ET.fromstring(plot.draw(results)).iter("{http://www.w3.org/2000/svg}text")]
+    for row in plot.ROWS.values():
+        assert row in texts
+    assert (texts.count("30 postd"), texts.count("20 Falcon"), texts.count("15 Fastify")) == (6, 6, 6)
+    assert any(text and text.startswith(results.dates[0]) for text in texts)
+
+
+def test_last_run_with_a_row_counts() -> None:
+    runs = [
+        make_report([Line(row, "requests/s", (), {"postd": [speed]})], {}, "how")
+        for row, speed in (("get20", 1.0), ("post", 2.0), ("get20", 3.0))
+    ]
+    assert plot.read_results("\n".join(runs)).rows == {"get20": {"postd": 3.0}, "post": {"postd": 2.0}}
+
+
+def test_plot_is_of_the_results() -> None:
+    assert plot.PICTURE.read_text() == plot.draw(plot.read_results(plot.RESULTS.read_text()))
 
 
 def test_contender_that_cannot_start_is_named(tmp_path: Path) -> None:

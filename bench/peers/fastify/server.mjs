@@ -1,5 +1,5 @@
 // The post API as a Fastify user writes it: schemas for what comes in, better-sqlite3, pino's log, @fastify/etag.
-// Usage: server.mjs PORT [log] [etag]
+// Usage: server.mjs PORT [log] [etag] [pages]
 
 import etag from '@fastify/etag'
 import Database from 'better-sqlite3'
@@ -12,6 +12,7 @@ database.pragma('journal_mode = WAL')
 database.pragma('synchronous = FULL')
 database.exec('CREATE TABLE IF NOT EXISTS post (id INTEGER PRIMARY KEY AUTOINCREMENT, post TEXT NOT NULL)')
 const listPosts = database.prepare('SELECT id, post FROM post ORDER BY id')
+const listPage = database.prepare('SELECT id, post FROM post WHERE id > ? ORDER BY id LIMIT ?')
 const getPost = database.prepare('SELECT id, post FROM post WHERE id = ?')
 const addPost = database.prepare('INSERT INTO post (post) VALUES (?)')
 const replacePost = database.prepare('UPDATE post SET post = ? WHERE id = ?')
@@ -21,6 +22,13 @@ const body = {
   required: ['post'],
   properties: { post: { type: 'string', minLength: 1, maxLength: 140 } },
 }
+const querystring = {
+  type: 'object',
+  properties: {
+    limit: { type: 'integer', minimum: 1, maximum: 1000, default: 1000 },
+    after: { type: 'integer', minimum: 0, default: 0 },
+  },
+}
 const params = { type: 'object', properties: { id: { type: 'integer' } } }
 
 const server = Fastify({ logger: options.includes('log') })
@@ -29,7 +37,12 @@ if (options.includes('etag')) await server.register(etag)
 // A response schema would write faster, but not what the API asks for: an indentation of two spaces.
 const indented = (reply, value) => reply.type('application/json').send(JSON.stringify(value, null, 2))
 
-server.get('/post', (request, reply) => indented(reply, listPosts.all()))
+if (options.includes('pages')) {
+  server.get('/post', { schema: { querystring } }, (request, reply) =>
+    indented(reply, listPage.all(request.query.after, request.query.limit)))
+} else {
+  server.get('/post', (request, reply) => indented(reply, listPosts.all()))
+}
 
 server.get('/post/:id', { schema: { params } }, (request, reply) => {
   const post = getPost.get(request.params.id)
