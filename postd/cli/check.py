@@ -41,7 +41,11 @@ from postd.settings.schema import Settings
 @click.command()
 @with_settings("store", "users")
 def check(*, loaded: LoadedSettings) -> None:
-    """Check settings, user file, store and issuers of tokens: a line each, "ok" or what is wrong."""
+    """Check settings, users, store and issuers.
+
+    Print one line for each check: "ok", or what is wrong. The exit status is 0 only if all checks pass. Nothing is
+    changed; the server does not need to run.
+    """
     found = 0
     parts = {
         "settings": _lines(_settings_problems(loaded), ""),

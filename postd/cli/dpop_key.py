@@ -16,10 +16,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 @click.command("dpop-key")
 @click.argument("file")
 def make_dpop_key(*, file: str) -> None:
-    """Make a key for DPoP in FILE, and print its thumbprint.
+    """Create a DPoP key and print its thumbprint.
 
-    FILE gets an EC P-256 key in PEM, and mode 0600; a file that exists is not overwritten. The thumbprint (RFC 7638) is
-    what the claim cnf.jkt of an access token has that is bound to the key.
+    FILE is created with mode 0600, and holds an EC P-256 key in PEM; an existing file is not overwritten. An access
+    token that is bound to the key has its thumbprint (RFC 7638) in the claim cnf.jkt.
     """
     key = DPoPKey.generate()
     try:

@@ -77,4 +77,7 @@ def _fail(why: str, status: int = 1) -> NoReturn:
 @click.group(name="postd", cls=_Commands, no_args_is_help=False)
 @click.version_option(package_name="postd", prog_name="postd", message="%(prog)s %(version)s")
 def main() -> None:
-    """Administer a postd server, or use one as a client."""
+    """Administer a postd server, or use its post API.
+
+    The server itself is started with `twistd -n postd`.
+    """

@@ -10,7 +10,7 @@ import click
 from postd.settings.loading import load_settings
 
 _OPTIONS = {
-    "store": click.option("-s", "--store", metavar="URL", help="Where posts are kept. [default: sqlite:postd.db]"),
+    "store": click.option("-s", "--store", metavar="URL", help="The store of the posts. [default: sqlite:postd.db]"),
     "users": click.option("-u", "--users", metavar="FILE", help="The user file."),
 }
 
@@ -19,7 +19,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     """Add `--config` and options for the settings `names` to a command, which gets the settings as `loaded`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.option("-c", "--config", metavar="FILE", help="TOML file with the settings; an option given here wins.")
+        @click.option("-c", "--config", metavar="FILE", help="The settings file (TOML). Options override it.")
         @functools.wraps(command)
         def with_options(*, config: str | None, **arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in names}

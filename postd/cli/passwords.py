@@ -10,7 +10,7 @@ from postd.errors import printable
 from postd.protocol.password import PASSWORD_MAX_CHARS, check_password, normalize
 
 password_option = click.option(
-    "--password-stdin", is_flag=True, help="Read the password from the first line of the standard input, in UTF-8."
+    "--password-stdin", is_flag=True, help="Read the password from the first line of stdin, in UTF-8."
 )
 
 

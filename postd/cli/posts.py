@@ -53,22 +53,24 @@ _OPTIONS = (
         callback=_check_url,
         help="The server.",
     ),
-    click.option("--basic", metavar="USER", help="Sign in by Basic."),
-    click.option("--digest", metavar="USER", help="Sign in by Digest."),
-    click.option("--login", metavar="USER", help="Sign in by the form, and out again at the end."),
+    click.option("--basic", metavar="USER", help="Authenticate with Basic."),
+    click.option("--digest", metavar="USER", help="Authenticate with Digest."),
+    click.option("--login", metavar="USER", help="Sign in with the login form; sign out at the end."),
     password_option,
-    click.option("--bearer-file", metavar="FILE", help="Show the access token in the first line of FILE."),
+    click.option("--bearer-file", metavar="FILE", help="Send the access token in the first line of FILE."),
     click.option(
-        "--client-credentials", metavar="ISSUER", help="Have an access token from an issuer, in a program's own name."
+        "--client-credentials",
+        metavar="ISSUER",
+        help="Get an access token from ISSUER (OAuth client credentials grant).",
     ),
-    click.option("--client-id", metavar="ID", help="That name."),
-    click.option("--client-secret-file", metavar="FILE", help="Its password is the first line of FILE."),
-    click.option("--scope", metavar="WORDS", help="What the token is to allow.  [default: up to the issuer]"),
-    click.option("--resource", metavar="URL", help="Whom the token is for.  [default: up to the issuer]"),
+    click.option("--client-id", metavar="ID", help="The client id at the issuer."),
+    click.option("--client-secret-file", metavar="FILE", help="The client secret is the first line of FILE."),
+    click.option("--scope", metavar="WORDS", help="The scopes to request.  [default: the issuer's]"),
+    click.option("--resource", metavar="URL", help="The resource to request (RFC 8707).  [default: the issuer's]"),
     click.option(
-        "--dpop-key", metavar="FILE", help="Send the token with proofs of the key in FILE, PEM or JWK (DPoP, RFC 9449)."
+        "--dpop-key", metavar="FILE", help="Prove possession of the key in FILE, PEM or JWK (DPoP, RFC 9449)."
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON Lines: one object per line."),
 )
 
 
@@ -163,7 +165,10 @@ def _option(name: str) -> str:
 @click.command("list")
 @_with_server
 def list_posts(*, server: _Client) -> None:
-    """Print all posts in the order of their ids: a line each, what a terminal would obey escaped."""
+    """List all posts.
+
+    Print one post per line in ascending order of id; control characters are escaped.
+    """
 
     async def work(posts: PostClient) -> None:
         lines = []
@@ -181,9 +186,10 @@ def list_posts(*, server: _Client) -> None:
 @click.argument("text")
 @_with_server
 def add_post(*, server: _Client, text: str) -> None:
-    """Add a post that says TEXT; "-" reads it from the standard input, without a line feed at its end.
+    """Add a post.
 
-    It is stored once, also where the connection breaks and it has to be sent again.
+    TEXT is the text of the post; "-" reads it from stdin and removes one trailing line feed. A request that is sent
+    again after a broken connection stores the post only once.
     """
     content = _read_text(text)
 
@@ -199,7 +205,10 @@ def add_post(*, server: _Client, text: str) -> None:
 @click.argument("text")
 @_with_server
 def update_post(*, server: _Client, post_id: int, text: str) -> None:
-    """Have the post ID say TEXT; "-" reads it from the standard input, without a line feed at its end."""
+    """Replace the text of a post.
+
+    TEXT is the new text; "-" reads it from stdin and removes one trailing line feed.
+    """
     content = _read_text(text)
 
     async def work(posts: PostClient) -> None:
@@ -213,7 +222,7 @@ def update_post(*, server: _Client, post_id: int, text: str) -> None:
 @click.argument("post_id", metavar="ID", type=_POST_ID)
 @_with_server
 def delete_post(*, server: _Client, post_id: int) -> None:
-    """Delete the post ID."""
+    """Delete a post."""
 
     async def work(posts: PostClient) -> None:
         await posts.delete(post_id)
@@ -225,10 +234,10 @@ def delete_post(*, server: _Client, post_id: int) -> None:
 @click.command("watch")
 @_with_server
 def watch_posts(*, server: _Client) -> None:
-    """Print changes as they are made, until Ctrl-C.
+    """Print changes as they happen, until Ctrl-C.
 
-    "reset" means that some were missed which the server does not know any more: read the list again. A connection that
-    breaks is made anew, and what happened meanwhile is printed then.
+    A broken connection is opened again, and the changes since then are printed. "reset" means that the server no longer
+    has some of them: list the posts again.
     """
 
     def report_wait(why: str, wait_s: float) -> None:

@@ -16,13 +16,16 @@ from postd.settings.loading import LoadedSettings
 
 @click.group(no_args_is_help=False)
 def session() -> None:
-    """List and revoke the sessions of the form login."""
+    """List and revoke login sessions."""
 
 
 @session.command("list")
 @with_settings("store", "users")
 def list_sessions(*, loaded: LoadedSettings) -> None:
-    """List the live sessions, oldest first; times are UTC."""
+    """List the live sessions.
+
+    The oldest session is first; times are in UTC.
+    """
     now = time.time()
     accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
     fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
@@ -43,7 +46,7 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
 @click.option("--all", "everybody", is_flag=True, help="End all sessions.")
 @with_settings("store")
 def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: bool) -> None:
-    """End sessions: their users must sign in again."""
+    """End sessions; users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
     name = None if username is None else require_valid("the name", check_name, username)

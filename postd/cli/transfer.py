@@ -36,10 +36,11 @@ at the copy with a revision of the source gets a `reset` event."""
 @click.argument("file", required=False, default="-")
 @with_settings("store")
 def export_posts(*, loaded: LoadedSettings, file: str) -> None:
-    """Write all posts to FILE as lines of JSON, {"id":1,"post":"some text"}, in the order of their ids.
+    """Export all posts as JSON Lines.
 
-    FILE must not be there yet, and is readable by its owner alone; without it, or for "-", posts go to the standard
-    output. Servers may go on. The posts of an SQLite store are as they stood at one moment.
+    A line is {"id":1,"post":"some text"}; lines are in ascending order of id. FILE must not exist, and is created with
+    mode 0600; without FILE, or with "-", posts are written to stdout. Servers may keep running: the export of an SQLite
+    store is a snapshot.
     """
     if file == "-":
         if sys.stdout is None:
@@ -72,15 +73,14 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
 
 @click.command("import")
 @click.argument("file", required=False, default="-")
-@click.option(
-    "--skip-existing", is_flag=True, help="Leave out posts whose ids are taken, instead of refusing them all."
-)
+@click.option("--skip-existing", is_flag=True, help="Skip posts whose ids are taken. [default: fail]")
 @with_settings("store")
 def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> None:
-    """Store the posts of FILE, lines of JSON as `postd export` writes them, with the ids that they have.
+    """Import posts from JSON Lines.
 
-    Without FILE, or for "-", they come from the standard input. All of them are stored, or none: a line that holds no
-    post is refused, and so is an id that is taken. The store is made if it is not there. Servers may go on.
+    FILE has the format of `postd export`; without FILE, or with "-", posts are read from stdin. They keep their ids.
+    Either all posts are stored or none: an invalid line and an id that is taken are errors. The store is created if it
+    does not exist. Servers may keep running.
     """
     with _open_input(file) as source:
         name = "standard input" if file == "-" else printable(file)
@@ -144,13 +144,13 @@ def _not_imported(why: str) -> click.ClickException:
 
 
 @click.command("copy")
-@click.option("--to", "target_url", metavar="URL", required=True, help="The store to copy to; it is made or is empty.")
+@click.option("--to", "target_url", metavar="URL", required=True, help="The target store: empty, or created.")
 @with_settings("store")
 def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
-    """Copy all posts to another store, with their ids and the next one: the way from SQLite to Redis.
+    """Copy all posts to an empty store.
 
-    Stop the servers of the store first: if a post is added or changed meanwhile, nothing is copied. Sessions are not
-    copied: users sign in again.
+    Ids and the next id are kept: this is how to move from SQLite to Redis. Stop the servers of the store first: if a
+    post is added or changed meanwhile, nothing is copied. Sessions are not copied; users must sign in again.
     """
     options = load_settings(None, {"store": target_url}, Path.cwd())
     target_loaded = msgspec.structs.replace(options, where={**options.where, "store": "--to"})
@@ -182,10 +182,11 @@ def _same_file(url: str, other: str) -> bool:
 @click.argument("file")
 @with_settings("store")
 def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
-    """Make FILE, an SQLite store with all posts of one, as they stood at one moment, and the next id.
+    """Back up an SQLite store to FILE.
 
-    Servers may go on. FILE must not be there yet, and is readable by its owner alone. It can be used as a store at
-    once. Sessions, keys and the counts of logins stay behind: users sign in again.
+    FILE is an SQLite store with a snapshot of all posts and the next id, and can be used as a store at once. It must
+    not exist, and is created with mode 0600. Servers may keep running. Sessions, keys and failure counts are not
+    copied; users must sign in again.
     """
     if file == "-":
         raise click.UsageError("a backup is a file: give its name")

@@ -19,7 +19,7 @@ from postd.settings.schema import Settings
 
 @click.group(no_args_is_help=False)
 def user() -> None:
-    """Manage the accounts of the user file."""
+    """Manage the user file."""
 
 
 @user.command("add")
@@ -27,7 +27,10 @@ def user() -> None:
 @password_option
 @with_settings("users")
 def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None:
-    """Add the account NAME; create the user file if there is none."""
+    """Add a user.
+
+    The user file is created, with mode 0600, if it does not exist.
+    """
 
     def check_absent(name: str, accounts: Mapping[str, Account]) -> None:
         if name in accounts:
@@ -41,7 +44,7 @@ def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None
 @password_option
 @with_settings("users")
 def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None:
-    """Set a new password for the account NAME."""
+    """Set a user's password."""
     _set_password(loaded.settings, name, password_stdin=password_stdin, check=_check_present, done="password set")
 
 
@@ -49,7 +52,7 @@ def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> 
 @click.argument("name")
 @with_settings("users")
 def remove_user(*, loaded: LoadedSettings, name: str) -> None:
-    """Remove the account NAME."""
+    """Remove a user."""
     file = _user_file(loaded.settings)
     name = require_valid("the name", check_name, name)
 
@@ -63,7 +66,10 @@ def remove_user(*, loaded: LoadedSettings, name: str) -> None:
 @user.command("list")
 @with_settings("users")
 def list_users(*, loaded: LoadedSettings) -> None:
-    """List the accounts: the kind of each one's hash, and the realm that Digest works in."""
+    """List the users.
+
+    Print the kind of each password hash, and the realm for which Digest is set up.
+    """
     settings = loaded.settings
     file = _user_file(settings)
     content = load_user_file(file)

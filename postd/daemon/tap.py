@@ -32,19 +32,19 @@ class Options(usage.Options):
 
     synopsis = "[options]"
     longdesc = (
-        "Keeps short text posts behind a JSON API. With no options at all it serves on http://127.0.0.1:8080/ and "
-        "keeps the posts in postd.db in the current folder."
+        "Serves short text posts through a JSON API. Without options it listens on http://127.0.0.1:8080/ and stores "
+        "the posts in postd.db in the current directory."
     )
     optParameters = [  # noqa: RUF012 - Twisted's way
-        ["config", "c", None, "TOML file with the settings; an option given here wins over it."],
+        ["config", "c", None, "The settings file (TOML). Options override it."],
         [
             "store",
             "s",
             None,
-            "Where posts are kept: sqlite:PATH, redis://HOST, memory: for a while … [default: sqlite:postd.db]",
+            "The store: sqlite:PATH, redis://HOST, memory: … [default: sqlite:postd.db]",
         ],
-        ["users", "u", None, "The user file, which `postd user` keeps. [default: none]"],
-        ["workers", "w", None, "Worker processes that share the listening sockets; 0: one a core. [default: 1]"],
+        ["users", "u", None, "The user file, as `postd user` writes it. [default: none]"],
+        ["workers", "w", None, "The number of worker processes; 0 means one per core. [default: 1]"],
     ]
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Options(usage.Options):
         self.listen: list[str] = []
 
     def opt_listen(self, endpoint: str) -> None:
-        """Twisted server endpoint to listen on; repeatable. [default: tcp:8080:interface=127.0.0.1]"""
+        """A Twisted server endpoint to listen on; repeatable. [default: tcp:8080:interface=127.0.0.1]"""
         self.listen.append(endpoint)
 
     opt_l = opt_listen

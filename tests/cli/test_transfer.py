@@ -223,10 +223,10 @@ def test_copy_to_the_same_store_is_refused(store: Path) -> None:
 
 def test_help_names_effects_and_limits(tmp_path: Path) -> None:
     for command, words in (
-        ("export", "lines of JSON"),
+        ("export", "JSON Lines"),
         ("import", "--skip-existing"),
         ("copy", "sign in again"),
-        ("backup", "as they stood at one moment"),
+        ("backup", "a snapshot of all posts"),
     ):
         status, shown, error = postd(tmp_path, command, "--help")
         assert (status, error) == (0, "")

@@ -235,6 +235,10 @@ class MainTests:
         assert result.exit_code == 0
         assert result.stdout.startswith(f"Usage: {' '.join(['postd', *command])} [OPTIONS]")
 
+    @pytest.mark.parametrize("command", [[], ["user"], ["session"]])
+    def test_descriptions_of_commands_are_not_cut_off(self, command: list[str]) -> None:
+        assert "..." not in postd(*command, "--help").stdout.partition("Commands:")[2]
+
     @pytest.mark.parametrize(
         ("arguments", "line"),
         [
