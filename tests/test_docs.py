@@ -15,10 +15,15 @@ _WRAPPED = re.compile(r"\s*\n\s*(?:#+|--|//)?\s*")
 """The end of a line in a citation, with the comment sign of the next one."""
 
 
+def without_blocks(text: str) -> str:
+    """Return a Markdown text without its blocks of code."""
+    return re.sub(r"(?ms)^```.*?^```", "", text)
+
+
 def headings() -> list[str]:
-    return [
-        heading for page in REFERENCE for heading in re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    ]
+    """Return the titles and sections of the reference."""
+    text = "\n".join(page.read_text("utf-8") for page in REFERENCE)
+    return re.findall(r"^##? (.+)$", without_blocks(text), re.MULTILINE)
 
 
 def citations() -> Iterator[tuple[str, str]]:
@@ -48,7 +53,7 @@ def test_a_citation_of_an_absent_heading_is_found() -> None:
 
 
 def test_headings_and_row_numbers_of_the_reference_are_unique() -> None:
-    text = "".join(page.read_text("utf-8") for page in REFERENCE)
+    text = "\n".join(page.read_text("utf-8") for page in REFERENCE)
     first_cells = re.findall(r"^\| ((?:[ABDFG][0-9]+b?(?:, )?)+) \|", text, re.MULTILINE)
     names = headings() + ", ".join(first_cells).split(", ")
     assert len(names) > 100
@@ -57,14 +62,14 @@ def test_headings_and_row_numbers_of_the_reference_are_unique() -> None:
 
 def slugs(text: str) -> set[str]:
     """Return the anchors of a Markdown text: its headings in lower case, without punctuation, hyphens for spaces."""
-    text = re.sub(r"(?ms)^```.*?^```", "", text)
+    text = without_blocks(text)
     titles = re.findall(r"^#+ (.+)$", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def dead_links(page: Path) -> Iterator[str]:
     """Yield the links of a Markdown file to files, or to headings of Markdown files, that do not exist."""
-    text = re.sub(r"(?ms)^```.*?^```|`[^`\n]+`", "", page.read_text("utf-8"))
+    text = re.sub(r"`[^`\n]+`", "", without_blocks(page.read_text("utf-8")))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", link):
             continue

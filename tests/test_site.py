@@ -9,6 +9,7 @@ import reference_parts
 from msgspec import Struct
 
 from postd.cli.main import main
+from postd.daemon.server import RELOAD_FAILED
 from postd.settings.schema import Settings
 
 
@@ -55,6 +56,14 @@ def test_metrics_page_has_types_and_labels() -> None:
     lines = reference_parts.metrics().splitlines()
     assert "| `postd_reloads_total` | counter | `outcome` | Reloads (SIGHUP), by outcome. |" in lines
     assert any(line.startswith("| `postd_store_duration_seconds` | histogram |") for line in lines)
+
+
+def test_log_page_has_messages_of_calls_and_of_constants() -> None:
+    lines = reference_parts.log_events().splitlines()
+    ready = "postd ready: {addresses}; store {store}; {rules}{workers}{admin}"
+    assert f"| info | `{ready}` | `postd.daemon.service` |" in lines
+    assert any(line.startswith(f"| error | `{RELOAD_FAILED}`") for line in lines)
+    assert len(set(lines)) == len(lines) > 50
 
 
 @pytest.mark.parametrize(

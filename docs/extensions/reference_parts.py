@@ -3,8 +3,9 @@
 Each function of `PARTS` returns the text that takes the place of `<!-- generated: NAME -->` in a page.
 """
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -124,4 +125,55 @@ def _metric_type(name: str, has_bounds: bool) -> str:  # noqa: FBT001 - of this 
     return "histogram" if has_bounds else "counter" if name.endswith("_total") else "gauge"
 
 
-PARTS = {"settings": settings, "commands": commands, "daemon-options": daemon_options, "metrics": metrics}
+_LEVELS = {"failure": "critical", "emit": "varies"}
+"""The level of an event by the method of `twisted.logger.Logger` that logs it, if it is not the name of the method."""
+
+
+def log_events() -> str:
+    """Return a table of the messages that postd logs, with their level and the module that is their logger."""
+    package = Path(postd.__file__).parent
+    modules = {
+        ".".join(["postd", *file.relative_to(package).with_suffix("").parts]): ast.parse(file.read_text("utf-8"))
+        for file in package.rglob("*.py")
+        if "testing" not in file.parts
+    }
+    named = {name: text for tree in modules.values() for name, text in _named_texts(tree)}
+    events = {
+        (message, level, module) for module, tree in modules.items() for level, message in find_log_calls(tree, named)
+    }
+    rows = [f"| {level} | `{message}` | `{module}` |" for message, level, module in sorted(events)]
+    return "\n".join(["| level | message | logger |", "|---|---|---|", *rows])
+
+
+def _named_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str() as text)):
+                yield name, text
+
+
+def find_log_calls(tree: ast.Module, named: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield level and message of each call of a logger in a module, but for messages that are a single value.
+
+    Args:
+        tree: the module.
+        named: texts by the names of their constants.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="_log") | ast.Attribute(attr="_log"), attr=method),
+                args=[*_, last],
+            ):
+                message = named[last.id] if isinstance(last, ast.Name) else str(ast.literal_eval(last))
+                if not re.fullmatch(r"\{\w+\}", message):
+                    yield _LEVELS.get(method, method), message
+
+
+PARTS = {
+    "settings": settings,
+    "commands": commands,
+    "daemon-options": daemon_options,
+    "metrics": metrics,
+    "log-events": log_events,
+}
