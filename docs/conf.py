@@ -13,7 +13,7 @@ copyright = author  # noqa: A001 - Sphinx's name
 release = postd.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_pages"]
-exclude_patterns = ["extensions", "README.md"]
+exclude_patterns = ["extensions"]
 default_role = "py:obj"  # what a docstring writes in single backquotes
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
@@ -22,10 +22,11 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True}
 
 html_theme = "furo"
-html_title = f"postd {release}"
+html_title = f"postd {release.partition('+')[0]}"
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}

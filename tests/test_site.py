@@ -1,5 +1,6 @@
 """The parts of the documentation site that are made from the code, and its check for resources of other hosts."""
 
+import re
 from pathlib import Path
 
 import foreign_resources
@@ -8,6 +9,7 @@ import pytest
 import reference_parts
 from msgspec import Struct
 
+import postd.protect
 from postd.cli.main import main
 from postd.daemon.server import RELOAD_FAILED
 from postd.settings.schema import Settings
@@ -64,6 +66,12 @@ def test_log_page_has_messages_of_calls_and_of_constants() -> None:
     assert f"| info | `{ready}` | `postd.daemon.service` |" in lines
     assert any(line.startswith(f"| error | `{RELOAD_FAILED}`") for line in lines)
     assert len(set(lines)) == len(lines) > 50
+
+
+def test_python_page_has_all_public_names_of_protect() -> None:
+    """Those of the other packages are found by Sphinx itself."""
+    page = (reference_parts.SAMPLE.parent.parent / "docs/reference/python.md").read_text()
+    assert set(re.findall(r":: postd\.protect\.(\w+)", page)) == set(postd.protect.__all__)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ from postd.settings.schema import Settings
 
 SAMPLE = Path(postd.__file__).parent.parent / "etc" / "postd.toml"
 
+_WIDTH = 86
+"""Columns of a block of text that fit into a page."""
+
 _EXAMPLE_KEYS = {"bearer.issuer", "bearer.audience", "page.path", "page.schemes"}
 """Keys that must be given in their table: what the sample has is an example."""
 
@@ -96,7 +99,7 @@ def commands() -> str:
 
 
 def _contexts(command: click.Command, parent: click.Context | None = None) -> Iterator[click.Context]:
-    context = click.Context(command, parent, info_name=command.name, terminal_width=100)
+    context = click.Context(command, parent, info_name=command.name, terminal_width=_WIDTH)
     yield context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -108,7 +111,7 @@ def _contexts(command: click.Command, parent: click.Context | None = None) -> It
 def daemon_options() -> str:
     """Return what `twistd postd --help` prints."""
     options = DaemonOptions()
-    return f"```text\nUsage: twistd [options] postd {options.synopsis}\n{options.getUsage(width=100)}\n```"
+    return f"```text\nUsage: twistd [options] postd {options.synopsis}\n{options.getUsage(width=_WIDTH)}\n```"
 
 
 def metrics() -> str:
