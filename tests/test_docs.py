@@ -1,6 +1,7 @@
 """The reference, the citations of it in code and settings, and the links between Markdown files."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,12 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
         "# A title, `coded`\n[a](#a-title-coded) [b](#b) [c](page.md#a-title-coded) [d](d.md) `[e](e.md)`\n"
     )
     assert list(dead_links(page)) == ["#b", "d.md"]
+
+
+def test_changelog_fragments_have_a_kind() -> None:
+    kinds = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["fragment"]
+    names = [page.name for page in (ROOT / "changelog.d").iterdir() if page.name != "README.md"]
+    assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md", name)] == []
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
