@@ -14,6 +14,7 @@ release = postd.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_pages"]
 exclude_patterns = ["extensions"]
+smartquotes = False  # values are in straight quotes
 default_role = "py:obj"  # what a docstring writes in single backquotes
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]

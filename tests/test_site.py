@@ -38,7 +38,7 @@ def test_setting_has_its_meaning_values_default_and_reload() -> None:
     assert section.split("###")[0].strip().splitlines() == [
         'Format of the log. `"json"` writes one JSON object a line.',
         "",
-        '- Value: "text" or "json"',
+        '- Value: `"text"` or `"json"`',
         '- Default: `"text"`',
         "- Reload: no, restart the server",
     ]

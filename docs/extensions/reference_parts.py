@@ -22,6 +22,9 @@ from postd.settings.schema import Settings
 
 SAMPLE = Path(postd.__file__).parent.parent / "etc" / "postd.toml"
 
+_LITERAL = re.compile(r"""\[".*?"\]|\{.*?\}|"[^"]*\"""")
+"""A value in the words that say what is allowed."""
+
 _WIDTH = 86
 """Columns of a block of text that fit into a page."""
 
@@ -74,8 +77,9 @@ def _key(entry: Entry) -> str:
     many = table and get_origin(_type_of(table)) is tuple
     title = f"[[{table}]] {key}" if many else f"[{table}] {key}" if table else key
     default = "none: the key is required" if entry.name in _EXAMPLE_KEYS else f"`{entry.value}`"
+    allowed = ALLOWED.get(entry.name) or getattr(_type_of(entry.name), "ALLOWED", "a string")
     facts = [
-        f"- Value: {ALLOWED.get(entry.name) or getattr(_type_of(entry.name), 'ALLOWED', 'a string')}",
+        f"- Value: {_LITERAL.sub(lambda found: f'`{found[0]}`', allowed)}",
         f"- Default: {default}",
         f"- Reload: {'yes' if is_reloadable(entry.name) else 'no, restart the server'}",
     ]
