@@ -77,7 +77,7 @@ def _key(entry: Entry) -> str:
     many = table and get_origin(_type_of(table)) is tuple
     title = f"[[{table}]] {key}" if many else f"[{table}] {key}" if table else key
     default = "none: the key is required" if entry.name in _EXAMPLE_KEYS else f"`{entry.value}`"
-    allowed = ALLOWED.get(entry.name) or getattr(_type_of(entry.name), "ALLOWED", "a string")
+    allowed = str(ALLOWED.get(entry.name) or getattr(_type_of(entry.name), "ALLOWED", "a string"))
     facts = [
         f"- Value: {_LITERAL.sub(lambda found: f'`{found[0]}`', allowed)}",
         f"- Default: {default}",
