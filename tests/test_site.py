@@ -1,8 +1,10 @@
 """The parts of the documentation site that are made from the code, and its check for resources of other hosts."""
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import foreign_resources
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from msgspec import Struct
 import postd.protect
 from postd.cli.main import main
 from postd.daemon.server import RELOAD_FAILED
+from postd.daemon.tap import Options as DaemonOptions
 from postd.settings.schema import Settings
 
 
@@ -52,6 +55,23 @@ def test_command_line_page_has_each_command() -> None:
     assert "### postd user add\n" in text
     assert "Usage: postd user add " in text
     assert "Usage: twistd [options] postd" in reference_parts.daemon_options()
+
+
+def test_commands_of_the_reference_are_accepted() -> None:
+    pages = Path(reference_parts.SAMPLE.parent.parent, "docs", "reference").glob("*.md")
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```", "".join(page.read_text() for page in pages))
+    lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert len(lines) > 2
+    for program, *arguments in lines:
+        if program == "twistd":
+            DaemonOptions().parseOptions(arguments[arguments.index("postd") + 1 :])
+            continue
+        assert program == "postd"
+        command: click.Command | None = main
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), arguments.pop(0))
+        assert command is not None
+        command.make_context(program, arguments)
 
 
 def test_metrics_page_has_types_and_labels() -> None:
