@@ -1,7 +1,8 @@
 """Authentication for any application of twisted.web or Klein: Basic, Digest, a form with a session, Bearer tokens.
 
 `Protection` is made once, from arguments; its `protect` puts a guard before a resource, and `identity` says in the
-resource who the client is. docs/protect.md has programs, and what a stock `twisted.web.server.Site` does not check.
+resource who the client is. docs/how-to/protect.md has programs, and what a stock `twisted.web.server.Site` does not
+check.
 """
 
 from typing import Any

@@ -7,7 +7,7 @@ Rules of this package:
 - Nothing outlives `stop`: no port, connection, thread or timer, which `trial` would report.
 - It is for tests alone: passwords are hashed cheaply, and keys are new in each run.
 
-docs/testing.md has complete test files.
+docs/how-to/testing.md has complete test files.
 """
 
 from postd.testing.credentials import basic, bearer, write_users
