@@ -1,4 +1,4 @@
-"""For the tests of applications that use `postd.protect`, or that are clients of a postd server.
+"""Servers, issuers and credentials for the tests of applications that use `postd.protect` or `postd.client`.
 
 Rules of this package:
 
