@@ -59,7 +59,7 @@ def test_links_of_the_reference_lead_to_files() -> None:
     assert [target for target in targets if not (REFERENCE.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])
 def test_modules_that_a_page_names_exist(page: str) -> None:
     named = set(re.findall(r"`(?:postd/)?(\w+(?:/\w+)+\.py)`", (ROOT / page).read_text("utf-8")))
     assert len(named) > 10
