@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from docs.drawings import DRAWINGS
@@ -24,7 +25,7 @@ from tests.system.chromium import Chromium, open_chromium
 SHOWN = "http://127.0.0.1:8080"
 """The origin that pictures show: that of a server with default settings."""
 
-DESK, LOW, TALL, PHONE = (800, 600), (800, 480), (800, 840), (360, 640)
+DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (800, 840), (360, 640)
 
 NAME, PASSWORD = "alice", "correct horse"
 SETTINGS = """
@@ -99,17 +100,19 @@ def take_pages(browser: Chromium) -> None:
     browser.wait_for("/home")
     take(browser, "home")
     take_looks(browser, "/board", "board", TALL)
-    take_looks(browser, "/docs", "api", LOW)
+    take_looks(browser, "/docs", "api", LOW, "Add a post")
     show(browser, DESK, "light")
     browser.open("/nothing")
     take(browser, "error")
 
 
-def take_looks(browser: Chromium, path: str, name: str, desk: tuple[int, int] = DESK) -> None:
-    """Take pictures of a page: light, dark, and on a phone."""
+def take_looks(browser: Chromium, path: str, name: str, desk: tuple[int, int] = DESK, link: str = "") -> None:
+    """Take pictures of a page: light, dark, and on a phone; of where a link of it leads, if that is given."""
     for size, scheme, look in ((desk, "light", ""), (desk, "dark", "-dark"), (PHONE, "light", "-phone")):
         show(browser, size, scheme)
         browser.open(path)
+        if link:
+            browser.driver.find_element(By.PARTIAL_LINK_TEXT, link).click()
         take(browser, name + look)
 
 
