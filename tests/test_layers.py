@@ -1,4 +1,4 @@
-"""Imports between the packages of `postd` go one way, as the drawing in docs/architecture.md has it."""
+"""Imports between the packages of `postd` go one way, as the floor plan in docs/explanation/architecture.md has it."""
 
 import ast
 import pkgutil
@@ -7,6 +7,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from docs.drawings import FLOORS
+from docs.drawings import WITHOUT_TWISTED as DRAWN_WITHOUT_TWISTED
 
 PACKAGE = Path(__file__).parent.parent / "postd"
 
@@ -117,10 +120,6 @@ ONLY_MODULES = {
 WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "scheme_names", "settings")
 """The packages and modules that do not import Twisted."""
 
-DRAWING = (PACKAGE.parent / "docs" / "architecture.md").read_text()
-
-NOT_DRAWN = {"__init__", "linux", "reactor"}
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -168,20 +167,16 @@ def test_table_has_no_import_too_many() -> None:
         assert others - {package} <= used, package
 
 
-def test_drawing_has_each_import_of_the_table_and_no_other() -> None:
-    labels = dict(re.findall(r'(\w+)\["(.+)"\]', DRAWING))
-    arrows = re.findall(r"^    (\w+) --> (\w+)", DRAWING, re.MULTILINE)
-
-    def packages(box: str) -> set[str]:
-        return {name.split(".")[0] for name in labels.get(box, box).split(", ")}
-
-    for start, end in arrows:
-        assert any(packages(end) & (MAY_IMPORT[package] | {package}) for package in packages(start)), (start, end)
+def test_floor_plan_has_each_package_above_what_it_imports() -> None:
+    floors = {name: floor for floor, boxes in enumerate(FLOORS) for name, _ in boxes}
+    assert floors.keys() == MAY_IMPORT.keys() - {"__init__"}
     for package, others in MAY_IMPORT.items():
-        below = {box for arrow in arrows for box in arrow if package in packages(box)}
-        while more := {end for start, end in arrows if start in below} - below:
-            below |= more
-        assert others - NOT_DRAWN <= {name for box in below for name in packages(box)}, package
+        for other in others - {package, "__init__"}:
+            assert floors[package] < floors[other], f"{package} imports {other}"
+
+
+def test_floor_plan_marks_the_packages_without_twisted() -> None:
+    assert {*WITHOUT_TWISTED} - {"__init__"} == DRAWN_WITHOUT_TWISTED
 
 
 def test_imports_of_packages_have_no_cycles() -> None:
