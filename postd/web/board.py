@@ -148,7 +148,11 @@ class Board:
 
     async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(
-            post, revision, draft=draft, was=was or _tag(post), back=await self._find_list(post.id, f"#post-{post.id}")
+            post,
+            revision,
+            draft=draft,
+            was=was or tag_text(post.post),
+            back=await self._find_list(post.id, f"#post-{post.id}"),
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
@@ -159,7 +163,7 @@ class Board:
         except NoSuchPostError:
             return self._make_gone_page(post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
-        page = self._pages.make_conflict(post, revision, draft=draft, was=_tag(post), back=back)
+        page = self._pages.make_conflict(post, revision, draft=draft, was=tag_text(post.post), back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
     def _make_gone_page(self, post_id: int, draft: Draft | None) -> Response:
@@ -212,9 +216,9 @@ def _see_other(location: str) -> Response:
     return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
-def _tag(post: Post) -> str:
+def tag_text(text: str) -> str:
     """Return a hash of the text of a post; a form cannot contain the text itself, because browsers change line ends."""
-    return blake2b(post.post.encode(), digest_size=12).hexdigest()
+    return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _require_unchanged(post: Post, was: str) -> None:
@@ -223,7 +227,7 @@ def _require_unchanged(post: Post, was: str) -> None:
     Raises:
         PostChangedError: the text has changed since.
     """
-    if _tag(post) != was:
+    if tag_text(post.post) != was:
         raise PostChangedError(post.id)
 
 

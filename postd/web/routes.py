@@ -145,7 +145,9 @@ def make_root(  # noqa: PLR0913 - all that there is
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
-    docs = Router(Docs(documented, access.descriptions, read=read, write=write, site_name=access.realm))
+    docs = Router(
+        Docs(documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm)
+    )
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:

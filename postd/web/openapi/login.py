@@ -46,7 +46,7 @@ OPERATIONS = {
             507: FULL,
         },
         body=Body(Form, {"username": "alice", "password": "correct horse"}, FORM_TYPE),
-        curl="-c cookies.txt --data-urlencode username=alice --data-urlencode password@password.txt",
+        curl="-c cookies.txt",
     ),
     "GET /home": Operation(
         "showHome",
@@ -75,6 +75,7 @@ OPERATIONS = {
         "Ends the session of the cookie. Without a cookie the response is the same.",
         {302: Reply("Signed out: redirects to `/`.", text("/\n"), ("Location", "Set-Cookie"))},
         {403: CROSS_SITE, 503: UNAVAILABLE, 507: FULL},
-        curl="-X POST -b cookies.txt -c cookies.txt",
+        curl="-c cookies.txt",
+        sends_session=True,
     ),
 }
