@@ -9,16 +9,20 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 from http import HTTPStatus
+from shlex import quote
 
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.http.errors import Problem
 from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
+from postd.web.access import SAMPLE_USER, SchemeDescription
 from postd.web.idempotency import KEPT_S
+from postd.web.openapi.samples import SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.server.routing import Application
@@ -29,19 +33,31 @@ PAGE_POSTS = 100
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
+_SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
 
 
 class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
-    The guard in front of them checks the session and refuses cross-site writes.
+    The guard in front of them checks the session and refuses cross-site writes. `scheme` is one that the API takes for
+    writing, None if it is open to everyone.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore, *, site_name: str, writable: bool) -> None:
+    def __init__(
+        self,
+        store: PostStore,
+        clients: PeerResolver,
+        scheme: SchemeDescription | None,
+        *,
+        site_name: str,
+        writable: bool,
+    ) -> None:
         self._store = store
+        self._clients = clients
+        self._credentials = "" if scheme is None else scheme.curl
         self._writable = writable
         self._pages = BoardPages(site_name, writable=writable)
 
@@ -144,7 +160,10 @@ class Board:
         older = bool(posts and first and first[0][0] < posts[0][0])
         listed = PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
         user = _identity(request).name
-        return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
+        credentials = self._credentials.replace(SAMPLE_USER, quote(user))
+        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request))
+        made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
+        return _make_html(status, made)
 
     async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(

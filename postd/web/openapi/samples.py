@@ -76,14 +76,14 @@ def make_samples(request: SampleRequest, schemes: Mapping[str, SchemeDescription
                 yield {"lang": language, "label": label, "source": source}
 
 
-def make_curl(request: SampleRequest, credentials: str = "") -> str:
+def make_curl(request: SampleRequest, credentials: str, *, origin: str = ORIGIN) -> str:
     """Return the command line of curl; `credentials` are its words for a scheme."""
     words = ["curl -i", "-N" if request.streams else "", credentials, request.curl, *_curl_body(request)]
     # -d makes it a POST.
     if request.method != ("GET" if request.body is None else "POST"):
         words.append(f"-X {request.method}")
     # In quotation marks also where it needs none here: another origin may, such as one with an IPv6 address.
-    return " ".join([*filter(None, words), f"'{ORIGIN}{request.target}'"])
+    return " ".join([*filter(None, words), f"'{origin}{request.target}'"])
 
 
 def _curl(request: SampleRequest, scheme: SchemeDescription | None) -> str:
