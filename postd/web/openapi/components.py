@@ -39,6 +39,7 @@ class Reply(Struct, frozen=True):
         page: its body for clients that prefer HTML, where there is a choice.
         headers: names in `HEADERS` that it always has.
         optional_headers: names of those that it may have.
+        examples: values of header fields by name, where they are not those in `HEADERS`.
     """
 
     description: str
@@ -46,6 +47,7 @@ class Reply(Struct, frozen=True):
     headers: tuple[str, ...] = ()
     optional_headers: tuple[str, ...] = ()
     page: Body | None = None
+    examples: Mapping[str, str] = {}
 
 
 class Operation(Struct, frozen=True):

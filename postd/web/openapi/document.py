@@ -32,7 +32,7 @@ from postd.web.server.routing import VARIABLE
 
 SECTIONS = (
     ("Posts", "Short texts, each with a number.", posts.OPERATIONS),
-    ("Changes", "What happens to the posts, as it happens.", posts.CHANGES),
+    ("Changes", "The changes of the posts, as a stream.", posts.CHANGES),
     ("Session", "Sign in by form, which exchanges a password for a session cookie, and sign out.", login.OPERATIONS),
     ("Board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
     ("Metadata", "Descriptions of this service.", about.OPERATIONS),
@@ -202,8 +202,9 @@ def _describe(
         headers = {name: _header(name, required=True) for name in reply.headers}
         optional = [*reply.optional_headers, *(name for scheme in schemes.values() for name in scheme.headers)]
         headers |= {name: _header(name, required=False) for name in optional}
-        if "Location" in headers:
-            headers["Location"]["example"] = _example_location(path, status, reply)
+        for name in reply.headers:
+            example = reply.examples.get(name) or (_example_location(path, status, reply) if name == "Location" else "")
+            headers[name] |= {"example": example} if example else {}
         described: dict[str, Any] = {
             "description": reply.description,
             **({"headers": headers} if headers else {}),

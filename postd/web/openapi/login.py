@@ -73,7 +73,14 @@ OPERATIONS = {
         "signOut",
         "Sign out",
         "Ends the session of the cookie. Without a cookie the response is the same.",
-        {302: Reply("Signed out: redirects to `/`.", text("/\n"), ("Location", "Set-Cookie"))},
+        {
+            302: Reply(
+                "Signed out: redirects to `/`.",
+                text("/\n"),
+                ("Location", "Set-Cookie"),
+                examples={"Set-Cookie": "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"},
+            )
+        },
         {403: CROSS_SITE, 503: UNAVAILABLE, 507: FULL},
         curl="-c cookies.txt",
         sends_session=True,

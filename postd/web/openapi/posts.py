@@ -43,7 +43,7 @@ OPERATIONS = {
     "POST /post": Operation(
         "addPost",
         "Add a post",
-        "Stores a text under the next number. The response is sent once the post is safely stored. With an "
+        "Stores a text under the next number. The response is sent after the post is durable in the store. With an "
         "`Idempotency-Key` the request can be repeated after a lost connection without adding the post twice.",
         {201: Reply("The post is stored; `Location` is its path.", text("Success a Post!\n"), ("Location",))},
         {
@@ -84,7 +84,7 @@ OPERATIONS = {
     "DELETE /post/{id}": Operation(
         "deletePost",
         "Delete a post",
-        "Its number is never reused.",
+        "Deletes a post. Its number is never reused.",
         {200: Reply("The post is deleted.", text("Delete a Post!\n"))},
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
         "write",
