@@ -132,7 +132,7 @@ class Board:
 
     def _require_writable(self) -> None:
         if not self._writable:
-            raise Problem(403, "A session does not let anybody write here.")
+            raise Problem(403, "The settings do not let sessions write here.")
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,

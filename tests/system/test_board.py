@@ -335,11 +335,11 @@ def test_concurrent_update_during_edit_shows_both_texts(browser: Browser, others
     focus(browser, "#post")
     browser.type(Keys.END, ", and mine")
     others.change(post_id, "Theirs")
-    wait_for_text(browser, "Somebody else has changed this post meanwhile.")
+    wait_for_text(browser, "This post was changed meanwhile.")
     assert typed(browser) == "As it was, and mine"
     assert browser.complaints() == []
     browser.type(Keys.TAB, Keys.ENTER)
-    wait_for_text(browser, "What it says now\nTheirs")
+    wait_for_text(browser, "Current text\nTheirs")
     assert typed(browser) == "As it was, and mine"
     assert others.texts() == ["Theirs"]
     focus(browser, ".write [type=submit]")
@@ -352,7 +352,7 @@ def test_concurrent_delete_during_edit_offers_to_add(browser: Browser, others: O
     post_id = others.add("As it was")
     browser.open(f"/board/{post_id}")
     others.delete(post_id)
-    wait_for_text(browser, "Somebody else has deleted this post meanwhile.")
+    wait_for_text(browser, "This post was deleted meanwhile.")
     find(browser, "#post").submit()
     wait_for_text(browser, f"There is no post {post_id}")
     find(browser, "#post").submit()
@@ -492,7 +492,7 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     yield "edited"
     find(browser, "#post").send_keys(Keys.BACKSPACE)
     find(browser, ".write").submit()
-    wait_for_text(browser, "What you wrote")
+    wait_for_text(browser, "Your text")
     yield "conflict"
     browser.open(f"/board/{post_id}")
     others.change(post_id, "z" * 140)

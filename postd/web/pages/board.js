@@ -154,8 +154,8 @@
     announceChange(kind === "updated" ? "changed" : kind);
   };
 
-  const CHANGED = "Somebody else has changed this post meanwhile. Saving will show you both texts first.";
-  const DELETED = "Somebody else has deleted this post meanwhile. Your text can still be added as a new post: save it.";
+  const CHANGED = "This post was changed meanwhile. Saving shows both texts first.";
+  const DELETED = "This post was deleted meanwhile. Your text can still be added as a new post: save it.";
 
   const takeForPost = (kind, { id }) => {
     if (id === Number(onlyPost)) {

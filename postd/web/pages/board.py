@@ -127,11 +127,11 @@ class BoardPages:
         """
         if draft is None:
             undone, keep = "deleted", "Keep it"
-            form = _DELETE.substitute(id=post.id, was=escape(was), verb="Delete it all the same")
+            form = _DELETE.substitute(id=post.id, was=escape(was), verb="Delete it anyway")
         else:
-            undone, keep = "saved", "Keep this"
-            form = "<h2>What you wrote</h2>\n" + _make_save_form(
-                post, draft, was, verb="Save yours instead", describing=["conflict"]
+            undone, keep = "saved", "Keep the current text"
+            form = "<h2>Your text</h2>\n" + _make_save_form(
+                post, draft, was, verb="Save your text instead", describing=["conflict"]
             )
         content = _CONFLICT.substitute(
             id=post.id,
