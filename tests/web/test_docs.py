@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from postd.schemes import load_schemes
+from postd.web.openapi import document as documents
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from tests.helpers import InMemoryApi
 from tests.protect.test_bearer import ISSUERS
@@ -161,6 +162,27 @@ def test_page_shows_the_origin_of_the_client(make: Callable[[str], InMemoryApi])
     assert b"https://posts.example/post" in fixed.body
     assert b"127.0.0.1" not in fixed.body
     assert fixed.header("Cache-Control") == "no-cache"
+
+
+def test_document_is_made_once_when_it_is_first_requested(
+    make: Callable[[str], InMemoryApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, original = [], documents.make_document
+
+    def make_document(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        made.append(arguments)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr("postd.web.openapi.document.make_document", make_document)
+    monkeypatch.setattr("postd.web.docs.ORIGINS_MAX", 1)
+    api = make('hosts = ["*"]\n')
+    assert made == []
+    for path in ("/docs", "/openapi.json", "/docs"):
+        for host in ("one.example", "two.example"):
+            answer = ask(api, "GET", path, headers={"Host": host})
+            assert answer.status == 200
+            assert (f"http://{host}/post" in answer.body.decode()) == (path == "/docs")
+    assert len(made) == 1
 
 
 def test_markup_in_the_document_is_escaped(complete_api: InMemoryApi) -> None:
