@@ -50,6 +50,9 @@ class LoginViews:
         after: the path of the page that a client is led to once it is signed in, without a `next`.
     """
 
+    below_form = ""
+    """HTML below the form."""
+
     def __init__(  # noqa: PLR0913 - all but three have their defaults
         self,
         portal: CoroutinePortal,
@@ -163,6 +166,7 @@ class LoginViews:
             "alert": _ALERT.substitute(why=escape(why)) if why else "",
             "username": f' value="{escape(user)}"' if why else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if why else "",
+            "below": self.below_form,
         }
         return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 

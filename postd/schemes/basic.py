@@ -2,7 +2,9 @@
 
 from postd.protect.basic import BasicCredentialFactory
 from postd.schemes.interface import Context, Scheme
-from postd.web.access import SchemeDescription, SchemeParts
+from postd.web.access import ClientCode, SchemeDescription, SchemeParts
+
+_CODE = ClientCode('auth=("alice", getpass())', imports=("from getpass import getpass",))
 
 
 class BasicScheme(Scheme):
@@ -10,6 +12,8 @@ class BasicScheme(Scheme):
         title="Basic",
         security={"type": "http", "scheme": "basic", "description": "User name and password (RFC 7617)."},
         curl="-u alice",
+        httpx=_CODE,
+        treq=_CODE,
         errors=((429, "Too many failed logins."), (503, "Credentials cannot be checked now.")),
     )
     uses_accounts = True

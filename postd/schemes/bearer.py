@@ -13,11 +13,13 @@ from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Page, Settings
-from postd.web.access import SchemeDescription, SchemeParts, Views
+from postd.web.access import ClientCode, SchemeDescription, SchemeParts, Views
 from postd.web.resource_metadata import ResourceMetadata
 
 if TYPE_CHECKING:
     from postd.schemes.issuers import Issuers
+
+_CODE = ClientCode("""headers={"Authorization": f"Bearer {environ['TOKEN']}"}""", imports=("from os import environ",))
 
 
 class BearerScheme(Scheme):
@@ -31,6 +33,8 @@ class BearerScheme(Scheme):
             "issuers, and whether tokens have to be bound, are listed at `/.well-known/oauth-protected-resource`.",
         },
         curl='-H "Authorization: Bearer $TOKEN"',
+        httpx=_CODE,
+        treq=_CODE,
         errors=((403, "The token lacks a scope."), (503, "Credentials cannot be checked now.")),
     )
     has_bare_names = False

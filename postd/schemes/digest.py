@@ -8,7 +8,9 @@ from postd.protect.digest import DigestCredentialFactory
 from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
-from postd.web.access import SchemeDescription, SchemeParts
+from postd.web.access import ClientCode, SchemeDescription, SchemeParts
+
+_IMPORTS = ("from getpass import getpass",)
 
 
 class DigestScheme(Scheme):
@@ -20,6 +22,14 @@ class DigestScheme(Scheme):
             "description": "User name and password, sent as a hash (RFC 7616).",
         },
         curl="--digest -u alice",
+        httpx=ClientCode('auth=httpx.DigestAuth("alice", getpass())', imports=_IMPORTS),
+        # treq itself has Basic alone.
+        treq=ClientCode(
+            "agent=client.agent",
+            ('client = AuthClient(reactor, "{origin}", Digest("alice", getpass()))',),
+            _IMPORTS,
+            ("from postd.client import AuthClient, Digest",),
+        ),
         errors=((429, "Too many failed logins."),),
         headers=("Authentication-Info",),
     )

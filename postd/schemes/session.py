@@ -7,9 +7,12 @@ from postd.auth.session import SessionChecker, Sessions
 from postd.protect.cookie import SessionReader
 from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, Scheme
-from postd.web.access import SchemeDescription, SchemeParts, Views
+from postd.web.access import ClientCode, SchemeDescription, SchemeParts, Views
 from postd.web.login import LoginPages
 from postd.web.openapi.components import CROSS_SITE
+
+_FORM = '"{origin}/login", data={"username": "alice", "password": getpass()}'
+_IMPORTS = ("from getpass import getpass",)
 
 
 class SessionScheme(Scheme):
@@ -23,6 +26,10 @@ class SessionScheme(Scheme):
             "them.",
         },
         curl="-b cookies.txt",
+        httpx=ClientCode("cookies=form.cookies", (f"form = httpx.post({_FORM})",), _IMPORTS),
+        treq=ClientCode(
+            "cookies=form.cookies()", (f"form = await treq.post({_FORM}, allow_redirects=False)",), _IMPORTS
+        ),
         write_errors=((403, CROSS_SITE),),
     )
     uses_accounts = True

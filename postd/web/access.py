@@ -15,6 +15,10 @@ Views = tuple[Sequence[bytes], Any]
 """Top-level path segments, and an instance of the class of the Klein application that serves them."""
 
 
+SAMPLE_USER = "alice"
+"""The user in code samples."""
+
+
 class SchemeParts(Struct, frozen=True):
     """The parts of an authentication scheme, made from settings.
 
@@ -32,13 +36,31 @@ class SchemeParts(Struct, frozen=True):
     make_views: Callable[[CoroutinePortal, Sequence[ProtectedResource]], Sequence[Views]] | None = None
 
 
+class ClientCode(Struct, frozen=True):
+    """How a program in Python gives credentials; `{origin}` in it stands for the server's origin.
+
+    Args:
+        argument: the keyword argument of a request.
+        before: the lines before the request.
+        imports: the imports that these need from the standard library.
+        more_imports: those from elsewhere.
+    """
+
+    argument: str = ""
+    before: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    more_imports: tuple[str, ...] = ()
+
+
 class SchemeDescription(Struct, frozen=True, eq=False):
     """The words for an authentication scheme in the description of the API.
 
     Args:
         title: its name for people.
         security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
-        curl: the words of an example's command line that give its credentials.
+        curl: the words of a sample's command line that give its credentials; those of the user `SAMPLE_USER`.
+        httpx: the same for a program with httpx; None for no such sample.
+        treq: the same for a program with treq.
         errors: statuses and reasons of the errors that it adds to an operation.
         write_errors: those that it adds to operations that write.
         headers: the header fields that it adds to replies at times.
@@ -47,6 +69,8 @@ class SchemeDescription(Struct, frozen=True, eq=False):
     title: str
     security: Mapping[str, str]
     curl: str
+    httpx: ClientCode | None = None
+    treq: ClientCode | None = None
     errors: tuple[tuple[int, str], ...] = ()
     write_errors: tuple[tuple[int, str], ...] = ()
     headers: tuple[str, ...] = ()

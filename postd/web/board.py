@@ -9,16 +9,20 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 from http import HTTPStatus
+from shlex import quote
 
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.http.errors import Problem
 from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
+from postd.web.access import SAMPLE_USER, SchemeDescription
 from postd.web.idempotency import KEPT_S
+from postd.web.openapi.samples import SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.server.routing import Application
@@ -29,19 +33,31 @@ PAGE_POSTS = 100
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
+_SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
 
 
 class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
-    The guard in front of them checks the session and refuses cross-site writes.
+    The guard in front of them checks the session and refuses cross-site writes. `scheme` is one that the API takes for
+    writing, None if it is open to everyone.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore, *, site_name: str, writable: bool) -> None:
+    def __init__(
+        self,
+        store: PostStore,
+        clients: PeerResolver,
+        scheme: SchemeDescription | None,
+        *,
+        site_name: str,
+        writable: bool,
+    ) -> None:
         self._store = store
+        self._clients = clients
+        self._credentials = "" if scheme is None else scheme.curl
         self._writable = writable
         self._pages = BoardPages(site_name, writable=writable)
 
@@ -116,7 +132,7 @@ class Board:
 
     def _require_writable(self) -> None:
         if not self._writable:
-            raise Problem(403, "A session does not let anybody write here.")
+            raise Problem(403, "The settings do not let sessions write here.")
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
@@ -144,11 +160,18 @@ class Board:
         older = bool(posts and first and first[0][0] < posts[0][0])
         listed = PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
         user = _identity(request).name
-        return _make_html(status, self._pages.make_list(listed, user=user, draft=draft, key=_new_key(), done=done))
+        credentials = self._credentials.replace(SAMPLE_USER, quote(user))
+        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request))
+        made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
+        return _make_html(status, made)
 
     async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(
-            post, revision, draft=draft, was=was or _tag(post), back=await self._find_list(post.id, f"#post-{post.id}")
+            post,
+            revision,
+            draft=draft,
+            was=was or tag_text(post.post),
+            back=await self._find_list(post.id, f"#post-{post.id}"),
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
@@ -159,7 +182,7 @@ class Board:
         except NoSuchPostError:
             return self._make_gone_page(post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
-        page = self._pages.make_conflict(post, revision, draft=draft, was=_tag(post), back=back)
+        page = self._pages.make_conflict(post, revision, draft=draft, was=tag_text(post.post), back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
     def _make_gone_page(self, post_id: int, draft: Draft | None) -> Response:
@@ -212,9 +235,9 @@ def _see_other(location: str) -> Response:
     return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
-def _tag(post: Post) -> str:
+def tag_text(text: str) -> str:
     """Return a hash of the text of a post; a form cannot contain the text itself, because browsers change line ends."""
-    return blake2b(post.post.encode(), digest_size=12).hexdigest()
+    return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _require_unchanged(post: Post, was: str) -> None:
@@ -223,7 +246,7 @@ def _require_unchanged(post: Post, was: str) -> None:
     Raises:
         PostChangedError: the text has changed since.
     """
-    if _tag(post) != was:
+    if tag_text(post.post) != was:
         raise PostChangedError(post.id)
 
 

@@ -1,67 +1,91 @@
 """The API description: `/openapi.json` for programs, `/docs` for people (reference: Operations)."""
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, lru_cache
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from klein import Klein
 
 from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
-from postd.web.access import SchemeDescription
 from postd.web.compression import VARY, NegotiatedText
-from postd.web.openapi.document import Route, Schemes, find_routes, make_document
-from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.server.routing import Application
 
-_HEADERS = {b"Cache-Control": b"no-cache", **VARY}
+if TYPE_CHECKING:
+    from postd.web.openapi.document import Schemes
+
+ORIGINS_MAX = 8
+"""Limit on the pages that are kept: one for each origin, of some 100 kB."""
 
 
 class Docs:
-    """The OpenAPI document and the page made from it, both rendered once; `applications` are those beside this one."""
+    """The OpenAPI document and the page made from it; `applications` are those beside this one.
+
+    Both are made when they are first requested, and so are the imports: they take 10 to 20 ms, and many servers are
+    never asked. The page shows the server's origin as the client sees it.
+    """
 
     app = Application()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
-        applications: Iterable[Klein],
-        schemes: Schemes,
+        applications: Sequence[Klein],
+        schemes: "Schemes",
         *,
         read: Collection[str],
         write: Collection[str],
+        clients: PeerResolver,
         site_name: str,
     ) -> None:
-        routes = frozenset(route for application in (*applications, self.app) for route in find_routes(application))
-        document, page = _render(routes, tuple(schemes.items()), frozenset(read), frozenset(write), site_name)
-        self._document = _make_text(JSON, document, _HEADERS)
-        headers = {**PAGE_HEADERS, **_HEADERS, b"Content-Security-Policy": DOCS_POLICY}
-        self._page = _make_text(HTML, page, headers)
+        self._applications = (*applications, self.app)
+        self._schemes = schemes
+        self._read, self._write = read, write
+        self._clients = clients
+        self._site_name = site_name
+        self._page_of = lru_cache(ORIGINS_MAX)(self._make_page)
 
     @app.route("/openapi.json", methods=["GET"])
     async def show_document(self, request: Request) -> Response:
-        return await self._document.respond(request)
+        return await self._text.respond(request)
 
     @app.route("/docs", methods=["GET"])
     async def show_page(self, request: Request) -> Response:
-        return await self._page.respond(request)
+        return await self._page_of(self._clients.origin(request)).respond(request)
 
+    @cached_property
+    def _document(self) -> Mapping[str, Any]:
+        from postd.web.openapi.document import find_routes, make_document  # noqa: PLC0415 - see the class
 
-# Cached for the tests, which make thousands of trees; rendering takes some milliseconds.
-@lru_cache(8)
-def _render(
-    routes: frozenset[Route],
-    schemes: tuple[tuple[str, SchemeDescription], ...],
-    read: frozenset[str],
-    write: frozenset[str],
-    site_name: str,
-) -> tuple[bytes, bytes]:
-    """Return document and page, encoded."""
-    document = make_document(routes, dict(schemes), read=read, write=write)
-    body = orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return body, make_docs_page(document, {name: scheme.title for name, scheme in schemes}, site_name)
+        routes = {route for application in self._applications for route in find_routes(application)}
+        return make_document(routes, self._schemes, read=self._read, write=self._write)
+
+    @cached_property
+    def _text(self) -> NegotiatedText:
+        body = orjson.dumps(self._document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        return _make_text(JSON, body, {b"Cache-Control": b"no-cache"})
+
+    @cached_property
+    def _template(self) -> tuple[bytes, bytes]:
+        """The page, in which an origin is to be replaced, and its policy."""
+        from postd.web.pages.docs import DOCS_POLICY, make_docs_page  # noqa: PLC0415 - see the class
+
+        titles = {name: scheme.title for name, scheme in self._schemes.items()}
+        return make_docs_page(self._document, titles, self._site_name), DOCS_POLICY
+
+    def _make_page(self, origin: str) -> NegotiatedText:
+        from postd.web.openapi.samples import ORIGIN  # noqa: PLC0415 - see the class
+
+        page, policy = self._template
+        # What depends on `Host` is not to be stored (reference: Safe by default).
+        stored = b"no-cache" if self._clients.public_url else b"no-store"
+        headers = {**PAGE_HEADERS, b"Cache-Control": stored, b"Content-Security-Policy": policy}
+        # An origin has no character that is special in HTML, or in a string of the shell or of Python.
+        return _make_text(HTML, page.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
 
 
 def _make_text(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
     etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
-    return NegotiatedText(content_type, body, {b"ETag": etag, **headers})
+    return NegotiatedText(content_type, body, {b"ETag": etag, **headers, **VARY})

@@ -7,6 +7,8 @@ from postd.web.server.routing import Application
 class LoginPages(LoginViews):
     """The pages `/`, `/login` and `/logout`."""
 
+    below_form = '<a href="/docs">API documentation</a>\n'
+
     app = Application()
     app.route("/", methods=["GET"])(LoginViews.show_form)
     app.route("/login", methods=["POST"])(LoginViews.log_in)

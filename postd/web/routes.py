@@ -141,11 +141,17 @@ def make_root(  # noqa: PLR0913 - all that there is
                 root.putChild(segment, router)
             documented.append(views.app)
     if has_board:
-        board = Router(Board(store, site_name=access.realm, writable="session" in write))
+        schemes = () if "open" in write else (one for name, one in access.descriptions.items() if name in write)
+        writable = "session" in write
+        board = Router(
+            Board(store, access.clients, next(iter(schemes), None), site_name=access.realm, writable=writable)
+        )
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
-    docs = Router(Docs(documented, access.descriptions, read=read, write=write, site_name=access.realm))
+    docs = Router(
+        Docs(documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm)
+    )
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ LISTEN_FROM_THE_FUTURE = """
     };
     for (const name of ["CONNECTING", "OPEN", "CLOSED"]) EventSource[name] = Stock[name];
 """
+KEEP_STREAM = "EventSource = class extends EventSource { constructor(url) { super(url); window.stream = this; } };"
+TOP_OF_FOCUS = "return document.activeElement.getBoundingClientRect().top"
 SIGN_OUT_ELSEWHERE = "fetch('/logout', {method: 'POST', redirect: 'manual'}).then(arguments[0])"
 HIDE = """
     Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
@@ -332,11 +335,11 @@ def test_concurrent_update_during_edit_shows_both_texts(browser: Browser, others
     focus(browser, "#post")
     browser.type(Keys.END, ", and mine")
     others.change(post_id, "Theirs")
-    wait_for_text(browser, "Somebody else has changed this post meanwhile.")
+    wait_for_text(browser, "This post was changed meanwhile.")
     assert typed(browser) == "As it was, and mine"
     assert browser.complaints() == []
     browser.type(Keys.TAB, Keys.ENTER)
-    wait_for_text(browser, "What it says now\nTheirs")
+    wait_for_text(browser, "Current text\nTheirs")
     assert typed(browser) == "As it was, and mine"
     assert others.texts() == ["Theirs"]
     focus(browser, ".write [type=submit]")
@@ -349,7 +352,7 @@ def test_concurrent_delete_during_edit_offers_to_add(browser: Browser, others: O
     post_id = others.add("As it was")
     browser.open(f"/board/{post_id}")
     others.delete(post_id)
-    wait_for_text(browser, "Somebody else has deleted this post meanwhile.")
+    wait_for_text(browser, "This post was deleted meanwhile.")
     find(browser, "#post").submit()
     wait_for_text(browser, f"There is no post {post_id}")
     find(browser, "#post").submit()
@@ -357,20 +360,113 @@ def test_concurrent_delete_during_edit_offers_to_add(browser: Browser, others: O
     assert others.texts() == ["As it was"]
 
 
-def test_character_count_appears_near_the_limit(browser: Browser, others: Others) -> None:
+def test_characters_that_are_left_are_counted(browser: Browser, others: Others) -> None:
     browser.open("/board")
     field, hint = find(browser, "#post"), find(browser, "#hint")
-    field.send_keys("x" * 100)
     assert hint.text == "At most 140 characters."
-    field.send_keys("\n" + "é" * 40)
-    assert hint.text == "141 of 140 characters"
+    field.send_keys("x" * 100)
+    assert hint.text == "40 characters left"
+    field.send_keys("\n" + "é" * 38)
+    assert hint.text == "1 character left"
+    field.send_keys("éé")
+    assert hint.text == "1 character too many"
     find(browser, ".write [type=submit]").click()  # the browser says what is wrong
     assert browser.path == "/board"
     field.send_keys(Keys.BACKSPACE)
-    assert hint.text == "140 of 140 characters"
+    assert hint.text == "0 characters left"
     find(browser, ".write [type=submit]").click()
     wait_for_text(browser, "The post was added.")
     assert others.texts() == ["x" * 100 + "\n" + "é" * 39]
+
+
+def test_characters_are_counted_as_by_the_server(browser: Browser) -> None:
+    browser.open("/board")
+    browser.driver.execute_script(
+        "const field = document.getElementById('post');"
+        "field.value = arguments[0];"
+        "field.dispatchEvent(new Event('input'))",
+        "🚀" * 70 + "e\u0301\r\n",  # a form sends CRLF, which the server counts once
+    )
+    assert find(browser, "#hint").text == "67 characters left"
+
+
+def test_search_shows_the_posts_with_a_text(browser: Browser, others: Others) -> None:
+    first, *_ = [others.add(text) for text in ("Tea at four", "Coffee", "GRÜSSE <b>")]
+    browser.open("/board")
+    query = find(browser, "#query")
+    focus(browser, "#query")
+    for key, left in {"e": ["Coffee", "GRÜSSE <b>", "Tea at four"], "x": []}.items():
+        browser.type(key)
+        assert visible(browser) == left
+        assert find(browser, "#found").text == f"{len(left)} of 3 posts found."
+    browser.type(Keys.BACKSPACE * 2, "grü")
+    assert visible(browser) == ["GRÜSSE <b>"]
+    browser.type(Keys.BACKSPACE * 3, "tea")
+    others.add("More tea")
+    others.add("More coffee")
+    wait_until(lambda: visible(browser) == ["More tea", "Tea at four"], browser)
+    wait_for_text(browser, "2 of 5 posts found.")
+    assert browser.driver.switch_to.active_element == query
+    browser.type(Keys.ESCAPE)
+    assert len(visible(browser)) == 5
+    assert find(browser, "#found").text == ""
+    browser.type(f"#{first}")
+    focus(browser, f"#post-{first} .edit")
+    others.delete(first)
+    wait_for_text(browser, "0 of 4 posts found.")
+    assert browser.driver.switch_to.active_element == find(browser, "#heading")
+    assert browser.complaints() == []
+
+
+def visible(browser: Browser) -> list[str]:
+    """Return the texts that the search leaves, sorted."""
+    texts = browser.driver.find_elements(By.CSS_SELECTOR, "#posts .text")
+    return sorted(text.text for text in texts if text.is_displayed())
+
+
+def test_number_of_a_post_is_a_link_to_it_without_javascript(browser: Browser, others: Others) -> None:
+    turn_off_scripts(browser)
+    first, *_ = [others.add(f"Post {n}") for n in range(30)]
+    browser.open("/board")
+    assert not find(browser, "#search").is_displayed()
+    find(browser, f"#post-{first} .number").send_keys(Keys.ENTER)
+    browser.wait_for(f"/board?after={first - 1}#post-{first}")
+    top = browser.driver.execute_script("return document.querySelector(':target').getBoundingClientRect().top")
+    assert find(browser, ":target .text").text == "Post 0"
+    assert 0 <= top < browser.driver.execute_script("return innerHeight")
+
+
+def test_empty_board_shows_a_command_that_works(browser: Browser, others: Others, tmp_path: Path) -> None:
+    browser.open("/board")
+    assert not find(browser, "#search").is_displayed()
+    command = find(browser, ".sample")
+    command.click()
+    selected = browser.driver.execute_script("return getSelection().toString()").strip()
+    assert selected == command.text
+    # Without a terminal curl reads the password from its input.
+    subprocess.run(["bash", "-c", selected], input=f"{PASSWORD}\n".encode(), start_new_session=True, check=True)
+    wait_until(lambda: shown(browser) == ["Hello, world"], browser)
+    assert not command.is_displayed()
+    assert find(browser, "#search").is_displayed()
+
+
+def test_reloaded_list_keeps_focus_and_place(browser: Browser, others: Others) -> None:
+    ids = [others.add(f"Post {n}\n\n\n") for n in range(30)]
+    browser.run_first(KEEP_STREAM)
+    browser.open("/board")
+    wait_until(lambda: browser.driver.execute_script("return window.stream?.readyState === 1"), browser)
+    focus(browser, f"#post-{ids[-8]} .edit")
+    top = browser.driver.execute_script(TOP_OF_FOCUS)
+    for n in range(3):
+        others.add(f"New {n}\n\n\n")
+    wait_until(lambda: shown(browser)[0].startswith("New 2"), browser)
+    assert abs(browser.driver.execute_script(TOP_OF_FOCUS) - top) < 2
+    browser.driver.execute_script("document.getElementById('posts').children[2].remove()")  # which the new list has
+    browser.driver.execute_script("window.before = document.getElementById('list')")
+    browser.driver.execute_script("stream.dispatchEvent(new Event('reset'))")
+    wait_until(lambda: browser.driver.execute_script("return !before.isConnected"), browser)
+    assert browser.driver.switch_to.active_element == find(browser, f"#post-{ids[-8]} .edit")
+    assert abs(browser.driver.execute_script(TOP_OF_FOCUS) - top) < 2
 
 
 def meet_states(browser: Browser, others: Others) -> Iterator[str]:
@@ -380,6 +476,9 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     post_id, *_ = [others.add(text) for text in ODD_TEXTS]
     wait_until(lambda: find(browser, "#news").text, browser)
     yield "live"
+    find(browser, "#query").send_keys("two")
+    wait_for_text(browser, "1 of 6 posts found.")
+    yield "searched"
     find(browser, "#post").send_keys("x")
     browser.driver.execute_script("document.getElementById('post').value = 'x'.repeat(150)")
     browser.driver.execute_script("document.querySelector('.write').submit()")  # past what the browser would say
@@ -393,7 +492,7 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     yield "edited"
     find(browser, "#post").send_keys(Keys.BACKSPACE)
     find(browser, ".write").submit()
-    wait_for_text(browser, "What you wrote")
+    wait_for_text(browser, "Your text")
     yield "conflict"
     browser.open(f"/board/{post_id}")
     others.change(post_id, "z" * 140)

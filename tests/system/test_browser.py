@@ -215,6 +215,21 @@ def test_docs_contents_link_each_operation(browser: Browser) -> None:
     )
 
 
+@pytest.mark.parametrize("scripts", ["with", "without"])
+def test_docs_sample_is_opened_by_a_key_and_selected_by_a_click(browser: Browser, scripts: str) -> None:
+    if scripts == "without":
+        browser.turn_off_scripts()
+    browser.open(f"{DOCS}#addPost")
+    _, httpx, _ = browser.driver.find_elements(By.CSS_SELECTOR, "[aria-labelledby=addPost] summary")
+    sample = browser.driver.find_element(By.CSS_SELECTOR, "[aria-labelledby=addPost] details:nth-of-type(2) .sample")
+    assert not sample.is_displayed()
+    httpx.send_keys(Keys.ENTER)
+    assert sample.text.startswith("import httpx\n\nresponse = httpx.post(")
+    assert browser.url in sample.text
+    sample.click()
+    assert browser.driver.execute_script("return getSelection().toString()").strip() == sample.text
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_targets_are_large_enough(browser: Browser, path: str) -> None:
     browser.set_screen(PHONE)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,46 @@ class PageTests:
         page = Browser(api).page()
         assert "none" in page.hidden
         assert "posts" not in page.hidden
+
+    @pytest.mark.parametrize(
+        ("write", "how", "curl"),
+        [
+            ("session", "Write the first post in the form above, or add it", "-b cookies.txt -H"),
+            ("session, digest", "Write the first post in the form above, or add it", "--digest -u '<b>ob' -H"),
+            ("basic", "Add the first post", "-u '<b>ob' -H"),
+            ("open", "Add the first post", "-H"),
+        ],
+    )
+    def test_empty_board_says_how_to_add_a_post(self, make_api: MakeApi, write: str, how: str, curl: str) -> None:
+        rules = write.replace(", ", '", "')
+        api = make_api(f'public_url = "https://posts.example"\n[api]\nread = ["session"]\nwrite = ["{rules}"]\n')
+        answer = Browser(api, "<b>ob").get()
+        assert f"There is nothing here yet. {how} with curl:" in Page(answer).html
+        command = re.findall(r'<pre class="sample"><code>(.*?)</code></pre>', Page(answer).html)
+        body = """'{"post": "Hello, world"}'"""
+        line = f"curl -i {curl} 'Content-Type: application/json' -d {body} 'https://posts.example/post'"
+        assert [unescape(one) for one in command] == [line]
+
+    def test_number_of_a_post_links_to_a_page_that_has_it(self, api: InMemoryApi) -> None:
+        import_posts(api, range(1, 251))
+        browser = Browser(api)
+        first = browser.page()
+        links = {link["href"] for link in first.all("a") if link.get("class") == "number"}
+        assert links == {f"/board?after={post_id - 1}#post-{post_id}" for post_id in [0, *range(151, 251)]}
+        for post_id in (1, 2, 150, 151, 250):  # a template is the 0 of them
+            assert post_id in dict(browser.page(f"/board?after={post_id - 1}").posts)
+
+    @pytest.mark.parametrize("path", ["/board", "/docs", "/home"])
+    def test_pages_lead_to_each_other(self, api: InMemoryApi, path: str) -> None:
+        page = Browser(api).get(path, Accept="text/html").body
+        links = set(re.findall(rb'(?:href|action)="([^"]+)"', page))
+        wanted = {
+            "/board": {b"/docs", b"/logout"},
+            "/docs": {b"/board", b"/"},
+            "/home": {b"/board", b"/docs", b"/logout"},
+        }
+        assert wanted[path] <= links
+        assert b'<a href="/docs">' in ask(api, "GET", "/").body
 
     @pytest.mark.parametrize("text", ODD_TEXTS)
     def test_text_is_shown_unchanged(self, api: InMemoryApi, text: str) -> None:

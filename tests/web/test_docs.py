@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from postd.schemes import load_schemes
+from postd.web.openapi import document as documents
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from tests.helpers import InMemoryApi
 from tests.protect.test_bearer import ISSUERS
@@ -75,13 +76,13 @@ def test_docs_page_is_self_contained(complete_api: InMemoryApi) -> None:
     assert answer.header("Referrer-Policy") == "same-origin"
     page = Page(answer.body)
     assert not {"script", "link", "img", "iframe", "form", "base"} & set(page.tags)
-    assert all(link.startswith("#") or link == "/openapi.json" for link in page.links)
+    assert [link for link in page.links if not link.startswith("#")] == ["/", "/board", "/openapi.json"]
 
 
 def test_docs_sections_are_labeled_and_links_resolve(complete_api: InMemoryApi) -> None:
     page = Page(ask(complete_api, "GET", "/docs").body)
     assert len(set(page.ids)) == len(page.ids)
-    assert {link.removeprefix("#") for link in page.links} - {"/openapi.json"} <= set(page.ids)
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.ids)
     assert set(page.labels) <= set(page.ids)
     assert page.tags.count("section") + page.tags.count("article") == len(page.labels)
     # No heading level is skipped.
@@ -92,14 +93,15 @@ def test_docs_sections_are_labeled_and_links_resolve(complete_api: InMemoryApi) 
 
 
 def test_docs_page_has_every_operation(complete_api: InMemoryApi) -> None:
-    text = words(Page(ask(complete_api, "GET", "/docs").body).text)
+    text = words(Page(ask(complete_api, "GET", "/docs", headers={"Host": "127.0.0.1:8080"}).body).text)
     document = read(complete_api)
     told = list(operations(document))
     assert len(told) > 15
     for method, path, operation in told:
         assert f"{method} {path} {operation['summary']}" in text
         assert words(operation["description"]) in text
-        assert operation["x-codeSamples"][0]["source"] in text
+        for sample in operation["x-codeSamples"]:
+            assert words(sample["source"]) in text
         for response in operation["responses"].values():
             assert words(response.get("description", "")) in text
     for component in (*document["components"]["parameters"].values(), *document["components"]["responses"].values()):
@@ -114,16 +116,73 @@ def test_docs_page_names_the_schemes(make: Callable[[str], InMemoryApi]) -> None
     assert "Bearer" not in text
 
 
-def test_examples_use_the_required_scheme(make: Callable[[str], InMemoryApi]) -> None:
-    for scheme, option in {
-        "open": "curl -X",
-        "basic": "curl -u alice -X",
-        "digest": "curl --digest -u alice -X",
-        "bearer": 'curl -H "Authorization: Bearer $TOKEN" -X',
-        "session": "curl -b cookies.txt -X",
-    }.items():
-        text = Page(ask(make(f'[api]\nwrite = ["{scheme}"]\n'), "GET", "/docs").body).text
-        assert f'{option} DELETE "$POSTD/post/1"' in text
+@pytest.mark.parametrize(
+    ("scheme", "curl", "httpx", "treq"),
+    [
+        ("open", "curl -i -X", "", ""),
+        ("basic", "curl -i -u alice -X", 'auth=("alice", getpass())', 'auth=("alice", getpass())'),
+        ("digest", "curl -i --digest -u alice -X", "auth=httpx.DigestAuth(", "agent=client.agent"),
+        ("bearer", 'curl -i -H "Authorization: Bearer $TOKEN" -X', 'headers={"Auth', 'headers={"Auth'),
+        ("session", "curl -i -b cookies.txt -X", "cookies=form.cookies)", "cookies=form.cookies())"),
+    ],
+)
+def test_samples_use_the_required_scheme(
+    make: Callable[[str], InMemoryApi], scheme: str, curl: str, httpx: str, treq: str
+) -> None:
+    samples = read(make(f'[api]\nwrite = ["{scheme}"]\n'))["paths"]["/post/{id}"]["delete"]["x-codeSamples"]
+    assert [(sample["lang"], sample["label"]) for sample in samples] == [
+        ("Shell", "curl"),
+        ("Python", "httpx"),
+        ("Python", "treq"),
+    ]
+    assert samples[0]["source"] == f"{curl} DELETE 'http://127.0.0.1:8080/post/1'"
+    for sample, argument in zip(samples[1:], (httpx, treq), strict=True):
+        assert argument in sample["source"]
+        compile(sample["source"], sample["label"], "exec")
+
+
+def test_operation_with_several_schemes_has_a_sample_for_each(complete_api: InMemoryApi) -> None:
+    samples = read(complete_api)["paths"]["/post"]["post"]["x-codeSamples"]
+    assert [sample["label"] for sample in samples] == [
+        f"{client}, {title}" for client in ("curl", "httpx", "treq") for title in ("Digest", "Bearer token", "Session")
+    ]
+
+
+def test_page_shows_the_origin_of_the_client(make: Callable[[str], InMemoryApi]) -> None:
+    api = make('public_url = ""\nhosts = ["*"]\n')
+    pages = [ask(api, "GET", "/docs", headers={"Host": host}) for host in ("posts.example", "[::1]:81", "x'y\"")]
+    bodies = [page.body.decode() for page in pages]
+    assert escape("curl -i 'http://posts.example/docs'") in bodies[0]
+    assert escape("curl -i 'http://[::1]:81/docs'") in bodies[1]
+    assert "x&#x27;y" not in bodies[2]
+    assert "x'y" not in bodies[2]
+    assert [page.header("Cache-Control") for page in pages] == ["no-store"] * 3
+    assert len({page.header("ETag") for page in pages}) == 3
+    fixed = ask(make('public_url = "https://posts.example"\n'), "GET", "/docs", headers={"Host": "other.localhost"})
+    assert b"https://posts.example/post" in fixed.body
+    assert b"127.0.0.1" not in fixed.body
+    assert fixed.header("Cache-Control") == "no-cache"
+
+
+def test_document_is_made_once_when_it_is_first_requested(
+    make: Callable[[str], InMemoryApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, original = [], documents.make_document
+
+    def make_document(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+        made.append(arguments)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr("postd.web.openapi.document.make_document", make_document)
+    monkeypatch.setattr("postd.web.docs.ORIGINS_MAX", 1)
+    api = make('hosts = ["*"]\n')
+    assert made == []
+    for path in ("/docs", "/openapi.json", "/docs"):
+        for host in ("one.example", "two.example"):
+            answer = ask(api, "GET", path, headers={"Host": host})
+            assert answer.status == 200
+            assert (f"http://{host}/post" in answer.body.decode()) == (path == "/docs")
+    assert len(made) == 1
 
 
 def test_markup_in_the_document_is_escaped(complete_api: InMemoryApi) -> None:

@@ -5,15 +5,16 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
+from postd.web.board import tag_text
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 _READ_ONLY = "The settings do not let sessions write."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
 _OTHER = "The post was changed meanwhile; a page with both texts."
-_SEND = "-X POST --data-urlencode post='Hello, world'"
 _SIGN_IN = Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",))
 _DONE = ("Location",)
+_WAS = tag_text("Hello, world")
 
 
 class Adding(Struct, frozen=True):
@@ -71,7 +72,6 @@ OPERATIONS = {
         _FORM_ERRORS,
         "session",
         body=Body(Adding, {"post": "Hello, world"}, FORM_TYPE),
-        curl=_SEND,
     ),
     "GET /board/{id}": Operation(
         "showBoardPost",
@@ -96,8 +96,7 @@ OPERATIONS = {
         {**_FORM_ERRORS, 404: _NO_ID},
         "session",
         ("id",),
-        Body(Saving, {"post": "Hello, world", "was": "89e2a7f1"}, FORM_TYPE),
-        f"{_SEND} -d was=89e2a7f1",
+        Body(Saving, {"post": "Hello, world", "was": _WAS}, FORM_TYPE),
     ),
     "POST /board/{id}/delete": Operation(
         "deleteOnBoard",
@@ -111,7 +110,6 @@ OPERATIONS = {
         {**_FORM_ERRORS, 404: _NO_ID},
         "session",
         ("id",),
-        Body(Deleting, {"was": "89e2a7f1"}, FORM_TYPE),
-        "-X POST -d was=89e2a7f1",
+        Body(Deleting, {"was": _WAS}, FORM_TYPE),
     ),
 }

@@ -15,6 +15,7 @@ from postd.web.posts import LIMIT_MAX
 TEXT_TYPE = TEXT.decode("ascii")
 HTML_TYPE = HTML.decode("ascii")
 PROBLEM_TYPE = "application/problem+json"
+EVENTS_TYPE = "text/event-stream"
 FORM_TYPE = "application/x-www-form-urlencoded"
 
 Rule = Literal["open", "read", "write", "session"]
@@ -38,6 +39,7 @@ class Reply(Struct, frozen=True):
         page: its body for clients that prefer HTML, where there is a choice.
         headers: names in `HEADERS` that it always has.
         optional_headers: names of those that it may have.
+        examples: values of header fields by name, where they are not those in `HEADERS`.
     """
 
     description: str
@@ -45,6 +47,7 @@ class Reply(Struct, frozen=True):
     headers: tuple[str, ...] = ()
     optional_headers: tuple[str, ...] = ()
     page: Body | None = None
+    examples: Mapping[str, str] = {}
 
 
 class Operation(Struct, frozen=True):
@@ -59,8 +62,9 @@ class Operation(Struct, frozen=True):
         rule: which schemes may use it.
         parameters: names in `PARAMETERS`.
         body: the request body.
-        curl: arguments of the example's command line between `curl` and the URL.
-        query: the query of the URL in the example.
+        curl: words of the sample's command line beside those for the method, the credentials and the body.
+        query: the query of the URL in the samples.
+        sends_session: whether the samples send a session cookie although none is required.
     """
 
     id: str
@@ -73,6 +77,7 @@ class Operation(Struct, frozen=True):
     body: Body | None = None
     curl: str = ""
     query: str = ""
+    sends_session: bool = False
 
 
 _POINTER = "The invalid part of the request body: a JSON Pointer (RFC 6901)."
@@ -157,13 +162,17 @@ def _header(description: str, kind: str = "string", **schema: object) -> Mapping
 
 HEADERS: Mapping[str, Mapping[str, Any]] = {
     # RFC 9110 §8.8.3
-    "ETag": _header("The entity tag, for `If-Match` and `If-None-Match`.", pattern='^"[!#-~]+"$'),
+    "ETag": _header(
+        "The entity tag, for `If-Match` and `If-None-Match`.", pattern='^"[!#-~]+"$', examples=['"5f2b1e"']
+    ),
     "Link": _header('The next page (`rel="next"`), if there is one.', examples=['</post?limit=2&after=2>; rel="next"']),
     "Location": _header("The path of the new resource, or of the redirect.", format="uri-reference"),
     "Retry-After": _header("Seconds to wait before a retry.", "integer", minimum=1),
     "WWW-Authenticate": _header("The challenges, one line for each scheme."),
     "Authentication-Info": _header("With Digest: the server's proof of the password (`rspauth`)."),
-    "Set-Cookie": _header("Sets or deletes the cookie `session`."),
+    "Set-Cookie": _header(
+        "Sets or deletes the cookie `session`.", examples=["session=...; Path=/; HttpOnly; SameSite=Lax"]
+    ),
 }
 
 ERROR_HEADERS: Mapping[int, str] = {401: "WWW-Authenticate", **dict.fromkeys((409, 429, 503, 507), "Retry-After")}

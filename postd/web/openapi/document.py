@@ -14,6 +14,8 @@ from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
     ERRORS,
+    EVENTS_TYPE,
+    FORM_TYPE,
     HEADERS,
     HTML_TYPE,
     PARAMETERS,
@@ -25,13 +27,15 @@ from postd.web.openapi.components import (
     Reply,
     Rule,
 )
+from postd.web.openapi.samples import SampleRequest, make_samples
 from postd.web.server.routing import VARIABLE
 
 SECTIONS = (
     ("Posts", "Short texts, each with a number.", posts.OPERATIONS),
-    ("Sign-in by form", "Exchange a password for a session cookie.", login.OPERATIONS),
-    ("The board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
-    ("About this service", "Descriptions of this service.", about.OPERATIONS),
+    ("Changes", "The changes of the posts, as a stream.", posts.CHANGES),
+    ("Session", "Sign in by form, which exchanges a password for a session cookie, and sign out.", login.OPERATIONS),
+    ("Board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
+    ("Metadata", "Descriptions of this service.", about.OPERATIONS),
 )
 """The tags with their descriptions, and the operations of each by method and path: "GET /post/{id}"."""
 
@@ -92,7 +96,7 @@ def make_document(
         paths.setdefault(path, {})[method.lower()] = {
             "operationId": operation.id,
             "tags": [tag],
-            **_describe(path, operation, schemes[operation.rule], schemas),
+            **_describe(method, path, operation, schemes, schemas),
         }
     return {
         "openapi": "3.1.0",
@@ -182,8 +186,11 @@ class _Schemas:
         )
 
 
-def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schemas) -> dict[str, Any]:
-    """Return the description of an operation that the given schemes may use."""
+def _describe(
+    method: str, path: str, operation: Operation, by_rule: Mapping[Rule, Schemes], schemas: _Schemas
+) -> dict[str, Any]:
+    """Return the description of an operation; `by_rule` has the schemes that may use it."""
+    schemes = by_rule[operation.rule]
     api = is_api(path.encode())
     kind = "Problem" if api else "Text"
     responses: dict[int, Any] = {status: {"$ref": f"#/components/responses/{kind}{status}"} for status in ERRORS}
@@ -195,6 +202,9 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
         headers = {name: _header(name, required=True) for name in reply.headers}
         optional = [*reply.optional_headers, *(name for scheme in schemes.values() for name in scheme.headers)]
         headers |= {name: _header(name, required=False) for name in optional}
+        for name in reply.headers:
+            example = reply.examples.get(name) or (_example_location(path, status, reply) if name == "Location" else "")
+            headers[name] |= {"example": example} if example else {}
         described: dict[str, Any] = {
             "description": reply.description,
             **({"headers": headers} if headers else {}),
@@ -204,11 +214,9 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
             described["description"] += f" Or: {errors[status]}"
             described["content"] |= responses[status]["content"]
         responses[status] = described
+    given = by_rule["session"] if operation.sends_session else schemes
     references = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
     body = operation.body
-    arguments = ["curl", *(scheme.curl for scheme in [*schemes.values()][:1]), operation.curl]
-    example = path.format_map({name: parameter.example for name, parameter in PARAMETERS.items()})
-    url = f'"$POSTD{example}{operation.query}"'
     return {
         "summary": operation.summary,
         "description": operation.description,
@@ -216,8 +224,29 @@ def _describe(path: str, operation: Operation, schemes: Schemes, schemas: _Schem
         **({"parameters": references} if references else {}),
         **({} if body is None else {"requestBody": {"required": True, "content": schemas.content(body)}}),
         "responses": {str(status): responses[status] for status in sorted(responses)},
-        "x-codeSamples": [{"lang": "Shell", "label": "curl", "source": " ".join(filter(None, [*arguments, url]))}],
+        "x-codeSamples": [*make_samples(_sample_request(method, path, operation), given)],
     }
+
+
+def _example_location(path: str, status: int, reply: Reply) -> str:
+    if status == HTTPStatus.CREATED:
+        return f"{path}/{PARAMETERS['id'].example}"
+    assert reply.body is not None  # a redirect's text is where it leads to
+    return str(reply.body.example).rstrip()
+
+
+def _sample_request(method: str, path: str, operation: Operation) -> SampleRequest:
+    target = path.format_map({name: parameter.example for name, parameter in PARAMETERS.items()}) + operation.query
+    body = operation.body
+    return SampleRequest(
+        method,
+        target,
+        operation.curl,
+        None if body is None else body.example,
+        is_form=body is not None and body.content_type == FORM_TYPE,
+        redirects=any(status // 100 == 3 and status != 304 for status in operation.replies),
+        streams=any(reply.body and reply.body.content_type == EVENTS_TYPE for reply in operation.replies.values()),
+    )
 
 
 def _guard_errors(schemes: Schemes, rule: Rule) -> Sequence[tuple[int, str]]:

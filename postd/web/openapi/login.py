@@ -46,7 +46,7 @@ OPERATIONS = {
             507: FULL,
         },
         body=Body(Form, {"username": "alice", "password": "correct horse"}, FORM_TYPE),
-        curl="-c cookies.txt --data-urlencode username=alice --data-urlencode password@password.txt",
+        curl="-c cookies.txt",
     ),
     "GET /home": Operation(
         "showHome",
@@ -73,8 +73,16 @@ OPERATIONS = {
         "signOut",
         "Sign out",
         "Ends the session of the cookie. Without a cookie the response is the same.",
-        {302: Reply("Signed out: redirects to `/`.", text("/\n"), ("Location", "Set-Cookie"))},
+        {
+            302: Reply(
+                "Signed out: redirects to `/`.",
+                text("/\n"),
+                ("Location", "Set-Cookie"),
+                examples={"Set-Cookie": "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"},
+            )
+        },
         {403: CROSS_SITE, 503: UNAVAILABLE, 507: FULL},
-        curl="-X POST -b cookies.txt -c cookies.txt",
+        curl="-c cookies.txt",
+        sends_session=True,
     ),
 }

@@ -2,9 +2,18 @@
 
 from postd.model import Post
 from postd.web.body import NewText
-from postd.web.openapi.components import CONDITIONS, FULL, NOT_MODIFIED, UNAVAILABLE, Body, Operation, Reply, text
+from postd.web.openapi.components import (
+    CONDITIONS,
+    EVENTS_TYPE,
+    FULL,
+    NOT_MODIFIED,
+    UNAVAILABLE,
+    Body,
+    Operation,
+    Reply,
+    text,
+)
 
-_SEND = """-H 'Content-Type: application/json' -d '{"post": "Hello, world"}'"""
 _CHANGED = "`If-Match` or `If-None-Match` does not hold. Nothing was done."
 _NOT_THERE = "There is no post with this number."
 _NO_JSON = "The body is not a JSON object in UTF-8, or has `post` more than once."
@@ -34,7 +43,7 @@ OPERATIONS = {
     "POST /post": Operation(
         "addPost",
         "Add a post",
-        "Stores a text under the next number. The response is sent once the post is safely stored. With an "
+        "Stores a text under the next number. The response is sent after the post is durable in the store. With an "
         "`Idempotency-Key` the request can be repeated after a lost connection without adding the post twice.",
         {201: Reply("The post is stored; `Location` is its path.", text("Success a Post!\n"), ("Location",))},
         {
@@ -48,7 +57,6 @@ OPERATIONS = {
         "write",
         ("Idempotency-Key",),
         _NEW_TEXT,
-        _SEND,
     ),
     "GET /post/{id}": Operation(
         "getPost",
@@ -72,18 +80,19 @@ OPERATIONS = {
         "write",
         ("id", *CONDITIONS),
         _NEW_TEXT,
-        f"-X PUT {_SEND}",
     ),
     "DELETE /post/{id}": Operation(
         "deletePost",
         "Delete a post",
-        "Its number is never reused.",
+        "Deletes a post. Its number is never reused.",
         {200: Reply("The post is deleted.", text("Delete a Post!\n"))},
         {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
         "write",
         ("id", *CONDITIONS),
-        curl="-X DELETE",
     ),
+}
+
+CHANGES = {
     "GET /post/events": Operation(
         "watchPosts",
         "Stream changes (Server-Sent Events)",
@@ -100,13 +109,12 @@ OPERATIONS = {
                 Body(
                     str,
                     'retry: 1000\nid: 17\n\nevent: added\nid: 18\ndata: {"id":3,"post":"Hello, world"}\n\n',
-                    "text/event-stream",
+                    EVENTS_TYPE,
                 ),
             )
         },
         {503: UNAVAILABLE},
         "read",
         ("Last-Event-ID", "after-event"),
-        curl="-N",
     ),
 }

@@ -1,28 +1,29 @@
 "use strict";
-// Enhances the board, which works without it: a character count, and live changes (GET /post/events).
+// Enhances the board, which works without it: a character count, a search, and live changes (GET /post/events).
 // Texts of posts are only set as text, never as HTML.
 {
   const ANNOUNCE_EVERY_MS = 1000;
   const CLEAR_AFTER_MS = 10000;
   const RETRY_MS = [500, 60000];
   const SHOWN_MAX = 200;
-  const COUNT_FROM_SHARE = 0.75;
 
   const find = (id) => document.getElementById(id);
   const news = find("news");
   const onlyPost = news?.dataset.post;
+  const inWords = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
-  // Character count, shown near the limit; in code points, as on the server.
+  // The characters that are left, while there are any in the field; in code points, as on the server.
 
   for (const field of document.querySelectorAll("textarea")) {
     const hint = find("hint");
     const rule = hint.textContent;
     const most = Number(field.dataset.maxChars);
     const count = () => {
-      const chars = [...field.value].length;
-      hint.textContent = chars > most * COUNT_FROM_SHARE ? `${chars} of ${most} characters` : rule;
-      hint.classList.toggle("over", chars > most);
-      field.setCustomValidity(chars > most ? `${chars - most} too many: a post has at most ${most} characters.` : "");
+      const left = most - [...field.value].length;
+      const said = left < 0 ? `${inWords(-left, "character")} too many` : `${inWords(left, "character")} left`;
+      hint.textContent = left === most ? rule : said;
+      hint.classList.toggle("over", left < 0);
+      field.setCustomValidity(left < 0 ? `${said}: a post has at most ${most}.` : "");
     };
     field.addEventListener("input", count);
     addEventListener("pageshow", count);
@@ -55,7 +56,7 @@
     counts.set(kind, (counts.get(kind) ?? 0) + 1);
     announcing ||= setTimeout(() => {
       announcing = 0;
-      announce([...counts].map(([what, n]) => `${n} ${n === 1 ? "post" : "posts"} ${what}`).join(", ") + ".");
+      announce([...counts].map(([what, n]) => `${inWords(n, "post")} ${what}`).join(", ") + ".");
       counts.clear();
       clearing = setTimeout(() => news.replaceChildren(), CLEAR_AFTER_MS);
     }, ANNOUNCE_EVERY_MS);
@@ -75,9 +76,30 @@
 
   const remove = (item) => {
     if (item.contains(document.activeElement)) {
-      focusOn(item.nextElementSibling ?? item.previousElementSibling);
+      const others = items().filter((other) => other === item || !other.hidden);
+      const place = others.indexOf(item);
+      focusOn(others[place + 1] ?? others[place - 1]);
     }
     item.remove();
+  };
+
+  // The search, within the posts that are shown. A post that has the focus stays.
+
+  const fold = (text) => text.normalize("NFKC").toLowerCase();
+
+  const filter = () => {
+    const query = fold(find("query").value.trim());
+    let matching = 0;
+    for (const item of items()) {
+      const matches = fold(`${item.querySelector(".text").textContent} #${item.dataset.id}`).includes(query);
+      matching += matches;
+      item.hidden = !matches && !item.contains(document.activeElement);
+    }
+    const said = query === "" ? "" : `${matching} of ${inWords(items().length, "post")} found.`;
+    if (find("found").textContent !== said) {
+      find("found").textContent = said;
+    }
+    find("search").hidden &&= items().length === 0;
   };
 
   const makeItem = (id) => {
@@ -85,11 +107,13 @@
     item.id = `post-${id}`;
     item.dataset.id = id;
     item.classList.add("arrived");
-    item.querySelector(".number").textContent = `#${id}`;
-    const link = item.querySelector("a");
-    if (link) {
-      link.href = `/board/${id}`;
-      link.querySelector("span").textContent = ` post ${id}`;
+    const number = item.querySelector(".number");
+    number.href = `/board?after=${id - 1}#post-${id}`;
+    number.lastChild.textContent = `#${id}`;
+    const edit = item.querySelector(".edit");
+    if (edit) {
+      edit.href = `/board/${id}`;
+      edit.querySelector("span").textContent = ` post ${id}`;
     }
     return item;
   };
@@ -126,11 +150,12 @@
     }
     find("posts").hidden = items().length === 0;
     find("none").hidden = !find("posts").hidden;
+    filter();
     announceChange(kind === "updated" ? "changed" : kind);
   };
 
-  const CHANGED = "Somebody else has changed this post meanwhile. Saving will show you both texts first.";
-  const DELETED = "Somebody else has deleted this post meanwhile. Your text can still be added as a new post: save it.";
+  const CHANGED = "This post was changed meanwhile. Saving shows both texts first.";
+  const DELETED = "This post was deleted meanwhile. Your text can still be added as a new post: save it.";
 
   const takeForPost = (kind, { id }) => {
     if (id === Number(onlyPost)) {
@@ -174,11 +199,19 @@
     waits = Math.min(2 * waits, RETRY_MS[1]);
   };
 
+  // Keeps the focus, and the place of the topmost visible post.
   const replaceList = (page) => {
-    const focused = document.activeElement.closest("#posts li")?.id;
+    const focused = document.activeElement.closest("#list [id]")?.id;
+    const topmost = items().find((item) => item.getBoundingClientRect().bottom > 0);
+    const top = topmost?.getBoundingClientRect().top;
     find("list").replaceWith(page.getElementById("list"));
     if (focused) {
       focusOn(find(focused) ?? find("posts").firstElementChild);
+    }
+    filter();
+    const same = topmost && find(topmost.id);
+    if (same && scrollY > 0) {
+      scrollBy(0, same.getBoundingClientRect().top - top);
     }
   };
 
@@ -237,6 +270,17 @@
       reconnectLater();
     }
   };
+
+  if (find("query")) {
+    find("query").addEventListener("input", filter);
+    find("query").addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.target.value = "";
+        filter();
+      }
+    });
+    addEventListener("pageshow", filter);
+  }
 
   if (news) {
     document.addEventListener("visibilitychange", () => (document.hidden ? stop() : reconnect()));

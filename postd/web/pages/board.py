@@ -29,7 +29,10 @@ _CONFLICT = Template(read("board_conflict.html"))
 _SAVE = Template(read("board_save.html"))
 _DELETE = Template(read("board_delete.html"))
 _GONE = Template(read("board_gone.html"))
-_EDIT_LINK = Template(' <a href="/board/$id">Edit<span class="unseen"> post $id</span></a>')
+_EDIT_LINK = Template('<a class="edit" href="/board/$id">Edit<span class="unseen"> post $id</span></a>')
+
+_HOW = "Add the first post with curl:"
+_HOW_WRITABLE = "Write the first post in the form above, or add it with curl:"
 
 _DONE = {
     "added": "The post was added.",
@@ -72,11 +75,13 @@ class BoardPages:
         self._site_name = site_name
         self._writable = writable
 
-    def make_list(self, listed: PostPage, *, user: str, draft: Draft, key: str, done: str = "") -> bytes:
+    def make_list(  # noqa: PLR0913 - a page has as many parts
+        self, listed: PostPage, *, user: str, curl: str, draft: Draft, key: str, done: str = ""
+    ) -> bytes:
         """Render the list, newest post first.
 
-        The form that adds a post has the text `draft` and the idempotency key `key`. `done` is a key of `_DONE`;
-        anything else shows no message.
+        `curl` is the command line that adds a post, shown where there are none. The form that adds a post has the text
+        `draft` and the idempotency key `key`. `done` is a key of `_DONE`; anything else shows no message.
         """
         message = _DONE.get(done, "")
         content = _BOARD.substitute(
@@ -86,14 +91,16 @@ class BoardPages:
             revision=listed.revision,
             after=listed.after,
             before="" if listed.before is None else listed.before,
-            posts="".join(self._make_item(str(post_id), text) for post_id, text in reversed(listed.posts)),
+            posts="".join(self._make_item(post_id, text) for post_id, text in reversed(listed.posts)),
             posts_hidden=_hidden(not listed.posts),
             none_hidden=_hidden(bool(listed.posts)),
+            how=_HOW_WRITABLE if self._writable else _HOW,
+            curl=escape(curl),
             newer="/board" if listed.before is None else f"/board?after={listed.before - 1}",
             newer_hidden=_hidden(listed.before is None),
             older=f"/board?before={listed.after + 1}",
             older_hidden=_hidden(not listed.older),
-            item=self._make_item("0", ""),
+            item=self._make_item(0, ""),
             script=_SCRIPT,
         )
         return self._fill("Board", content)
@@ -120,11 +127,11 @@ class BoardPages:
         """
         if draft is None:
             undone, keep = "deleted", "Keep it"
-            form = _DELETE.substitute(id=post.id, was=escape(was), verb="Delete it all the same")
+            form = _DELETE.substitute(id=post.id, was=escape(was), verb="Delete it anyway")
         else:
-            undone, keep = "saved", "Keep this"
-            form = "<h2>What you wrote</h2>\n" + _make_save_form(
-                post, draft, was, verb="Save yours instead", describing=["conflict"]
+            undone, keep = "saved", "Keep the current text"
+            form = "<h2>Your text</h2>\n" + _make_save_form(
+                post, draft, was, verb="Save your text instead", describing=["conflict"]
             )
         content = _CONFLICT.substitute(
             id=post.id,
@@ -145,9 +152,9 @@ class BoardPages:
             form = "<p>Your text is kept here: you can add it as a new post.</p>\n" + self._make_add_form(draft, key)
         return self._fill(f"There is no post {post_id}", _GONE.substitute(form=form, script=_SCRIPT))
 
-    def _make_item(self, post_id: str, text: str) -> str:
+    def _make_item(self, post_id: int, text: str) -> str:
         edit = _EDIT_LINK.substitute(id=post_id) if self._writable else ""
-        return _ITEM.substitute(id=post_id, text=escape(text), edit=edit)
+        return _ITEM.substitute(id=post_id, after=post_id - 1, text=escape(text), edit=edit)
 
     def _make_add_form(self, draft: Draft, key: str, *, has_message: bool = False) -> str:
         return _ADD.substitute(
