@@ -16,6 +16,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, globalLogBeginner
 
+from postd.daemon.startup import begin_startup
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
@@ -38,6 +39,7 @@ def main() -> int:
         return 1  # the parent has gone already
     start_message = json.loads(first_line)
 
+    begin_startup()
     # All of them install the reactor.
     from twisted.internet import reactor as installed  # noqa: PLC0415
 
