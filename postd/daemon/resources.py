@@ -29,7 +29,6 @@ def freeze_startup_objects() -> None:
     """
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
-    gc.enable()
 
 
 def collect_replaced() -> None:

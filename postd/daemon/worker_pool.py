@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from postd.daemon.resources import collect_replaced, freeze_startup_objects
+from postd.daemon.resources import collect_replaced
 from postd.daemon.server import StartCallbacks
 from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
@@ -77,7 +77,6 @@ class WorkerPool(Service):
 
     def startService(self) -> None:
         super().startService()
-        freeze_startup_objects()
         # Seeing a worker, an administrator may send SIGTERM here: the reactor must have its signal handlers by then.
         for number in self._numbers:
             self._reactor.callWhenRunning(self._start, number)

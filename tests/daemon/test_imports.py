@@ -11,18 +11,21 @@ _ISSUER = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from postd.daemon.startup import begin_startup
-begin_startup()
-from twisted.internet import reactor
-from postd.daemon.service import make_service
+from postd.daemon.startup import startup_imports
 from postd.settings.loading import load_settings
 
-make_service(load_settings(sys.argv[1] or None, {"listen": ["tcp:0:interface=127.0.0.1"]}, Path()), reactor=reactor)
+loaded = load_settings(sys.argv[1] or None, {"listen": ["tcp:0:interface=127.0.0.1"]}, Path())
+with startup_imports(loaded.settings):
+    from twisted.internet import reactor
+    from postd.daemon.service import make_service
+
+make_service(loaded, reactor=reactor)
 print(json.dumps(sorted(sys.modules)))
 """
 
 _ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "postd.auth.jwks"}
 _REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
+_TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
 _ADMIN = {"prometheus_client", "postd.web.admin"}
 _ON_DEMAND = {"postd.web.docs", "postd.web.openapi.document", "twisted.web.static"}
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
@@ -38,7 +41,7 @@ def imported(folder: Path, settings: str) -> set[str]:
 
 @pytest.mark.parametrize("settings", ["", 'users = "users"\napi = {write = ["basic", "digest", "session"]}\n'])
 def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, settings: str) -> None:
-    assert not imported(tmp_path, settings) & (_ISSUERS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
+    assert not imported(tmp_path, settings) & (_ISSUERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
 
 
 def test_server_with_redis_imports_no_sqlite(tmp_path: Path) -> None:
@@ -55,8 +58,28 @@ def test_server_with_admin_listeners_imports_what_it_needs(tmp_path: Path) -> No
     assert imported(tmp_path, 'admin = {listen = ["tcp:0:interface=127.0.0.1"]}\n') >= _ADMIN
 
 
-def test_http2_can_be_imported_after_startup_has_left_it_out() -> None:
-    program = "from postd.daemon.startup import begin_startup; begin_startup(); import h2, gc; print(gc.isenabled())"
-    pytest.importorskip("h2")
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert output == "False\n"
+_AFTERWARDS = """
+import gc
+import pytest
+from postd.daemon.startup import startup_imports
+from postd.settings.schema import Settings
+
+with startup_imports(Settings()):
+    from twisted.internet import reactor
+    import postd.daemon.service
+    with pytest.raises(ImportError):
+        import h2
+    with pytest.raises(ImportError):
+        import OpenSSL
+assert gc.isenabled()
+assert gc.get_freeze_count() > 0
+import h2
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.ssl import optionsForClientTLS
+
+wrapClientTLS(optionsForClientTLS("posts.example"), HostnameEndpoint(reactor, "posts.example", 443))
+"""
+
+
+def test_what_the_start_leaves_out_can_be_imported_afterwards() -> None:
+    subprocess.run([sys.executable, "-c", _AFTERWARDS], check=True)
