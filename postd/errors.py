@@ -43,6 +43,10 @@ class PostdError(Exception):
     """The base class; never raised itself."""
 
 
+class UnusableCertificateError(PostdError):
+    """A key and a certificate that cannot be used; `str()` is the reason."""
+
+
 class ConfigError(PostdError):
     """A setting cannot be used. `str()` is one line.
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from OpenSSL import SSL
-from twisted.internet._sslverify import IOpenSSLTrustRoot
 from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.interfaces import IAddress, IProtocolFactory
 from twisted.internet.tcp import Port
@@ -101,19 +99,20 @@ def parse_proxy(header: bytes) -> ProxyAddresses:
 # TLS
 
 
-@implementer(IOpenSSLTrustRoot)
-class TrustRoots:
-    """The union of several trust roots, such as those of `platformTrust` and `trustRootFromCertificates`.
+def join_trust_roots(*roots: Any) -> Any:
+    """Return the union of several trust roots, such as those of `platformTrust` and `trustRootFromCertificates`.
 
     `twisted.internet.ssl` makes each of them, but cannot combine them; the interface has a private name.
     """
+    from twisted.internet._sslverify import IOpenSSLTrustRoot  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
 
-    def __init__(self, *roots: Any) -> None:
-        self._roots = roots
+    @implementer(IOpenSSLTrustRoot)
+    class TrustRoots:
+        def _addCACertsToContext(self, context: Any) -> None:
+            for root in roots:
+                root._addCACertsToContext(context)
 
-    def _addCACertsToContext(self, context: SSL.Context) -> None:
-        for root in self._roots:
-            root._addCACertsToContext(context)
+    return TrustRoots()
 
 
 # Logs

@@ -46,10 +46,10 @@ from postd.twisted_private import (
     AuthSessionWrapper,
     DecodedHeaders,
     NoPushProducer,
-    TrustRoots,
     canonical_header_name,
     close_without_shutdown,
     has_buffered_output,
+    join_trust_roots,
     log_file_descriptor,
     log_file_of,
     make_port,
@@ -154,7 +154,7 @@ def test_malformed_proxy_header_of_version_2_is_a_value_error(rest: bytes) -> No
 def test_trust_roots_are_trusted_together(tmp_path: Path, certificate: tuple[Path, Path], *, own_first: bool) -> None:
     own, unknown = (Certificate.loadPEM(file.read_bytes()) for file in (certificate[1], make_certificate(tmp_path)[1]))
     roots = [platformTrust(), trustRootFromCertificates([own])]
-    context = CertificateOptions(trustRoot=TrustRoots(*roots[:: -1 if own_first else 1])).getContext()
+    context = CertificateOptions(trustRoot=join_trust_roots(*roots[:: -1 if own_first else 1])).getContext()
     store = context.get_cert_store()
     assert store is not None
     X509StoreContext(store, own.original).verify_certificate()

@@ -24,9 +24,9 @@ def freeze_startup_objects() -> None:
     """Configure garbage collection for a server; to be called once all long-lived objects exist.
 
     The collector skips the objects that exist now, and runs more rarely than after each 700 new objects, which is every
-    few requests. Requests leave cycles behind, so that it cannot be turned off.
+    few requests. Requests leave cycles behind, so that it cannot be turned off. There is no collection first: it takes
+    40 ms, and what it would free is half a mebibyte.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 

@@ -157,7 +157,7 @@ class Server(Service):
         super().startService()
         self._fit_connections()
         resources.freeze_startup_objects()
-        self._trimming.start(resources.TRIM_EVERY_S, now=False)
+        self._trimming.start(resources.TRIM_EVERY_S)
         self._parts.authentication.start()
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
         listening.pause_accepting(self._listeners)

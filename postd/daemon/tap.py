@@ -20,6 +20,7 @@ from twisted.python.logfile import LogFile
 
 import postd
 from postd.daemon.log import FORMATS, AppendedFile, reopen_rotated
+from postd.daemon.startup import startup_imports
 from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings, load_settings
@@ -80,9 +81,10 @@ def makeService(options: Options) -> IService:
         loaded = read_settings()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it; by default it ends the process
 
-        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+        with startup_imports(loaded.settings):
+            from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
-        from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
+            from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
         daemon = _Daemon(loaded, options.parent or {})
         installed = cast("IReactor", reactor)

@@ -16,10 +16,10 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.process import ProcessReader
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, globalLogBeginner
 
+from postd.daemon.startup import startup_imports
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
-from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from postd.settings.loading import settings_from
 
@@ -38,11 +38,14 @@ def main() -> int:
         return 1  # the parent has gone already
     start_message = json.loads(first_line)
 
-    # All of them install the reactor.
-    from twisted.internet import reactor as installed  # noqa: PLC0415
+    settings = settings_from(start_message["values"], start_message["where"])
+    with startup_imports(settings.settings):
+        # All of them install the reactor.
+        from twisted.internet import reactor as installed  # noqa: PLC0415
 
-    from postd.daemon.server import RELOAD_FAILED, StartCallbacks  # noqa: PLC0415
-    from postd.daemon.service import make_worker  # noqa: PLC0415
+        from postd.daemon.server import RELOAD_FAILED, StartCallbacks  # noqa: PLC0415
+        from postd.daemon.service import make_worker  # noqa: PLC0415
+        from postd.net.ports import InheritedSocket  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
     # The buffer has what Twisted logs about sockets; the parent has logged the same about them.
@@ -58,7 +61,7 @@ def main() -> int:
 
     try:
         service = make_worker(
-            settings_from(start_message["values"], start_message["where"]),
+            settings,
             [InheritedSocket(**one) for one in start_message["sockets"]],
             callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
             reactor=reactor,

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from OpenSSL import crypto
 from twisted.internet.interfaces import ISSLTransport
 
 
@@ -13,5 +12,7 @@ def certificate_of(request: Any) -> bytes | None:
     """
     if getattr(request, "channel", None) is None or not ISSLTransport.providedBy(request.transport):
         return None
+    from OpenSSL import crypto  # noqa: PLC0415 - only TLS needs it (postd.daemon.startup)
+
     certificate: Any = request.transport.getPeerCertificate()
     return None if certificate is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)

@@ -46,6 +46,11 @@ def is_systemd(description: str) -> bool:
     return kinds_of(description)[-1] == "systemd"
 
 
+def has_tls(description: str) -> bool:
+    """Return whether the endpoint's connections have TLS."""
+    return kinds_of(description)[-1] in {"ssl", "tls"}
+
+
 def is_proxied(description: str) -> bool:
     """Return whether connections begin with a PROXY header."""
     return kinds_of(description)[0] == "haproxy"

@@ -1,29 +1,37 @@
 """Decode endpoint strings and bind their ports; an error is one line with the setting, the endpoint and the cause."""
 
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from OpenSSL import SSL, crypto
 from twisted.internet import tcp
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError, VerifyError
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
-from twisted.internet.ssl import CertificateOptions
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
-from postd.errors import ConfigError, check_socket_path
-from postd.net.endpoint_strings import ALLOWED, KINDS, UNIX_MODE, is_systemd, kinds_of, names_loopback, unix_mode
+from postd.errors import ConfigError, UnusableCertificateError, check_socket_path
+from postd.net.endpoint_strings import (
+    ALLOWED,
+    KINDS,
+    UNIX_MODE,
+    has_tls,
+    is_systemd,
+    kinds_of,
+    names_loopback,
+    unix_mode,
+)
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
-from postd.net.tls import KEY_MISMATCH, Certificate, UnusableCertificateError
+
+if TYPE_CHECKING:
+    from postd.net.tls import Certificate
 
 EXPIRY_WARNING_S = 7 * 86_400
 """How long before a certificate expires the log has a warning, in seconds."""
 
 
-def expiry_problem(certificate: Certificate, now: float) -> str:
+def expiry_problem(certificate: "Certificate", now: float) -> str:
     """Return a sentence on a certificate that has expired or expires soon; else an empty string."""
     left_s = certificate.not_after - now
     if left_s > EXPIRY_WARNING_S:
@@ -32,7 +40,7 @@ def expiry_problem(certificate: Certificate, now: float) -> str:
     return f"the certificate {'expires soon: ' if left_s > 0 else 'has expired: '}{at}"
 
 
-def read_certificate(description: str, where: str) -> Certificate:
+def read_certificate(description: str, where: str) -> "Certificate":
     """Read the key and certificate files that a TLS endpoint names.
 
     Raises:
@@ -57,16 +65,16 @@ class DryRunReactor:
         certificate: the endpoint's, if it has TLS.
     """
 
-    certificate: Certificate | None = None
+    certificate: "Certificate | None" = None
 
     def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         return cast("IListeningPort", None)
 
-    def listenSSL(
-        self, port: int, factory: IProtocolFactory, contextFactory: CertificateOptions, **keywords: Any
-    ) -> IListeningPort:
+    def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
+        from postd.net.tls import Certificate, wrap_factory  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+
         self.certificate = Certificate(contextFactory)
-        return self.listenTCP(port, TLSMemoryBIOFactory(self.certificate, False, factory), **keywords)  # noqa: FBT003 - Twisted's signature
+        return self.listenTCP(port, wrap_factory(factory, self.certificate), **keywords)
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
         check_socket_path(address)
@@ -95,7 +103,7 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
 
 def bind_endpoint(
     description: str, factory: IProtocolFactory, reactor: DryRunReactor, where: str
-) -> tuple[tcp.Port, Certificate | None]:
+) -> "tuple[tcp.Port, Certificate | None]":
     """Listen on an endpoint; return its port, and its certificate if it has TLS.
 
     Raises:
@@ -127,16 +135,18 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
     if kind == "unix" and unix_mode(description) is None:
         description += f":mode={UNIX_MODE}"
     try:
+        if has_tls(description):
+            from postd.net.tls import decode_tls_endpoint  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+
+            return decode_tls_endpoint(reactor, description)
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
     except OSError as error:
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
-    except Exception as error:  # noqa: BLE001 - parsers let errors of int(), of OpenSSL and of missing arguments pass
+    except Exception as error:  # noqa: BLE001 - parsers let errors of int() and of missing arguments pass
         if isinstance(error, LookupError) and kinds_of(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
-        if isinstance(error, VerifyError):
-            raise ConfigError(where, f"{description}: {KEY_MISMATCH}") from None
-        if isinstance(error, SSL.Error | crypto.Error):
-            raise ConfigError(where, f"{description}: its key or its certificate is not in PEM form") from None
+        if isinstance(error, UnusableCertificateError):
+            raise ConfigError(where, f"{description}: {error}") from None
         raise ConfigError(where, f"{description!r} is not {ALLOWED}") from None
     return endpoint
 

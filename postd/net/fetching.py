@@ -37,7 +37,7 @@ from zope.interface import implementer
 from postd.errors import ConfigError
 from postd.protocol.discovery import check_url
 from postd.reactor import IReactor
-from postd.twisted_private import TrustRoots
+from postd.twisted_private import join_trust_roots
 
 FETCH_MAX_S = 5.0
 URGENT_FETCH_MAX_S = 3.0
@@ -348,7 +348,7 @@ class _BoundedConnection(ProtocolWrapper):
         super().connectionLost(reason)
 
 
-def _load_roots(file: str) -> TrustRoots:
+def _load_roots(file: str) -> Any:
     """Return the platform's trust roots with those of a PEM file."""
     try:
         text = Path(file).read_bytes()
@@ -360,4 +360,4 @@ def _load_roots(file: str) -> TrustRoots:
         blocks = []
     if not blocks:
         raise ConfigError("ca_file", f"{file}: has no certificates in PEM, or some that are broken")
-    return TrustRoots(platformTrust(), own)
+    return join_trust_roots(platformTrust(), own)

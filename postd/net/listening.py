@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from twisted.internet import tcp
@@ -23,13 +23,15 @@ from twisted.python.failure import Failure
 
 import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError
-from postd.net.endpoint_strings import ALLOWED, is_proxied, is_systemd, kinds_of
+from postd.net.endpoint_strings import ALLOWED, has_tls, is_proxied, is_systemd
 from postd.net.endpoints import bind_endpoint, expiry_problem, read_certificate
 from postd.net.ports import AdoptingReactor, BindingReactor, InheritedSocket
-from postd.net.tls import Certificate
 from postd.protocol.host import is_loopback, normalize_host
 from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, send_at_once, systemd_sockets
+
+if TYPE_CHECKING:
+    from postd.net.tls import Certificate  # imports OpenSSL (postd.daemon.startup)
 
 BACKLOG = 1024
 """The length of the backlog; the kernel may have a lower limit. With the 50 of stock Twisted, most clients of a burst
@@ -44,12 +46,12 @@ class Listener(Struct, frozen=True):
 
     description: str
     port: tcp.Port
-    certificate: Certificate | None = None
+    certificate: "Certificate | None" = None
 
     @property
     def tls(self) -> bool:
         """Whether postd terminates TLS here."""
-        return kinds_of(self.description)[-1] in {"ssl", "tls"}
+        return has_tls(self.description)
 
     @property
     def exposed(self) -> bool:

@@ -15,9 +15,14 @@ As in stock Twisted no session is resumed, so that each connection has the certi
 from typing import Any
 
 from OpenSSL import SSL, crypto
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import VerifyError
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolFactory, IStreamServerEndpoint
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
+
+from postd.errors import UnusableCertificateError
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 """The cipher suites of TLS 1.2, those with DHE only where the endpoint has `dhParameters`. TLS 1.3 has its own."""
@@ -34,10 +39,6 @@ KEY_MISMATCH = "its key is not that of its certificate"
 """The error where OpenSSL accepts key and certificate alone, but not together."""
 
 
-class UnusableCertificateError(Exception):
-    """A key and a certificate that cannot be used; `str()` is the reason."""
-
-
 def _reason(error: SSL.Error | crypto.Error) -> str:
     """Return OpenSSL's reason, which is the last part of its first error."""
     reasons = error.args[0] if error.args else ()
@@ -45,6 +46,26 @@ def _reason(error: SSL.Error | crypto.Error) -> str:
     return (
         KEY_MISMATCH if not reason or "mismatch" in reason else f"OpenSSL refuses its key or its certificate: {reason}"
     )
+
+
+def decode_tls_endpoint(reactor: Any, description: str) -> IStreamServerEndpoint:
+    """Return the endpoint, as `serverFromString` does.
+
+    Raises:
+        UnusableCertificateError: its key and its certificate do not belong together, or are not in PEM form.
+    """
+    try:
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except VerifyError:
+        raise UnusableCertificateError(KEY_MISMATCH) from None
+    except (SSL.Error, crypto.Error):
+        raise UnusableCertificateError("its key or its certificate is not in PEM form") from None
+    return endpoint
+
+
+def wrap_factory(factory: IProtocolFactory, certificate: "Certificate") -> IProtocolFactory:
+    """Return a factory of the same protocols over TLS."""
+    return TLSMemoryBIOFactory(certificate, False, factory)  # noqa: FBT003 - Twisted's signature
 
 
 def _accept(*_: object) -> bool:

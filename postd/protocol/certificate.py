@@ -4,8 +4,6 @@ import hashlib
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 
-from cryptography import x509
-
 from postd.protocol.base64url import encode_base64url
 
 CLIENT_CERT_MAX_BYTES = 8 * 1024
@@ -17,6 +15,8 @@ def decode_client_cert(values: Sequence[bytes]) -> bytes | None:
 
     None unless there is one value, a byte sequence as RFC 8941 §4.1.8 serializes it, which is a certificate.
     """
+    from cryptography import x509  # noqa: PLC0415 - a server without issuers has not imported it
+
     if len(values) != 1 or len(values[0]) > CLIENT_CERT_MAX_BYTES:
         return None
     value = values[0]

@@ -6,14 +6,15 @@
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
 | `/home` | `protected.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
-| the path of a `[[page]]`, and all below | `protected.Folder` or `protected.show_name` | its rule |
+| the path of a `[[page]]`, and all below | `folder.Folder` or `protected.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
 | `/openapi.json`, `/docs` | `docs.Docs` | |
 | anything else | 404 | |
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -26,11 +27,10 @@ from postd.store.interface import PostStore
 from postd.web.access import Access
 from postd.web.board import Board
 from postd.web.cors import allow_origins
-from postd.web.docs import Docs
 from postd.web.events import Events
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
-from postd.web.protected import Folder, Home, show_name
+from postd.web.protected import Home, show_name
 from postd.web.server.routing import Router
 
 _NOT_FOUND = error_page(not_found())
@@ -93,6 +93,29 @@ class _Root(Resource):
         return _NOT_FOUND
 
 
+class _OnDemand(Resource):
+    """A resource that is made, and whose modules are imported, for its first request, not at the start."""
+
+    isLeaf = True
+
+    def __init__(self, make: Callable[[], IResource]) -> None:
+        super().__init__()
+        self._make = make
+
+    @cached_property
+    def _made(self) -> IResource:
+        return self._make()
+
+    def render(self, request: Any) -> Any:
+        return self._made.render(request)
+
+
+def _folder(path: str) -> IResource:
+    from postd.web.folder import Folder  # noqa: PLC0415 - as its docstring says
+
+    return Folder(path)
+
+
 def make_root(  # noqa: PLR0913 - all that there is
     store: PostStore,
     events: Events,
@@ -121,7 +144,7 @@ def make_root(  # noqa: PLR0913 - all that there is
             continue
         resource = ProtectedResource(access.clients, page.path, page.read_scope, page.write_scope)
         protected.append((page.schemes, resource))
-        shown = Folder(page.files) if page.files else ViewResource(show_name)
+        shown = _folder(page.files) if page.files else ViewResource(show_name)
         by_path[place] = access.protect(shown, page.schemes, resource, page.users)
     documented = [PostApi.app]
     has_board = "session" in read
@@ -149,9 +172,15 @@ def make_root(  # noqa: PLR0913 - all that there is
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
-    docs = Router(
-        Docs(documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm)
-    )
+
+    def make_docs() -> Router:
+        from postd.web.docs import Docs  # noqa: PLC0415 - see _OnDemand
+
+        return Router(
+            Docs(documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm)
+        )
+
+    docs = _OnDemand(make_docs)
     for segment in (b"openapi.json", b"docs"):
         root.putChild(segment, docs)
     if cors_origins:

@@ -11,17 +11,28 @@ _ISSUER = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from twisted.internet import reactor
-from postd.daemon.service import make_service
+from postd.daemon.startup import startup_imports
 from postd.settings.loading import load_settings
 
-make_service(load_settings(sys.argv[1] or None, {"listen": ["tcp:0:interface=127.0.0.1"]}, Path()), reactor=reactor)
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+loaded = load_settings(sys.argv[1] or None, {"listen": ["tcp:0:interface=127.0.0.1"]}, Path())
+with startup_imports(loaded.settings):
+    from twisted.internet import reactor
+    from postd.daemon.service import make_service
+
+make_service(loaded, reactor=reactor)
+print(json.dumps(sorted(sys.modules)))
 """
+
+_ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "postd.auth.jwks"}
+_REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
+_TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
+_ADMIN = {"prometheus_client", "postd.web.admin"}
+_ON_DEMAND = {"postd.web.docs", "postd.web.openapi.document", "twisted.web.static"}
+_NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
 
 
 def imported(folder: Path, settings: str) -> set[str]:
-    """Return the top-level modules that are loaded once a service is made."""
+    """Return the modules that are loaded once a service is made."""
     (folder / "postd.toml").write_text(settings)
     arguments = [sys.executable, "-c", _PROGRAM, "postd.toml"]
     result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
@@ -29,9 +40,46 @@ def imported(folder: Path, settings: str) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", ["", 'users = "users"\napi = {write = ["basic", "digest", "session"]}\n'])
-def test_server_without_issuers_imports_no_http_client(tmp_path: Path, settings: str) -> None:
-    assert not imported(tmp_path, settings) & {"treq", "joserfc", "txredisapi", "prometheus_client", "click"}
+def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, settings: str) -> None:
+    assert not imported(tmp_path, settings) & (_ISSUERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
+
+
+def test_server_with_redis_imports_no_sqlite(tmp_path: Path) -> None:
+    modules = imported(tmp_path, 'store = "redis://127.0.0.1:1/"\n')
+    assert modules >= {"txredisapi", "postd.store.redis"}
+    assert not modules & {"sqlite3", "_sqlite3", "postd.store.sqlite"}
 
 
 def test_server_with_an_issuer_imports_what_it_needs(tmp_path: Path) -> None:
     assert imported(tmp_path, _ISSUER) >= {"treq", "joserfc"}
+
+
+def test_server_with_admin_listeners_imports_what_it_needs(tmp_path: Path) -> None:
+    assert imported(tmp_path, 'admin = {listen = ["tcp:0:interface=127.0.0.1"]}\n') >= _ADMIN
+
+
+_AFTERWARDS = """
+import gc
+import pytest
+from postd.daemon.startup import startup_imports
+from postd.settings.schema import Settings
+
+with startup_imports(Settings()):
+    from twisted.internet import reactor
+    import postd.daemon.service
+    with pytest.raises(ImportError):
+        import h2
+    with pytest.raises(ImportError):
+        import OpenSSL
+assert gc.isenabled()
+assert gc.get_freeze_count() > 0
+import h2
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.ssl import optionsForClientTLS
+
+wrapClientTLS(optionsForClientTLS("posts.example"), HostnameEndpoint(reactor, "posts.example", 443))
+"""
+
+
+def test_what_the_start_leaves_out_can_be_imported_afterwards() -> None:
+    subprocess.run([sys.executable, "-c", _AFTERWARDS], check=True)
