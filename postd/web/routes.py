@@ -177,7 +177,9 @@ def make_root(  # noqa: PLR0913 - all that there is
         from postd.web.docs import Docs  # noqa: PLC0415 - see _OnDemand
 
         return Router(
-            Docs(documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm)
+            Docs(
+                documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm
+            )
         )
 
     docs = _OnDemand(make_docs)
