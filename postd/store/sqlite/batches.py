@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -9,7 +10,7 @@ from postd.errors import PostdError, StoreFullError
 from postd.store.group_commit import Outcome
 
 ROWS_MAX = 128
-"""Rows that one statement inserts, a power of two: SQLite before 3.32 accepts no more than 999 values."""
+"""Rows that one statement inserts: SQLite before 3.32 accepts no more than 999 values."""
 
 
 class InsertRow(Struct, frozen=True):
@@ -17,6 +18,7 @@ class InsertRow(Struct, frozen=True):
 
     Args:
         insert: the statement up to the values.
+        values: of the row; the first is not None.
         numbered: True if the result is the row's id, which must be an AUTOINCREMENT's; the row must not exist yet.
             Else the result is whether the row was inserted; False if one with the same key exists.
     """
@@ -64,24 +66,38 @@ def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) 
     inserted = dict[int, object]()
     for insert in {row.insert for row in rows}:
         alike = [row for row in rows if row.insert == insert]
-        while alike:
-            # A power of two, so that the number of different statements, which SQLite caches compiled, is small.
-            many = min(ROWS_MAX, 1 << (len(alike).bit_length() - 1))
-            together, alike = alike[:many], alike[many:]
+        for start in range(0, len(alike), ROWS_MAX):
+            together = alike[start : start + ROWS_MAX]
             try:
                 last_id = _insert(connection, together).lastrowid or 0
             except sqlite3.IntegrityError:
                 continue  # the statement was undone
             # The ids of one statement are consecutive.
-            first_id = last_id - many + 1
+            first_id = last_id - len(together) + 1
             inserted.update((id(row), first_id + n if row.numbered else True) for n, row in enumerate(together))
     return inserted
 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow], on_conflict: str = "") -> sqlite3.Cursor:
-    places = ", ".join([f"({', '.join('?' * len(rows[0].values))})"] * len(rows))
+    first = rows[0]
+    width = len(first.values)
+    places = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row.values]
-    return connection.execute(f"{rows[0].insert} VALUES {places} {on_conflict}", values)
+    values += [None] * (width * (places - len(rows)))
+    return connection.execute(_statement(first.insert, width, places, on_conflict), values)
+
+
+@lru_cache
+def _statement(insert: str, width: int, places: int, on_conflict: str) -> str:
+    """Return the statement that inserts up to `places` rows of `width` values; in places left over all are NULL.
+
+    With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
+    """
+    place = f"({', '.join('?' * width)})"
+    if places == 1:
+        return f"{insert} VALUES {place} {on_conflict}"
+    rows = ", ".join([place] * places)
+    return f"{insert} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL {on_conflict}"  # noqa: S608 - only places
 
 
 def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

@@ -18,6 +18,7 @@ from postd.store.sqlite.database_file import DatabaseFile, schema_steps
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import run_sql
 from tests.store.sqlite.files import make_store_file
+from tests.store.sqlite.older import NEWEST
 
 reactor = cast(IReactor, global_reactor)
 
@@ -120,7 +121,7 @@ def _pipe(path: Path) -> None:
         (_without_version, "not those of postd (version has no row)"),
         (_half_made, "not those of postd (table post already exists)"),
         (_dangling, "there is no such file"),
-        (_newer, "newer postd (schema 4711; this one knows 6)"),
+        (_newer, f"newer postd (schema 4711; this one knows {NEWEST})"),
         (_in_no_folder, "cannot be created: No such file or directory"),
         (Path.mkdir, "not a file"),
         (_pipe, "not a file"),
