@@ -177,7 +177,6 @@ class _SendsAtOnce:
 
     def write(self, data: bytes) -> None:
         transport: Any = self
-        sent: Any = 0
         left = self._at_once_left = self._at_once_left - len(data)
         # Public names say neither what is queued, nor whether our side is closed or about to be.
         if (
@@ -190,12 +189,14 @@ class _SendsAtOnce:
             and not transport.TLS
             and (transport.producer is None or transport.streamingProducer)  # others wait for the stock way's call
         ):
-            sent = transport.writeSomeData(data)
+            try:
+                sent = transport.socket.send(data)
+            except OSError:  # the stock way meets it, too
+                sent = 0
             if sent == len(data):
                 return
-            if isinstance(sent, Exception):
-                sent = 0
-        super().write(data[sent:] if sent else data)  # type: ignore[misc]
+            data = data[sent:]
+        super().write(data)  # type: ignore[misc]
 
 
 class _TCPServer(_SendsAtOnce, TCPServer):

@@ -25,6 +25,9 @@ TARGET_MAX_BYTES = 8 * 1024
 METHOD_MAX_BYTES = 32
 """The longest name of a method; the registry's longest has 17 letters."""
 
+KEPT_MAX_BYTES = 1024
+"""The longest head that a `HeadDecoder` keeps; it takes some 4 KiB at most, decoded."""
+
 HEAD_END = b"\r\n\r\n"
 """The bytes that end a head."""
 
@@ -95,6 +98,28 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
             raise HttpSyntaxError(417, "Nothing but 100-continue can be expected here.")
         decoded.expects_continue = True
     return decoded
+
+
+class HeadDecoder:
+    """Decodes the heads of a connection; the last one is kept, because the next request often has the same bytes.
+
+    Two requests may get the same `Head`, which they must not change.
+
+    Args:
+        canonical_name: for the names of the fields.
+    """
+
+    def __init__(self, canonical_name: CanonicalName) -> None:
+        self._canonical_name = canonical_name
+        self._kept: tuple[bytes, Head] | None = None
+
+    def decode(self, head: bytes) -> Head:
+        """Decode a head, as `decode_head`."""
+        if self._kept is not None and self._kept[0] == head:
+            return self._kept[1]
+        decoded = decode_head(head, self._canonical_name)
+        self._kept = (head, decoded) if len(head) <= KEPT_MAX_BYTES else None
+        return decoded
 
 
 class PartialHead:

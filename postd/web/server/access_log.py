@@ -41,9 +41,15 @@ from postd.web.server.interface import AnsweredRequest
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
+FIRST_LINES_MAX, FIRST_LINE_MAX_BYTES = 1024, 256
+"""Limits on the first lines that are kept as shown, and on the length of their targets."""
+
 _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 
 _log = Logger("postd.access")
+
+_Asked = tuple[bytes, bytes, bytes, str | None, bytes | None]
+"""What the shown first line depends on: method, target, version, route and file."""
 
 
 class AccessLog:
@@ -54,16 +60,17 @@ class AccessLog:
         self._address_of = address_of
         self._reactor = reactor
         self._lines: list[str] = []
+        self._first_lines: dict[_Asked, str] = {}
         self._second = 0
         self._date = ""
         self._flushing: IDelayedCall | None = None
         self._closed = False
 
-    def note(self, request: AnsweredRequest, now: float) -> None:
-        """Note a request that was answered, at a time of the reactor's clock and of the epoch's."""
+    def note(self, request: AnsweredRequest, took_s: float, now: float) -> None:
+        """Note a request that was answered, in so many seconds, at a time of the epoch."""
         if not self._lines and not self._closed:
             self._flushing = self._reactor.callLater(DELAY_S, self.flush)
-        self._lines.append(self._format(request, (self._reactor.seconds() - request.started_s) * 1000, now))
+        self._lines.append(self._format(request, took_s * 1000, now))
         if self._closed:  # no later flush would write it
             self.flush()
 
@@ -87,13 +94,12 @@ class AccessLog:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
-        first = user = scheme = "-"
+        user = scheme = "-"
         if request.authentication is not None:
             scheme, account = request.authentication.scheme, request.authentication.account
             user = "-" if account is None else show_user(account)
-        if request.uri:
-            target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
-            first = f"{show_method(request.method)} {target} {protocol}"
+        asked = request.method, request.uri, request.clientproto, request.route, request.file
+        first = self._first_lines.get(asked) or self._show_first_line(request, asked)
         return (
             f"{self._address_of(request)} - {user} "
             f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
@@ -101,6 +107,17 @@ class AccessLog:
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
             + (f' judged="{escape(_show_judged(request.described))}"' if request.described is not None else "")
         )
+
+    def _show_first_line(self, request: AnsweredRequest, asked: _Asked) -> str:
+        if not request.uri:
+            return "-"
+        target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
+        shown = f"{show_method(request.method)} {target} {protocol}"
+        if len(request.uri) <= FIRST_LINE_MAX_BYTES:
+            if len(self._first_lines) >= FIRST_LINES_MAX:
+                self._first_lines.clear()
+            self._first_lines[asked] = shown
+        return shown
 
     def _json_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
         fields = request.fields

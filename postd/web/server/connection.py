@@ -42,7 +42,7 @@ from zope.interface import implementer
 
 from postd.http.errors import Problem
 from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
-from postd.protocol.http1.head import HEAD_END, Head, PartialHead, decode_head, decode_method_and_target
+from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
@@ -94,6 +94,7 @@ class HttpConnection(Protocol):
     def __init__(self, site: Site) -> None:
         self.site = self.factory = site
         self._clock = site.reactor
+        self._heads = HeadDecoder(canonical_header_name)
         self._buffer = b""
         self._body: list[bytes] = []
         self.deadline_s = math.inf
@@ -329,7 +330,7 @@ class HttpConnection(Protocol):
             if buffer:
                 self._await_head(buffer)
             return None
-        head = decode_head(buffer[:end], canonical_header_name)
+        head = self._heads.decode(buffer[:end])
         self._started_s = self._clock.seconds()
         self._partial_head, self._skipped_empty_line = None, False
         self._buffer = buffer[end + len(HEAD_END) :]

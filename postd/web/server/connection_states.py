@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 
-class State(StrEnum):
+class _Hashed(StrEnum):
+    """A string enumeration whose members are hashed as strings: `Enum.__hash__` is Python, and called at each event."""
+
+    __hash__ = str.__hash__
+
+
+class State(_Hashed):
     """The state of a connection."""
 
     IDLE = "no request has begun"
@@ -16,7 +22,7 @@ class State(StrEnum):
     LOST = "the transport is closed"
 
 
-class Event(StrEnum):
+class Event(_Hashed):
     """An event that changes the state of a connection."""
 
     HEAD_BEGUN = "a part of a head has arrived"

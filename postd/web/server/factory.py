@@ -131,15 +131,16 @@ class HttpFactory(Site):
 
     def log(self, request: AnsweredRequest) -> None:  # type: ignore[override]
         """Log and count a request that was answered, or whose client disconnected."""
+        took_s = self.reactor.seconds() - request.started_s
         if self._access_log is not None:
-            self._access_log.note(request, time.time())
+            self._access_log.note(request, took_s, time.time())
         if self._tally is not None:
             authentication = request.authentication
             scheme = outcome = None
             if authentication is not None:
                 scheme, outcome = authentication.scheme, authentication.outcome
             asked = request.route, request.method, request.code, scheme, outcome
-            self._tally.record_request(asked, self.reactor.seconds() - request.started_s)
+            self._tally.record_request(asked, took_s)
 
     def next_request_id(self) -> str:
         self._ids += 1

@@ -91,6 +91,8 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
 
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
+        # Copied: resources may change them, and the next request may have the same head (`HeadDecoder`).
+        self.fields = {name: [*values] for name, values in self.fields.items()}
         return DecodedHeaders(self.fields)
 
     @property

@@ -3,13 +3,15 @@
 import pytest
 
 from postd.protocol.http1.head import (
+    KEPT_MAX_BYTES,
     TARGET_MAX_BYTES,
     Head,
+    HeadDecoder,
     PartialHead,
     decode_head,
     decode_method_and_target,
 )
-from postd.protocol.http1.syntax import FIELDS_MAX, HEAD_MAX_BYTES
+from postd.protocol.http1.syntax import FIELDS_MAX, HEAD_MAX_BYTES, HttpSyntaxError
 from tests.protocol.http1.helpers import refusal, title
 
 
@@ -236,3 +238,22 @@ def test_refused_head_yields_method_and_target_if_well_formed() -> None:
     assert decode_method_and_target(b"GET /a?b HTTP/1.1\r\nx y: z") == (b"GET", b"/a?b")
     for start in (b"", b"GET", b"GET x HTTP/1.1", b"G(T / HTTP/1.1"):
         assert decode_method_and_target(start) == (b"", b"")
+
+
+def test_repeated_head_is_decoded_once() -> None:
+    decoder = HeadDecoder(title)
+    first, other = (b"GET /%b HTTP/1.1\r\nHost: x" % path for path in (b"a", b"b"))
+    decoded = decoder.decode(first)
+    assert decoder.decode(first) is decoded
+    with pytest.raises(HttpSyntaxError):
+        decoder.decode(b"GET /a HTTP/1.1\r\nHost: x\r\nbad")
+    assert decoder.decode(other).path == b"/b"
+    assert decoder.decode(first) == decoded
+
+
+def test_long_head_is_not_kept() -> None:
+    decoder = HeadDecoder(title)
+    long = b"GET / HTTP/1.1\r\nHost: x\r\nA: "
+    long += b"a" * (KEPT_MAX_BYTES + 1 - len(long))
+    assert decoder.decode(long) is not decoder.decode(long)
+    assert decoder.decode(long[:-1]) is decoder.decode(long[:-1])

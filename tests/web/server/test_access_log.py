@@ -21,7 +21,7 @@ from postd.http.redaction import (
     USER_MAX_CHARS,
 )
 from postd.settings.schema import Limits
-from postd.web.server.access_log import DELAY_S, AccessLog
+from postd.web.server.access_log import DELAY_S, FIRST_LINES_MAX, AccessLog
 from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, connect
 
@@ -97,6 +97,20 @@ def test_text_line_has_all_fields(connection: Connection) -> None:
         "route": "/room/<id>",
         "scheme": "digest",
     }
+
+
+def test_first_line_is_shown_by_all_that_it_depends_on(connection: Connection) -> None:
+    """Shown first lines are kept, some of them."""
+    for _ in range(2):
+        for route, shown in (("/room/<id>", "/room/7"), ("/room", "/room/[1 bytes]")):
+            connection.room.route = route
+            lines = connection.ask(get("/room/7"), get("/room/7").replace("GET", "PUT"), get("/room/x"))
+            firsts = [decode(line)["first"] for line in lines]
+            assert firsts == [f"GET {shown} HTTP/1.1", f"PUT {shown} HTTP/1.1", "GET /room/[1 bytes] HTTP/1.1"]
+    connection.room.route = "/room/<id>"
+    for numbers in (range(FIRST_LINES_MAX), range(5)):
+        lines = connection.ask(*(get(f"/room/{number}") for number in numbers))
+        assert [decode(line)["first"] for line in lines] == [f"GET /room/{number} HTTP/1.1" for number in numbers]
 
 
 def test_line_has_what_was_judged(connection: Connection) -> None:

@@ -334,3 +334,22 @@ def test_response_has_a_date_and_no_server_field(connection: Connection) -> None
 def test_alpn_offers_http_1_1_only() -> None:
     site = make_site(Resource())
     assert site.acceptableProtocols() == [b"http/1.1"]
+
+
+def test_resource_that_changes_fields_leaves_those_of_the_next_request(connection: Connection) -> None:
+    seen = []
+
+    class Changing(Resource):
+        isLeaf = True
+
+        def render(self, request: Any) -> bytes:
+            seen.append(list(request.requestHeaders.getRawHeaders(b"A")))
+            request.requestHeaders.addRawHeader(b"A", b"2")
+            assert request.fields[b"A"] == [b"1", b"2"]
+            request.requestHeaders.removeHeader(b"Host")
+            return b""
+
+    connection.site.resource = Changing()
+    for _ in range(2):
+        assert connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert seen == [[b"1"], [b"1"]]
