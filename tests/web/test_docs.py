@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from postd.schemes import load_schemes
+from postd.web.access import SchemeDescription
 from postd.web.openapi import document as documents
+from postd.web.openapi.samples import SampleRequest, make_samples
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from tests.helpers import InMemoryApi
 from tests.protect.test_bearer import ISSUERS
@@ -139,6 +141,17 @@ def test_samples_use_the_required_scheme(
     for sample, argument in zip(samples[1:], (httpx, treq), strict=True):
         assert argument in sample["source"]
         compile(sample["source"], sample["label"], "exec")
+
+
+def test_scheme_without_code_has_a_sample_for_curl_alone() -> None:
+    scheme = SchemeDescription(title="API key", security={}, curl='-H "X-Api-Key: $KEY"')
+    assert list(make_samples(SampleRequest("GET", "/post"), {"apikey": scheme})) == [
+        {
+            "lang": "Shell",
+            "label": "curl",
+            "source": "curl -i -H \"X-Api-Key: $KEY\" 'http://127.0.0.1:8080/post'",
+        }
+    ]
 
 
 def test_operation_with_several_schemes_has_a_sample_for_each(complete_api: InMemoryApi) -> None:
