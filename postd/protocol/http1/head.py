@@ -101,9 +101,9 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
 
 
 class HeadDecoder:
-    """Decodes the heads of a connection; the last one is kept, because the next request often has the same bytes.
+    """Decodes the heads of a connection; the last one is kept, because the next request often has the same fields.
 
-    Two requests may get the same `Head`, which they must not change.
+    Two requests may get the same `Head`, or two heads the same `fields`, which they must not change.
 
     Args:
         canonical_name: for the names of the fields.
@@ -111,15 +111,34 @@ class HeadDecoder:
 
     def __init__(self, canonical_name: CanonicalName) -> None:
         self._canonical_name = canonical_name
-        self._kept: tuple[bytes, Head] | None = None
+        self._line = self._lines = b""  # the request line and the field lines of the last head
+        self._last: Head | None = None
 
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
-        if self._kept is not None and self._kept[0] == head:
-            return self._kept[1]
-        decoded = decode_head(head, self._canonical_name)
-        self._kept = (head, decoded) if len(head) <= KEPT_MAX_BYTES else None
+        line, _, lines = head.partition(b"\r\n")
+        is_short = len(head) <= KEPT_MAX_BYTES
+        decoded = None
+        if self._last is not None and lines == self._lines and is_short:
+            if line == self._line:
+                return self._last
+            decoded = _decode_other_line(line, self._last)
+        if decoded is None:
+            decoded = decode_head(head, self._canonical_name)
+        # An absolute target has replaced a field.
+        self._last = decoded if is_short and decoded.target.startswith(b"/") else None
+        self._line, self._lines = (line, lines) if is_short else (b"", b"")
         return decoded
+
+
+def _decode_other_line(line: bytes, last: Head) -> Head | None:
+    """Return the head with this request line and the fields of the last one; None if these mean something else here."""
+    check_text(line, 0)
+    method, target, minor = _decode_request_line(line)
+    if minor != last.minor or not target.startswith(b"/"):
+        return None
+    path = target.partition(b"?")[0]
+    return Head(method, target, path, minor, last.fields, last.length, last.persistent, last.expects_continue)
 
 
 class PartialHead:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import orjson
+from msgspec import Struct
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
@@ -52,15 +53,25 @@ _Asked = tuple[bytes, bytes, bytes, str | None, bytes | None]
 """What the shown first line depends on: method, target, version, route and file."""
 
 
+class _FirstLine(Struct, frozen=True):
+    """The first line of a request as shown, whole and in its parts, which are absent if it could not be decoded."""
+
+    text: str = "-"
+    method: str | None = None
+    target: str | None = None
+    protocol: str | None = None
+
+
 class AccessLog:
     """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last."""
 
     def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
+        self._date_format = "%Y-%m-%dT%H:%M:%S" if as_json else "%d/%b/%Y:%H:%M:%S +0000"
         self._address_of = address_of
         self._reactor = reactor
         self._lines: list[str] = []
-        self._first_lines: dict[_Asked, str] = {}
+        self._first_lines: dict[_Asked, _FirstLine] = {}
         self._second = 0
         self._date = ""
         self._flushing: IDelayedCall | None = None
@@ -87,10 +98,6 @@ class AccessLog:
             _log.info("{lines}", lines="\n".join(lines))
 
     def _text_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._date = datetime.fromtimestamp(second, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
@@ -98,26 +105,14 @@ class AccessLog:
         if request.authentication is not None:
             scheme, account = request.authentication.scheme, request.authentication.account
             user = "-" if account is None else show_user(account)
-        asked = request.method, request.uri, request.clientproto, request.route, request.file
-        first = self._first_lines.get(asked) or self._show_first_line(request, asked)
         return (
             f"{self._address_of(request)} - {user} "
-            f'[{self._date}] "{first}" {request.code} {request.sentLength or "-"} '
+            f'[{self._date_at(int(now))}] "{self._first_line(request).text}" '
+            f"{request.code} {request.sentLength or '-'} "
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
             + (f' judged="{escape(_show_judged(request.described))}"' if request.described is not None else "")
         )
-
-    def _show_first_line(self, request: AnsweredRequest, asked: _Asked) -> str:
-        if not request.uri:
-            return "-"
-        target, protocol = escape(show_target(request)), request.clientproto.decode("ascii")
-        shown = f"{show_method(request.method)} {target} {protocol}"
-        if len(request.uri) <= FIRST_LINE_MAX_BYTES:
-            if len(self._first_lines) >= FIRST_LINES_MAX:
-                self._first_lines.clear()
-            self._first_lines[asked] = shown
-        return shown
 
     def _json_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
         fields = request.fields
@@ -125,13 +120,15 @@ class AccessLog:
         agents = fields.get(b"User-Agent")
         authentication = request.authentication
         username = None if authentication is None else authentication.account
+        second = int(now)
+        first = self._first_line(request)
         members = {
-            "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+            "time": f"{self._date_at(second)}.{int((now - second) * 1000):03d}+00:00",
             "client": self._address_of(request),
             "user": None if username is None else shorten(username, USER_MAX_CHARS),
-            "method": show_method(request.method) if request.uri else None,
-            "target": show_target(request) if request.uri else None,
-            "protocol": request.clientproto.decode("ascii") if request.uri else None,
+            "method": first.method,
+            "target": first.target,
+            "protocol": first.protocol,
             "status": request.code,
             "bytes": request.sentLength,
             "referer": show_referer(referers[0]) if referers else None,
@@ -145,6 +142,28 @@ class AccessLog:
             members["judged"] = _show_judged(request.described)
         line = orjson.dumps(members).decode()
         return line if line.isascii() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+    def _date_at(self, second: int) -> str:
+        if second != self._second:
+            self._second = second
+            self._date = datetime.fromtimestamp(second, UTC).strftime(self._date_format)
+        return self._date
+
+    def _first_line(self, request: AnsweredRequest) -> _FirstLine:
+        asked = request.method, request.uri, request.clientproto, request.route, request.file
+        return self._first_lines.get(asked) or self._show_first_line(request, asked)
+
+    def _show_first_line(self, request: AnsweredRequest, asked: _Asked) -> _FirstLine:
+        if not request.uri:
+            return _FirstLine()
+        method, target = show_method(request.method), show_target(request)
+        protocol = request.clientproto.decode("ascii")
+        shown = _FirstLine(f"{method} {escape(target)} {protocol}", method, target, protocol)
+        if len(request.uri) <= FIRST_LINE_MAX_BYTES:
+            if len(self._first_lines) >= FIRST_LINES_MAX:
+                self._first_lines.clear()
+            self._first_lines[asked] = shown
+        return shown
 
 
 def _show_judged(described: Request) -> str:

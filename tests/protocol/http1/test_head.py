@@ -1,5 +1,8 @@
 """Heads, each with one interpretation or refused (RFC 9112); tests/web/server has whole connections."""
 
+from itertools import product
+from typing import Any
+
 import pytest
 
 from postd.protocol.http1.head import (
@@ -242,13 +245,38 @@ def test_refused_head_yields_method_and_target_if_well_formed() -> None:
 
 def test_repeated_head_is_decoded_once() -> None:
     decoder = HeadDecoder(title)
-    first, other = (b"GET /%b HTTP/1.1\r\nHost: x" % path for path in (b"a", b"b"))
-    decoded = decoder.decode(first)
-    assert decoder.decode(first) is decoded
-    with pytest.raises(HttpSyntaxError):
-        decoder.decode(b"GET /a HTTP/1.1\r\nHost: x\r\nbad")
-    assert decoder.decode(other).path == b"/b"
-    assert decoder.decode(first) == decoded
+    head = b"GET /a HTTP/1.1\r\nHost: x"
+    decoded = decoder.decode(head)
+    assert decoder.decode(head) is decoded
+    assert decoder.decode(b"GET /b HTTP/1.1\r\nHost: x").fields is decoded.fields
+    assert decoder.decode(b"GET /b HTTP/1.1\r\nHost: y").fields == {b"Host": [b"y"]}
+
+
+LINES = (
+    "GET /a HTTP/1.1", "PUT /b?c HTTP/1.1", "GET /a HTTP/1.0", "GET http://y/c HTTP/1.1", "OPTIONS * HTTP/1.1",
+    "GET /\0 HTTP/1.1", "GET /a\n HTTP/1.1", "GET  /a HTTP/1.1", "GET /a HTTP/2.0", "G,T /a HTTP/1.1", "", "GET",
+    "CONNECT x:1 HTTP/1.1", "GET /\xe9 HTTP/1.1", "GET * HTTP/1.1", f"GET /{'a' * KEPT_MAX_BYTES} HTTP/1.1",
+    f"GET /{'a' * TARGET_MAX_BYTES} HTTP/1.1", f"GET /{'a' * HEAD_MAX_BYTES} HTTP/1.1",
+)  # fmt: skip
+FIELDS = (
+    "Host: x", "Host: x\r\nContent-Length: 3\r\nExpect: 100-continue", "Host: x\r\nConnection: close", "Cookie: a",
+    "Host: x\r\nTransfer-Encoding: chunked", "Host: x\r\nHost: x", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+def test_heads_with_the_fields_of_the_last_one_are_decoded_as_alone(fields: str) -> None:
+    decoder = HeadDecoder(title)
+    results: list[list[Any]] = [[], []]
+    for first, second in product(LINES, LINES):
+        for line in (first, second, second):
+            head = f"{line}\r\n{fields}".encode("latin-1")
+            for decode_one, found in zip((decoder.decode, lambda head: decode_head(head, title)), results, strict=True):
+                try:
+                    found.append(decode_one(head))
+                except HttpSyntaxError as error:
+                    found.append((error.status, error.why))
+    assert results[0] == results[1]
 
 
 def test_long_head_is_not_kept() -> None:

@@ -99,6 +99,14 @@ def test_text_line_has_all_fields(connection: Connection) -> None:
     }
 
 
+def test_time_has_seconds_in_text_and_milliseconds_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, as_json = Connection(as_json=False), Connection(as_json=True)
+    for now, second, fraction in ((1_800_000_000.0625, "00", "062"), (1_800_000_001.5, "01", "500")):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        assert f" [15/Jan/2027:08:00:{second} +0000] " in text.ask(get("/room/7"))[0]
+        assert json.loads(as_json.ask(get("/room/7"))[0])["time"] == f"2027-01-15T08:00:{second}.{fraction}+00:00"
+
+
 def test_first_line_is_shown_by_all_that_it_depends_on(connection: Connection) -> None:
     """Shown first lines are kept, some of them."""
     for _ in range(2):
