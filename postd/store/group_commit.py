@@ -1,7 +1,9 @@
 """Group commit: writes that arrive while a batch is being committed make the next batch.
 
-No timer is involved: an idle store starts a batch at the end of the reactor's iteration, a busy one as soon as the last
-batch is durable. One thread, one batch at a time, one call back to the reactor.
+No timer is involved: an idle store starts a batch at the end of the reactor's iteration. A busy one acknowledges the
+last batch and starts the next after one more iteration, which reads what the acknowledged clients send next: with 32
+busy clients most batches have 32 writes, where a start at once made batches of 2 and of 29 in turn. A batch costs a
+sync and some switches of threads, whatever its size. One thread, one batch at a time, one call back to the reactor.
 """
 
 from collections import deque
@@ -89,13 +91,16 @@ class GroupCommit(Generic[WriteT]):
         done.addCallbacks(self._succeeded, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
 
     def _succeeded(self, outcomes: Sequence[Outcome], batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
-        # First, so that the thread works while the results of this batch are handled.
-        self._next_batch()
         for (_, result), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PostdError):
                 result.errback(outcome)
             else:
                 result.callback(outcome)
+        if self._queue:
+            # The outer call runs in this iteration of the reactor, before it looks for input; the inner one after that.
+            self._clock.callLater(0, self._clock.callLater, 0, self._next_batch)
+        else:
+            self._next_batch()
 
     def _failed(self, failure: Failure, batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
         queued, self._queue = self._queue, deque()

@@ -12,9 +12,20 @@ from postd.errors import NoSuchPostError, StoreBusyError, StoreUnavailableError
 from postd.store.group_commit import BATCH_MAX, QUEUE_MAX, GroupCommit, Outcome
 
 
+class IterationClock(Clock):
+    """A clock that runs in an iteration, as reactors do, only the calls that were scheduled before it."""
+
+    def advance(self, amount: float) -> None:
+        self.rightNow += amount
+        for call in [one for one in self.calls if one.getTime() <= self.seconds()]:
+            self.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
+
 class GroupCommitTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.clock = Clock()
+        self.clock = IterationClock()
         self.batches: list[Sequence[str]] = []
         self.done: list[Deferred[Any]] = []
         self.writes: GroupCommit[str] = GroupCommit(self.commit, in_thread=self.in_thread, clock=self.clock)
@@ -26,6 +37,11 @@ class GroupCommitTests(SynchronousTestCase):
         self.batches.append(writes)
         self.done.append(Deferred())
         return self.done[-1]
+
+    def next_iteration(self) -> None:
+        """End the iteration of the reactor in which a batch was acknowledged, and the one after it."""
+        self.clock.advance(0)
+        self.clock.advance(0)
 
     def test_writes_of_one_iteration_make_one_batch(self) -> None:
         results = [self.writes.submit("a"), self.writes.submit("b")]
@@ -42,9 +58,21 @@ class GroupCommitTests(SynchronousTestCase):
         self.clock.advance(0)
         assert self.batches == [["a"]]
         self.done[0].callback([1])
+        self.next_iteration()
         assert self.batches == [["a"], ["b", "c"]]
         self.done[1].callback([2, 3])
         assert [self.successResultOf(result) for result in later] == [2, 3]
+
+    def test_batch_has_the_writes_that_acknowledged_clients_send_next(self) -> None:
+        self.writes.submit("a")
+        self.clock.advance(0)
+        self.writes.submit("b")
+        self.done[0].callback([1])
+        self.clock.advance(0)  # the iteration in which the batch is acknowledged
+        assert self.batches == [["a"]]
+        self.writes.submit("c")
+        self.clock.advance(0)
+        assert self.batches == [["a"], ["b", "c"]]
 
     def test_batch_is_bounded(self) -> None:
         for n in range(BATCH_MAX + 1):
@@ -52,6 +80,7 @@ class GroupCommitTests(SynchronousTestCase):
         self.clock.advance(0)
         assert len(self.batches[0]) == BATCH_MAX
         self.done[0].callback([None] * BATCH_MAX)
+        self.next_iteration()
         assert self.batches[1] == [str(BATCH_MAX)]
 
     def test_queue_is_bounded(self) -> None:

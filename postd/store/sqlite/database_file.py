@@ -189,6 +189,9 @@ class DatabaseFile:
             raise StoreRefusedError(
                 f"{self.path}: SQLite cannot keep a write-ahead log there (journal mode {mode!r}); use a local disk"
             )
+        # SQLite's own checkpoints stay on: the commit that passes 1000 pages, one in some 170 batches of posts, takes
+        # 1 ms of CPU and a sync of the file for one. In a thread of its own it would never have copied all while writes
+        # go on, and the log would grow: a commit that makes it longer takes twice as long as one that overwrites.
         connection.execute("PRAGMA journal_size_limit = 16777216")
 
     def _check_upgrade(self, connection: sqlite3.Connection, schema: int, known: int, *, in_use: bool) -> None:
