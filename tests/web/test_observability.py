@@ -162,7 +162,7 @@ def test_panels_of_the_dashboard_do_not_overlap() -> None:
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
-    assert panels[0]["title"] == "Is it well?"
+    assert panels[0]["title"] == "State"
 
 
 def test_dashboard_works_with_any_data_source() -> None:
