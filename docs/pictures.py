@@ -23,9 +23,9 @@ from tests.integration.logins import run_postd_user
 from tests.system.chromium import Chromium, open_chromium
 
 SHOWN = "http://127.0.0.1:8080"
-"""The origin that pictures show: that of a server with default settings."""
+"""The origin that pictures of pages show: that of a server with default settings."""
 
-DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (800, 840), (360, 640)
+DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (640, 760), (360, 640)
 
 NAME, PASSWORD = "alice", "correct horse"
 SETTINGS = """
@@ -45,14 +45,14 @@ POSTS = (
 
 TERMINAL = (
     "# A post is on the disk before it is acknowledged.",
-    """curl -H 'Content-Type: application/json' -d '{"post": "Hello, world"}' {origin}/post""",
+    """curl --json '{"post": "Hello, world"}' {origin}/post""",
     "curl --etag-save etag {origin}/post",
     "# A client that has the current list gets 304 and no body.",
     "curl --etag-compare etag -w '%{http_code}' {origin}/post",
-    "# Changes are streamed as they happen, and resumed after a break.",
+    "# Changes are streamed, and resumed after a break.",
     "curl -N -H 'Last-Event-ID: 0' {origin}/post/events",
-    "# The same password works with Digest, Basic and the sign-in form.",
-    "curl --digest --user 'alice:correct horse' {origin}/digest",
+    "# One password for Digest, Basic and the sign-in form.",
+    "curl --digest -u 'alice:correct horse' {origin}/digest",
 )
 
 
@@ -69,7 +69,7 @@ def serve(settings: str) -> Iterator[Daemon]:
 def make_terminal() -> None:
     with serve('users = "users"\n') as daemon:
         script = [one.replace("{origin}", daemon.url) for one in TERMINAL]
-        lines = [line.replace(daemon.url, SHOWN) for line in record(script, daemon.folder)]
+        lines = [line.replace(daemon.url, "localhost:8080") for line in record(script, daemon.folder)]
     (PICTURES / "terminal.svg").write_text(draw_terminal(lines, "postd at a terminal"))
 
 
