@@ -5,14 +5,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from postd.net.endpoint_strings import has_tls
+from postd.net.endpoint_strings import kinds_of
 from postd.settings.schema import Settings
+
+PLAIN_KINDS = {"tcp", "unix"}
+"""The kinds of endpoints without TLS that Twisted decodes itself. The others are plugins, which import
+`twisted.internet.endpoints` again: with `systemd:` the sockets that systemd has passed would be unknown there."""
 
 
 def needs_tls(settings: Settings) -> bool:
-    """Return whether a listener, the store or an issuer may use TLS; Redis clients import it in any case."""
+    """Return whether a listener, the store or an issuer may use TLS, or needs modules that import it."""
     endpoints = (*settings.listen, *settings.admin.listen)
-    return any(map(has_tls, endpoints)) or bool(settings.bearer) or settings.store.startswith("redis")
+    return (
+        any(kinds_of(one)[-1] not in PLAIN_KINDS for one in endpoints)
+        or bool(settings.bearer)
+        or settings.store.startswith("redis")
+    )
 
 
 @contextmanager
