@@ -1,13 +1,14 @@
-"""docs/reference.md, and the citations of it in code and settings."""
+"""The reference, the citations of it in code and settings, and the links between Markdown files."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-REFERENCE = ROOT / "docs" / "reference.md"
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 CITING = ("postd", "tests", "bench", "etc")
 
 _CITATION = "reference" + ": "
@@ -15,8 +16,15 @@ _WRAPPED = re.compile(r"\s*\n\s*(?:#+|--|//)?\s*")
 """The end of a line in a citation, with the comment sign of the next one."""
 
 
-def headings() -> set[str]:
-    return set(re.findall(r"^## (.+)$", REFERENCE.read_text("utf-8"), re.MULTILINE))
+def without_blocks(text: str) -> str:
+    """Return a Markdown text without its blocks of code."""
+    return re.sub(r"(?ms)^```.*?^```", "", text)
+
+
+def headings() -> list[str]:
+    """Return the titles and sections of the reference."""
+    text = "\n".join(page.read_text("utf-8") for page in REFERENCE)
+    return re.findall(r"^##? (.+)$", without_blocks(text), re.MULTILINE)
 
 
 def citations() -> Iterator[tuple[str, str]]:
@@ -46,17 +54,55 @@ def test_a_citation_of_an_absent_heading_is_found() -> None:
 
 
 def test_headings_and_row_numbers_of_the_reference_are_unique() -> None:
-    text = REFERENCE.read_text("utf-8")
+    text = "\n".join(page.read_text("utf-8") for page in REFERENCE)
     first_cells = re.findall(r"^\| ((?:[ABDFG][0-9]+b?(?:, )?)+) \|", text, re.MULTILINE)
-    names = re.findall(r"^## (.+)$", text, re.MULTILINE) + ", ".join(first_cells).split(", ")
+    names = headings() + ", ".join(first_cells).split(", ")
     assert len(names) > 100
     assert sorted(set(names)) == sorted(names)
 
 
-def test_links_of_the_reference_lead_to_files() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", REFERENCE.read_text("utf-8"))
-    assert targets
-    assert [target for target in targets if not (REFERENCE.parent / target).exists()] == []
+def slugs(text: str) -> set[str]:
+    """Return the anchors of a Markdown text: its headings in lower case, without punctuation, hyphens for spaces."""
+    text = without_blocks(text)
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Yield the links of a Markdown file to files, or to headings of Markdown files, that do not exist."""
+    text = re.sub(r"`[^`\n]+`", "", without_blocks(page.read_text("utf-8")))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        anchors = slugs(target.read_text("utf-8")) if target.suffix == ".md" and target.exists() else {anchor}
+        if not target.exists() or (anchor and anchor not in anchors):
+            yield link
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in (".", "bench", "etc", "etc/providers", "changelog.d") for page in (ROOT / folder).glob("*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_links_of_markdown_files_lead_to_files_and_headings(page: Path) -> None:
+    """Links of pages of docs/ are checked by Sphinx."""
+    assert list(dead_links(page)) == []
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A title, `coded`\n[a](#a-title-coded) [b](#b) [c](page.md#a-title-coded) [d](d.md) `[e](e.md)`\n"
+    )
+    assert list(dead_links(page)) == ["#b", "d.md"]
+
+
+def test_changelog_fragments_have_a_kind() -> None:
+    kinds = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["fragment"]
+    names = [page.name for page in (ROOT / "changelog.d").iterdir() if page.name != "README.md"]
+    assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md", name)] == []
 
 
 @pytest.mark.parametrize("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])

@@ -20,13 +20,13 @@ class Identity(Struct, frozen=True):
     """An authenticated client.
 
     Args:
-        name: the account's name: of a user file normalized, of a stock checker as it returns it; of a token the value
-            of its user claim.
-        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session` or `bearer`.
-        issuer: the URL of a token's issuer, empty for the user file.
-        scopes: those of a token.
-        claims_json: all claims of a token, or the issuer's answer about it, as a JSON object.
-        revalidate: returns later whether the identity is still valid.
+        name: the name of the account: normalized (NFC) for a user file, as the checker returns it for a stock checker,
+            the value of the user claim for a token.
+        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session`, `bearer` or `dpop`.
+        issuer: the issuer of the token, empty for other credentials.
+        scopes: the scopes of the token.
+        claims_json: the claims of the token, or the introspection response, as a JSON object.
+        revalidate: returns whether the identity is still valid.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Identity(Struct, frozen=True):
 
     @property
     def claims(self) -> Mapping[str, Any]:
-        """All claims of a token; read-only, and a copy each time: an accepted token is shared by its requests."""
+        """The claims of the token, read-only; a copy, because the requests with a token share its identity."""
         return MappingProxyType(json.loads(self.claims_json))
 
     @property
     def account(self) -> str:
-        """The name; of a token's owner `ISSUER#NAME`: issuers may give the same name to different people."""
+        """The name, or `ISSUER#NAME` for the owner of a token, because two issuers may use the same name."""
         return f"{self.issuer}#{self.name}" if self.issuer else self.name
 
 

@@ -1,4 +1,4 @@
-"""An HTTP client for programs that run Twisted, based on treq. It uses nothing of the server's settings.
+"""An HTTP client for Twisted programs, based on treq. It reads no settings file.
 
 `PostClient` is the client of the post API. `AuthClient` is treq's client with credentials (`Basic`, `Digest`,
 `FormLogin`, `BearerFile`, `ClientCredentials` or `DPoP`), for any server with these schemes.

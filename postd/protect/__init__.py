@@ -1,7 +1,7 @@
 """Authentication for any application of twisted.web or Klein: Basic, Digest, a form with a session, Bearer tokens.
 
-`Protection` is made once, from arguments; its `protect` puts a guard before a resource, and `identity` says in the
-resource who the client is. docs/protect.md has programs, and what a stock `twisted.web.server.Site` does not check.
+`Protection.protect` puts a guard before a resource; `identity` returns the authenticated client in a resource or view.
+docs/how-to/protect.md has example programs, and what a stock `twisted.web.server.Site` does not check.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ __all__ = ["Identity", "Protection", "identity", "issuer"]
 
 
 def identity(request: Any) -> Identity | None:
-    """Return the client that a guard let in with this request; None if no guard protects the resource.
+    """Return the authenticated client of a request; None if no guard protects the resource.
 
     Args:
-        request: the `twisted.web.server.Request` that the resource or the Klein view got.
+        request: the `twisted.web.server.Request` that the resource or the Klein view received.
     """
     result = result_of_authentication(request)
     return None if result is None else result.identity

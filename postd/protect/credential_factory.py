@@ -20,7 +20,7 @@ class StockCredentialFactory:
     """A factory of ours with the interface of stock Twisted.
 
     The wrapper quotes each parameter of a challenge, has one challenge a scheme and no `stale`, and answers 401 where
-    the guard answers 400: what the guard does beyond it is listed in docs/protect.md.
+    the guard answers 400: what the guard does beyond it is listed in docs/how-to/protect.md.
     """
 
     def __init__(self, factory: CredentialFactory) -> None:

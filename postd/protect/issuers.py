@@ -60,30 +60,30 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     client_id: str = "",
     client_secret_file: str = "",
 ) -> TrustedIssuer:
-    """Return an issuer whose access tokens are accepted, for `Protection(issuers=[...])`.
+    """Return an issuer of access tokens for `Protection(issuers=[...])`.
 
     Args:
-        url: its identifier, which `iss` must equal to the byte (RFC 8414 §2).
-        audience: `aud` must be or have this, or one of these; "" only together with `required_claims`.
-        jwks_uri: the URL of its keys; "" to discover it (OpenID Connect Discovery 1.0, then RFC 8414).
+        url: the issuer identifier: the exact value of `iss` in its tokens (RFC 8414 §2).
+        audience: the accepted audience, or several; "" skips the check of `aud` and needs `required_claims`.
+        jwks_uri: the URL of the keys; "" to find it by discovery (OpenID Connect Discovery 1.0, then RFC 8414).
         algorithms: the accepted signature algorithms (RFC 7518 §3.1), none of them symmetric.
         token_types: the accepted values of `typ`.
         scope_claims: the claims that hold scopes.
-        read_scope: the scope that a token needs for safe methods, words separated by spaces; "" for none.
-        write_scope: the scope that it needs for other methods.
-        user_claim: the claim with the name.
-        required_claims: for each claim the accepted value, or several.
+        read_scope: the scope that is required for safe methods, words separated by spaces; "" for none.
+        write_scope: the scope that is required for other methods, likewise.
+        user_claim: the claim with the name of the token's owner.
+        required_claims: further claims with their accepted value, or a list of accepted values.
         leeway: the clock skew allowed: seconds, or text such as "30s".
-        dpop: "refuse" for no tokens that are bound to a key (RFC 9449), "accept" for those with their proofs beside
-            bearer tokens, "require" for those alone.
+        dpop: tokens that are bound to a key (RFC 9449): "refuse" them, "accept" them in addition to bearer tokens, or
+            "require" them.
         mtls: the same for tokens that are bound to a client certificate (RFC 8705).
-        ca_file: a PEM file of root certificates to trust beside the platform's.
+        ca_file: a PEM file with root certificates, trusted in addition to those of the system.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
         client_id: what identifies the program there.
         client_secret_file: a file whose first line is its secret.
 
     Raises:
-        ValueError: an argument, which it names, cannot be used.
+        ValueError: an argument is invalid; the message names it.
     """
     audiences = () if audience == "" else words("audience", (audience,) if isinstance(audience, str) else audience)
     claims = {} if required_claims is None else required_claims

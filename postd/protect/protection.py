@@ -59,31 +59,32 @@ class Protection:
     has started ends with it, and with the reactor.
 
     Args:
-        reactor: the program's.
+        reactor: the reactor of the program.
         realm: the protection space, in all challenges (RFC 9110 §11.5).
-        users: the path of a user file, as `postd user` and `htpasswd -B` make it, or a `twisted.cred` checker of
-            `IUsernamePassword`; with that there is no Digest, for which a checker has no H(A1).
-        issuers: those of access tokens, as `issuer` returns them.
-        store: where nonces, sessions and failed logins are: `memory:`, `sqlite:PATH` or `redis://...`. All programs
-            that use the same one share them.
+        users: the path of a user file, as `postd user` and `htpasswd -B` write it, or a `twisted.cred` checker of
+            `IUsernamePassword`, which cannot be used for Digest because it has no H(A1).
+        issuers: issuers of access tokens, made by `issuer`.
+        store: the store of nonces, sessions and failed logins: `memory:`, `sqlite:PATH` or `redis://...`. Programs with
+            the same store share them.
         digest_algorithms: `MD5` and `SHA-256`, in the order of the challenges.
-        nonce_lifetime_s: how long a nonce of Digest may be used.
-        failures: how many logins of an account may fail from one address in `window_s`.
-        address_failures: how many from one address.
-        account_failures: how many of one account.
-        window_s: how long each failure counts.
-        session_idle_s: how long a session lasts without being used.
-        session_lifetime_s: how long it lasts at most.
+        nonce_lifetime_s: the lifetime of a Digest nonce.
+        failures: failed logins that are allowed for an account from one address within `window_s`; then 429.
+        address_failures: failed logins that are allowed from one address.
+        account_failures: failed logins that are allowed for an account.
+        window_s: the time in which failures are counted.
+        session_idle_s: a session ends when it was not used for this time.
+        session_lifetime_s: a session ends at this age.
         sign_in: the path at which the application mounts `pages`.
         trusted_proxies: addresses, networks, or "unix", whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
 
     Attributes:
-        portal: checks all credentials (`twisted.cred.portal.Portal`). The `mind` that its realm gets is what is
-            protected, a `postd.protect.guard.Protected`; a realm of the application may take its place.
-        factories: for the stock `HTTPAuthSessionWrapper`, by scheme: those whose credentials are in `Authorization`.
+        portal: the `twisted.cred.portal.Portal` that checks all credentials. Its realm may be replaced; the `mind` is
+            the protected resource, a `postd.protect.guard.Protected`.
+        factories: the credential factories of the schemes that use `Authorization`, by scheme name, for the stock
+            `HTTPAuthSessionWrapper`.
 
     Raises:
-        ValueError: an argument, which it names, cannot be used.
+        ValueError: an argument is invalid; the message names it.
     """
 
     _log = Logger()
@@ -190,12 +191,12 @@ class Protection:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the store, and start what runs in the background; to be called once.
+        """Open the store and start the background work. A `Protection` is started once.
 
-        A store that does not answer within `STORE_WAIT_MAX_S` is waited for in the background.
+        If the store does not answer within `STORE_WAIT_MAX_S`, connecting continues in the background.
 
         Raises:
-            ValueError: the store is not one of postd's, or cannot be used by this version.
+            ValueError: the store refuses access, is not one of postd, or was written by a newer version.
         """
         if self._opening is not None:
             raise RuntimeError("a Protection is started once")
@@ -237,7 +238,7 @@ class Protection:
                 await self._store.key(NONCE_KEY)
 
     async def stop(self) -> None:
-        """Stop all that `start` has started; requests are 503 from now on. It may be called again."""
+        """Stop what `start` has started; later requests get 503. A second call does nothing."""
         if self._opening is None or self._is_stopped:
             return
         self._is_stopped = True
@@ -271,21 +272,20 @@ class Protection:
         read_scope: str = "",
         write_scope: str = "",
     ) -> IResource:
-        """Return a resource that only clients with credentials of one of the schemes see, with all below it.
+        """Return a resource that requires authentication for `resource` and all its children.
 
-        What it answers has `Cache-Control: private`, unless the resource sets that field.
+        Successful responses get `Cache-Control: private`, unless the resource sets that field.
 
         Args:
-            resource: what is protected; for a request that is let in, `postd.protect.identity` returns who it is.
-            schemes: one or more of "basic", "digest", "session" and "bearer".
-            users: the only ones that may see it: names of the user file or of the checker; the owner of a token is
-                written `ISSUER#NAME`. Others get 403. Empty for all.
-            read_scope: the scope that a token needs here for safe methods (RFC 9110 §9.2.1), words separated by spaces;
-                "" for that of its issuer.
-            write_scope: likewise for other methods.
+            resource: the resource to protect. It calls `postd.protect.identity` to learn who the client is.
+            schemes: one or more of "basic", "digest", "session" and "bearer"; credentials of any one are sufficient.
+            users: the users who have access; others get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
+            read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""
+                for the `read_scope` of its issuer.
+            write_scope: the scope that a token needs for other methods, likewise.
 
         Raises:
-            ValueError: an argument, which it names, cannot be used.
+            ValueError: an argument is invalid; the message names it.
         """
         if not IResource.providedBy(resource):
             raise expected("resource", "an IResource, such as `app.resource()` of Klein", resource)
@@ -327,10 +327,10 @@ class Protection:
         return "digest needs a user file: a checker has no H(A1)"
 
     def pages(self, after: str = "/") -> IResource:
-        """Return the form for signing in, with `login` and `logout` below it, for the path `sign_in`.
+        """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`.
 
         Args:
-            after: the path of the page that a client is led to once it is signed in.
+            after: the path of the page to redirect to after a login.
 
         Raises:
             ValueError: there are no users, or the path cannot be used.
@@ -346,7 +346,7 @@ class Protection:
     def metadata(self) -> IResource:
         """Return the metadata of the resource server (RFC 9728), for `/.well-known/oauth-protected-resource`.
 
-        From now on the challenges of Bearer name it.
+        After this call, Bearer challenges name the URL of the metadata.
 
         Raises:
             ValueError: there are no issuers.

@@ -48,7 +48,7 @@ class DPoPKey(Struct, frozen=True):
 
     @property
     def thumbprint(self) -> str:
-        """The key's thumbprint: what `cnf.jkt` of a token has that is bound to it (RFC 9449 §6.1)."""
+        """The thumbprint of the key, which is `cnf.jkt` in tokens that are bound to it (RFC 9449 §6.1)."""
         return thumbprint(self.jwk)
 
     @classmethod

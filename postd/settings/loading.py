@@ -64,7 +64,7 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     if "workers" in given:
         written = given["workers"]
         if not re.fullmatch(r"[0-9]{1,9}", written, re.ASCII) or int(written) > WORKERS_MAX:
-            raise ConfigError("--workers", f"{written!r} is not {_ALLOWED['workers']}")
+            raise ConfigError("--workers", f"{written!r} is not {ALLOWED['workers']}")
         given["workers"] = int(written)
     values |= _make_absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
@@ -91,6 +91,12 @@ def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[L
             undone.append(f"log.{key}")
             values["log"] = {**values.get("log", {}), key: getattr(old.log, key)}
     return settings_from(values, where), undone
+
+
+def is_reloadable(name: str) -> bool:
+    """Return whether a reload applies a change of a setting, named by table and key, such as `limits.body`."""
+    table, _, key = name.rpartition(".")
+    return (table or key) not in _RESTART_KEYS and not (table == "log" and key in _RESTART_KEYS_OF_LOG)
 
 
 _RESTART_KEYS = ("listen", "store", "workers", "admin")
@@ -209,7 +215,7 @@ def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> S
     except msgspec.ValidationError as error:
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
-        wanted = _ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key)) if kind is Settings else None
+        wanted = ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key)) if kind is Settings else None
         raise ConfigError(f"{name}: {key}" if key else name, f"{why}; allowed: {wanted}" if wanted else why) from None
 
 
@@ -218,7 +224,7 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
     settings = decode_table(known, Settings, name)
     for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
         if "*" in listed and len(listed) > 1:
-            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {_ALLOWED[key]}')
+            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {ALLOWED[key]}')
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
@@ -268,7 +274,7 @@ _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 _TABLES = ("api", "session", "digest", "throttle", "limits", "tls", "admin", "log")
 _COUNTS = ("throttle.failures", "throttle.address_failures", "throttle.account_failures", "limits.connections")
 
-_ALLOWED = {
+ALLOWED = {
     **{name: f"a table, [{name}]" for name in _TABLES},
     **dict.fromkeys(_COUNTS, "a whole number from 1 to 1000000"),
     "listen": 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]',
@@ -301,3 +307,4 @@ _ALLOWED = {
     "log.format": '"text" or "json"',
     "log.access": "true or false",
 }
+"""The values of a setting in words, by table and key, for error messages and the reference of the settings."""

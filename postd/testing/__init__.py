@@ -1,4 +1,4 @@
-"""For the tests of applications that use `postd.protect`, or that are clients of a postd server.
+"""Servers, issuers and credentials for the tests of applications that use `postd.protect` or `postd.client`.
 
 Rules of this package:
 
@@ -7,7 +7,7 @@ Rules of this package:
 - Nothing outlives `stop`: no port, connection, thread or timer, which `trial` would report.
 - It is for tests alone: passwords are hashed cheaply, and keys are new in each run.
 
-docs/testing.md has complete test files.
+docs/how-to/testing.md has complete test files.
 """
 
 from postd.testing.credentials import basic, bearer, write_users

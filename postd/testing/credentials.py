@@ -20,12 +20,12 @@ _BCRYPT_COST = 4
 def write_users(path: str | os.PathLike[str], passwords: Mapping[str, str], *, realm: str = "postd") -> str:
     """Write a user file for all schemes; return its path, for `Protection(users=...)` or the setting `users`.
 
-    Its hashes are of the lowest cost that bcrypt has, and for Digest. A file that exists is replaced.
+    It has bcrypt hashes of the lowest cost, and the hashes for Digest. An existing file is replaced.
 
     Args:
-        path: such as `TestCase.mktemp()`, or a path below pytest's `tmp_path`.
+        path: `TestCase.mktemp()`, for example, or a path below pytest's `tmp_path`.
         passwords: the password of each user, at most 72 bytes.
-        realm: the one that clients are shown, to which the hashes for Digest are bound.
+        realm: the realm of the challenges, to which the Digest hashes are bound.
 
     Raises:
         ValueError: a name, a password or the realm is not allowed.
@@ -43,10 +43,10 @@ def write_users(path: str | os.PathLike[str], passwords: Mapping[str, str], *, r
 
 
 def basic(user: str, password: str) -> Fields:
-    """Return the field `Authorization` of Basic (RFC 7617)."""
+    """Return an `Authorization` field with Basic credentials (RFC 7617)."""
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode("ascii")}
 
 
 def bearer(token: str) -> Fields:
-    """Return the field `Authorization` with an access token (RFC 6750 §2.1)."""
+    """Return an `Authorization` field with an access token (RFC 6750 §2.1)."""
     return {"Authorization": f"Bearer {token}"}

@@ -23,8 +23,8 @@ class Issuer(Server):
     It serves its metadata (OpenID Connect Discovery 1.0 §4) and its keys (RFC 7517).
 
     Args:
-        reactor: the running one.
-        audience: `aud` of its tokens.
+        reactor: the running reactor.
+        audience: the value of `aud` in its tokens.
     """
 
     def __init__(self, reactor: Any, *, audience: str = "https://api.example") -> None:

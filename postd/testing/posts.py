@@ -11,13 +11,12 @@ from postd.testing.serving import FactoryServer
 
 
 class PostServer(FactoryServer):
-    """A whole postd server, with its own HTTP front and its posts in memory; it runs in this process.
+    """A complete postd server in this process, with its posts in memory.
 
-    It has all settings but those of processes and of listening: `listen`, `workers`, `admin`, `hosts` and the log's
-    file have no effect.
+    All settings apply, except `listen`, `workers`, `admin`, `hosts` and `[log] file`.
 
     Args:
-        reactor: the running one.
+        reactor: the running reactor.
         toml: settings, as in a settings file; relative paths are relative to the working directory.
         on_port: as for `postd.testing.Server`.
         settings: further ones by name, such as `users="PATH"` or `api={"write": ["digest"]}`.

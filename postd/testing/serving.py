@@ -58,7 +58,7 @@ class FactoryServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Accept requests; to be called once."""
+        """Start accepting requests. A server is started once."""
         if self._on_port:
             self._port = self._reactor.listenTCP(0, cast(Any, self._factory), interface="127.0.0.1")
             self.url = f"http://127.0.0.1:{self._port.getHost().port}"
@@ -70,7 +70,7 @@ class FactoryServer:
         pumping.addErrback(lambda failure: self._log.failure("a connection in memory has failed", failure=failure))
 
     async def stop(self) -> None:
-        """Close the clients that were made here, the port, and all connections; requests in progress fail."""
+        """Close the clients of this server, its port and all connections; requests in progress fail."""
         for client in self._clients:
             await client.close()
         if self._port is not None:
@@ -128,7 +128,7 @@ class Server(FactoryServer):
         self.addCleanup(server.stop)
 
     Args:
-        reactor: the running one, also for what is in memory.
+        reactor: the running reactor, also for connections in memory.
         resource: the root of the application's resources, such as `Klein().resource()`.
         on_port: listen at a free port of 127.0.0.1, for clients of any kind; otherwise requests stay in memory.
 

@@ -1,4 +1,4 @@
-"""The example of CONTRIBUTING, "A further authentication scheme", in a real server."""
+"""The example of CONTRIBUTING, "Add an authentication scheme", in a real server."""
 
 import re
 import sys
