@@ -3,8 +3,8 @@
     python etc/try_issuer.py [--audience URL] [--bind=THUMBPRINT] [SCOPE ...]
 
 It makes a key and a token that lasts an hour, writes the token to the file `token`, and shows its public key on
-http://127.0.0.1:9000 until it is interrupted. The settings that go with it are in README.md. With `--bind` the file
-`bound` has another token, which is bound to the key with this thumbprint (RFC 9449): docs/tokens.md.
+http://127.0.0.1:9000 until it is interrupted. docs/how-to/tokens.md has the settings for it. With `--bind` the file
+`bound` has another token, which is bound to the key with this thumbprint (RFC 9449): docs/how-to/key-bound-tokens.md.
 """
 
 import argparse

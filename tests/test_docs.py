@@ -83,7 +83,7 @@ def dead_links(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [page for folder in (".", "bench", "etc", "etc/providers", "changelog.d") for page in (ROOT / folder).glob("*.md")],
+    [page for folder in (".", "bench", "etc", "changelog.d") for page in (ROOT / folder).glob("*.md")],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_of_markdown_files_lead_to_files_and_headings(page: Path) -> None:

@@ -1,4 +1,4 @@
-"""The settings on the pages of `etc/providers` are valid, and fit the provider's tokens.
+"""The settings on the pages of `docs/how-to/providers` are valid, and fit the provider's tokens.
 
 The tokens have the claims that the pages describe, by the providers' documentation and sources.
 """
@@ -24,7 +24,7 @@ from tests.helpers import result_of
 from tests.issuer import ABSENT, Key, Mint
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "etc" / "providers").glob("*.md"))
+PAGES = sorted((ROOT / "docs/how-to/providers").glob("*.md"))
 PROVIDERS = {
     *("auth0", "authentik", "cognito", "dex", "entra-id", "keycloak", "oidc-provider", "okta", "zitadel"),
 }
@@ -172,14 +172,16 @@ def test_each_provider_has_a_page_with_settings() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_readme_links_to_the_page(page: Path) -> None:
-    assert f"({page.relative_to(ROOT)})" in (ROOT / "README.md").read_text()
+def test_page_on_tokens_links_to_the_page(page: Path) -> None:
+    assert f"(providers/{page.name})" in (ROOT / "docs/how-to/tokens.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_begins_with_whether_it_was_run(page: Path) -> None:
-    _, _, said, *_ = page.read_text().splitlines()
-    assert re.fullmatch(r"(?:Run: .*|Not run by us: only read about), on 2\d{3}-\d\d-\d\d\.", said)
+def test_page_begins_with_its_status(page: Path) -> None:
+    _, _, status, *_ = page.read_text().splitlines()
+    assert re.fullmatch(
+        r"Status: (?:tested with .*, on|not tested; written from the sources below, read on) 2\d{3}-\d\d-\d\d\.", status
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -227,6 +229,6 @@ def reason_texts() -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
-    _, _, refused = page.read_text().partition("\n## When it is refused\n")
+    _, _, refused = page.read_text().partition("\n## Troubleshooting\n")
     for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):
         assert any(text.startswith(reason) or reason.endswith(text) for text in reason_texts()), reason

@@ -98,7 +98,7 @@ async def ask(method: str, url: str, token: str | None = None, **options: Any) -
 
 
 def test_protection_takes_few_lines() -> None:
-    """The README has them, too."""
+    """docs/how-to/protect.md has them, too."""
     assert len(inspect.getsource(protect).splitlines()) < LINES_MAX
 
 

@@ -1,11 +1,9 @@
-"""The programs of docs/protect.md and docs/client.md as they stand there, in processes of their own.
+"""The programs of docs/how-to/protect.md, in processes of their own, with other clients than the page shows.
 
 One thing is replaced: the addresses, `127.0.0.1:8080` of the program and `http://127.0.0.1:9000` of the issuer.
 """
 
-import ast
 import os
-import re
 import subprocess
 import sys
 import time
@@ -32,6 +30,7 @@ from tests.client.server import REACTOR
 from tests.helpers import PATIENCE_S
 from tests.integration.test_logins import write_users
 from tests.issuer import Issuer, Key
+from tests.pages import Block, read_blocks
 from tests.redis_server import free_port
 
 pytestmark = pytest.mark.slow  # each test starts programs
@@ -59,49 +58,44 @@ class Served(Struct):
 
     url: str
     folder: Path
-    console: str
+    path: str
     issuer: Issuer
 
     @property
     def home(self) -> str:
         """The protected page."""
-        return f"{self.url}/app/" if "/app/" in self.console else f"{self.url}/"
+        return f"{self.url}{self.path}"
 
 
 @cache
-def sections(page: str) -> dict[str, str]:
-    """Return the text below each heading."""
-    _, *parts = re.split(r"^##+ (.+)\n", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+def blocks_below(heading: str) -> list[Block]:
+    """Return the code blocks below a heading of docs/how-to/protect.md."""
+    return [block for block in read_blocks("docs/how-to/protect.md") if block.heading == heading]
 
 
-def block(section: str, language: str) -> str:
-    """Return the first block in a language; "" if there is none."""
-    found = re.search(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return found[1] if found else ""
+def program_of(heading: str) -> str:
+    return "".join(block.text for block in blocks_below(heading) if block.file == "hello.py")
 
 
 @contextmanager
 def running(heading: str, folder: Path) -> Iterator[Served]:
-    """Run the program below a heading of docs/protect.md, until the end of the block."""
+    """Run the program below a heading of docs/how-to/protect.md, until the end of the block."""
     port = free_port()
     write_users(folder, **{USER: PASSWORD})
     with ExitStack() as stack:
         issuer = stack.enter_context(Issuer(AUDIENCE, Key.make("ES256")))
-        section = sections("protect.md")[heading].replace("http://127.0.0.1:9000", issuer.issuer)
-        section = section.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("tcp:8080:", f"tcp:{port}:")
+        (command,) = [block.text for block in blocks_below(heading) if block.port == 8080]
+        program = program_of(heading).replace("http://127.0.0.1:9000", issuer.issuer)
         (folder / "token").write_text(issuer.token(scope=SCOPE))
         (folder / "passwd").write_text(f"{USER}:{PASSWORD}\n")
         (folder / "public").mkdir()
         (folder / "public" / "index.html").write_text("Hello\n")
-        (folder / "hello.py").write_text(block(section, "python"))
-        command = block(section, "sh") or "python hello.py"
+        (folder / "hello.py").write_text(program.replace("tcp:8080:", f"tcp:{port}:"))
         log = stack.enter_context((folder / "log").open("wb"))
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec env {command}"], cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log
-        )
+        command = f"exec env {command.replace('tcp:8080:', f'tcp:{port}:')}"
+        process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
         try:
-            served = Served(f"http://127.0.0.1:{port}", folder, block(section, "console"), issuer)
+            served = Served(f"http://127.0.0.1:{port}", folder, "/app/" if '"/app/"' in program else "/", issuer)
             wait_until_served(served, process)
             yield served
         finally:
@@ -126,34 +120,13 @@ def wait_until_served(served: Served, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("heading", PROGRAMS)
 def test_program_has_few_lines(heading: str) -> None:
-    lines = [line for line in block(sections("protect.md")[heading], "python").splitlines() if line.strip()]
+    lines = [line for line in program_of(heading).splitlines() if line.strip()]
     assert len(lines) <= LINES_MAX
 
 
 def test_each_program_is_run() -> None:
-    complete = [
-        heading for heading, section in sections("protect.md").items() if "postd.protect" in block(section, "python")
-    ]
+    complete = [block.heading for block in read_blocks("docs/how-to/protect.md") if block.file == "hello.py"]
     assert sorted(complete) == sorted(PROGRAMS)
-
-
-@pytest.mark.parametrize("page", ["protect.md", "client.md", "tokens.md"])
-def test_code_of_the_page_can_be_parsed(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        ast.parse(code)
-
-
-@pytest.mark.parametrize("page", ["protect.md", "client.md", "gateway.md", "tokens.md"])
-def test_links_of_the_page_lead_to_files(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    targets = re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", text)
-    assert targets
-    for target, anchor in targets:
-        file = ROOT / "docs" / target
-        assert file.exists()
-        headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", one).lower().replace(" ", "-") for one in headings}
 
 
 @pytest.mark.parametrize("heading", [KLEIN, PLAIN, TWIST, WRAPPER])
@@ -232,20 +205,6 @@ def test_token_without_the_scope_of_the_resource_is_403(tmp_path: Path) -> None:
         )
 
 
-def test_program_with_treq(tmp_path: Path) -> None:
-    with running(KLEIN, tmp_path) as served:
-        text = block((ROOT / "docs/client.md").read_text(), "python")
-        printed = subprocess.run(
-            [sys.executable, "-c", text.replace("http://127.0.0.1:8080", served.url)],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        assert printed.stdout == "200 Hello alice, by digest\n"
-
-
 @ensureDeferred
 async def test_parts_of_programs_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks that are no programs of their own, run one after another with what they need."""
@@ -254,15 +213,14 @@ async def test_parts_of_programs_work(tmp_path: Path, monkeypatch: pytest.Monkey
     root, app, inner = Resource(), Klein(), Klein()
     app.route("/")(greet)
     inner.route("/")(greet)
-    page = sections("protect.md")
     names: dict[str, Any] = {"reactor": REACTOR, "root": root, "app": app, "Resource": Resource}
     names |= {"Protection": Protection, "staff": inner.resource(), "data": inner.resource()}
-    exec(block(page["The form"], "python"), names)
+    exec(part_of("The form"), names)
     with_form = names["protection"]
     trusted = issuer("http://127.0.0.1:9", audience=AUDIENCE)
     names["protection"] = with_issuer = Protection(REACTOR, users="users", issuers=[trusted])
-    exec(block(page["Protected resources"], "python"), names)
-    exec(block(page["Metadata for clients of Bearer"], "python"), names)
+    exec(part_of("Protected resources"), names)
+    exec(part_of("Metadata for clients of Bearer"), names)
     async with with_form, with_issuer:
         port = REACTOR.listenTCP(0, Site(root), interface="127.0.0.1")
         url = f"http://127.0.0.1:{port.getHost().port}"
@@ -270,6 +228,11 @@ async def test_parts_of_programs_work(tmp_path: Path, monkeypatch: pytest.Monkey
             await deferToThread(ask_parts, url)
         finally:
             await port.stopListening()
+
+
+def part_of(heading: str) -> str:
+    """Return the first part of a program below a heading."""
+    return next(block.text for block in blocks_below(heading) if block.language == "python")
 
 
 def greet(request: Any) -> str:

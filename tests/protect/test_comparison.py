@@ -1,4 +1,4 @@
-"""Each row of the comparison in docs/protect.md: a request to stock `twisted.web.guard`, and to `Protection`."""
+"""Each row of the comparison in docs/how-to/protect.md: a request to stock `twisted.web.guard`, and to `Protection`."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ from tests.client.server import REACTOR
 from tests.helpers import PATIENCE_S
 from tests.web.clients import PASSWORD, account
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "protect.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "protect.md"
 ODD_NAME = 'al"ice'
 CONTROL_NAME = "al\x01ice"
 NONCE_LIFETIME_S = 0.3

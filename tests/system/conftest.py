@@ -12,7 +12,7 @@ LONGEST = (
     "test_balancers.py",
     "test_board.py",
     "test_schemathesis.py",
-    "test_readme.py",
+    "test_pages.py",
     "test_packaging.py",
     "test_browser.py",
     "test_bench.py",

@@ -24,8 +24,8 @@ from tests.integration.forking import run
 from tests.integration.logins import POSTD, check_info, decode_parameters
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import write_users
-from tests.integration.test_protect_page import sections
 from tests.issuer import Issuer, Key, Prover
+from tests.pages import Reader, read_blocks
 from tests.redis_server import free_port
 from tests.system.chromium import Chromium, open_chromium
 from tests.system.test_balancers import nginx_version, trust_flag, wait_until
@@ -249,21 +249,14 @@ def test_example_settings_are_valid(gateway: Gateway) -> None:
 @pytest.mark.slow
 def test_commands_of_the_page_print_what_it_shows(gateway: Gateway) -> None:
     (gateway.folder / "token").write_text(gateway.issuer.token())
-    blocks = re.findall(r"^```console\n(.*?)^```$", sections("gateway.md")["Setup"], re.MULTILINE | re.DOTALL)
-    steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.MULTILINE)
-    assert len(steps) > 8
-    environment = os.environ | {"CURL_CA_BUNDLE": str(gateway.certificate)}
-    for command, shown in steps:
-        result = subprocess.run(
-            ["bash", "-c", command.replace("https://app.example", gateway.url)],
-            cwd=gateway.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert result.stdout == shown.replace("https://app.example", gateway.url), (command, result.stderr)
+    steps = [
+        block._replace(words=(), text=block.text.replace("https://app.example", gateway.url))
+        for block in read_blocks("docs/how-to/gateway.md")
+        if block.language == "console"
+    ]
+    assert steps
+    with Reader(gateway.folder, os.environ | {"CURL_CA_BUNDLE": str(gateway.certificate)}) as reader:
+        reader.follow(steps)
 
 
 def test_request_without_credentials_is_refused(gateway: Gateway, client: httpx.Client) -> None:

@@ -1,6 +1,5 @@
-"""`postd.testing` under pytest-twisted, its suite under `trial`, and the programs of docs/testing.md."""
+"""`postd.testing` under pytest-twisted, its suite under `trial`."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,13 +61,6 @@ def run(*command: str, folder: Path = ROOT) -> str:
     return result.stdout
 
 
-def program(word: str) -> str:
-    """Return the program of docs/testing.md that has a word."""
-    found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text("utf-8"), re.DOTALL)
-    (one,) = [text for text in found if word in text]
-    return cast(str, one)
-
-
 def open_resources() -> set[Any]:
     """Return connections, ports and what timers call; a `LoopingCall` is one, whichever timer it has."""
     connections = [one for one in cast(Any, REACTOR).getReaders() if isinstance(one, tcp.Connection | tcp.Port)]
@@ -79,18 +71,6 @@ def open_resources() -> set[Any]:
 def test_suite_passes_under_trial(tmp_path: Path) -> None:
     printed = run("-m", "twisted.trial", "--temp-directory", str(tmp_path / "trial"), "tests.testing.trial_suite")
     assert "PASSED" in printed
-
-
-@pytest.mark.slow
-def test_program_of_the_page_passes_under_trial(tmp_path: Path) -> None:
-    (tmp_path / "test_application.py").write_text(program("HelloTests"))
-    assert "PASSED (successes=3)" in run("-m", "twisted.trial", "test_application", folder=tmp_path)
-
-
-@pytest.mark.slow
-def test_program_of_the_page_passes_under_pytest_twisted(tmp_path: Path) -> None:
-    (tmp_path / "test_notes.py").write_text(program("pytest_twisted"))
-    assert "5 passed" in run("-W", "error::ResourceWarning", "-m", "pytest", "test_notes.py", folder=tmp_path)
 
 
 @pytest.mark.slow

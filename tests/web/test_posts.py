@@ -1,4 +1,4 @@
-"""The post API, row by row of the table in the README."""
+"""The post API, row by row of the table in docs/reference/http.md."""
 
 import json
 from collections.abc import Iterator
