@@ -25,7 +25,7 @@ from tests.system.chromium import Chromium, open_chromium
 SHOWN = "http://127.0.0.1:8080"
 """The origin that pictures of pages show: that of a server with default settings."""
 
-DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (640, 760), (360, 640)
+DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (640, 940), (360, 640)
 
 NAME, PASSWORD = "alice", "correct horse"
 SETTINGS = """

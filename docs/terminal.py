@@ -32,7 +32,7 @@ def record(script: Sequence[str], folder: Path) -> list[str]:
     Raises:
         subprocess.CalledProcessError: a command has failed.
     """
-    lines: list[str] = []
+    lines = list[str]()
     for one in script:
         if one.startswith("#"):
             lines += ["", one] if lines else [one]

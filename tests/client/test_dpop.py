@@ -38,7 +38,7 @@ from tests.client.server import (
 from tests.client.test_tokens import FakeIssuer
 from tests.proofs import Proof, read_proof, token_hash
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "client.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "how-to" / "client.md"
 KEY = DPoPKey.generate()
 USE_NONCE = 'DPoP error="use_dpop_nonce", error_description="a nonce, please", algs="ES256"'
 

@@ -68,12 +68,9 @@ with startup_imports(Settings()):
     from twisted.internet import reactor
     import postd.daemon.service
     with pytest.raises(ImportError):
-        import h2
-    with pytest.raises(ImportError):
         import OpenSSL
 assert gc.isenabled()
 assert gc.get_freeze_count() > 0
-import h2
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.ssl import optionsForClientTLS
 

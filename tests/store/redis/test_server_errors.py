@@ -138,9 +138,9 @@ async def test_server_that_cannot_save_allows_reads(lasting: RedisServer) -> Non
 async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
-        server.ask("EVAL", "for n = 1, 20000 do redis.call('SET', 'other:' .. n, n) end", 0)
+        server.ask("EVAL", "for n = 1, 30000 do redis.call('SET', 'other:' .. n, n) end", 0)
         server.kill()
-        server.start("key-load-delay 400", wait=False)
+        server.start("key-load-delay 100", wait=False)
         await wait_for_error(store, "loading")
         await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
         with pytest.raises(StoreUnavailableError):
