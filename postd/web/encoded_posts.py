@@ -82,6 +82,9 @@ class EncodedPosts:
 
         Returns:
             The version and the pieces; None if there are too many posts, or too many to wait for them.
+
+        Raises:
+            StoreUnavailableError: it cannot be read.
         """
         reads_begun = self._reads_begun
         await self._lock.acquire()
@@ -107,7 +110,13 @@ class EncodedPosts:
             self._lock.release()
 
     async def stream(self, after: int) -> AsyncGenerator[Piece]:
-        """Yield pieces with all posts whose ids are larger than `after`, each as of the moment when it is yielded."""
+        """Yield pieces with all posts whose ids are larger than `after`.
+
+        Each is as of the last read that renewed the pieces, or as of a read of its own if it is not kept.
+
+        Raises:
+            StoreUnavailableError: it cannot be read.
+        """
         while after < POST_ID_MAX:
             piece = self._at(after) or await self._fill(after)
             yield starting_after(piece, after)
@@ -181,35 +190,39 @@ class EncodedPosts:
             if index < len(self._pieces) and self._pieces[index].low < post_id:
                 affected.setdefault(index, {})[post_id] = text
         pieces = self._pieces.copy()
-        for index in sorted(affected, reverse=True):  # so that a piece more or less moves none that follow
-            pieces[index : index + 1] = self._change(pieces[index], affected[index])
-            self._join(pieces, index)
-            await self._pause_if_long()
+        try:
+            for index in sorted(affected, reverse=True):  # so that a piece more or less moves none that follow
+                pieces[index : index + 1] = self._change(pieces[index], affected[index])
+                self._join(pieces, index)
+                await self._pause_if_long()
+        except BaseException:  # the client disconnected, perhaps
+            self._publish(self._pieces)  # counts their bytes anew
+            raise
         return pieces
 
     def _change(self, piece: Piece, changes: dict[int, str | None]) -> list[Piece]:
         """Return the pieces in the place of one that was changed."""
-        freed = piece.plain_bytes
+        self._plain_bytes -= piece.plain_bytes
         spliced = piece.spliced(changes) if len(changes) <= SPLICED_MAX else None
         if spliced is not None and spliced[1] <= 2 * PIECE_POSTS:
-            return [self._keep(piece.low, piece.high, *spliced, freed)]
+            return [self._keep(piece.low, piece.high, *spliced)]
         posts = piece.changed(changes)
-        many = max(1, len(posts) // PIECE_POSTS) if len(posts) > 2 * PIECE_POSTS else 1
+        many = len(posts) // PIECE_POSTS if len(posts) > 2 * PIECE_POSTS else 1
         portions = [posts[len(posts) * n // many : len(posts) * (n + 1) // many] for n in range(many)]
         ends = [piece.low, *(last_id(portion) for portion in portions[:-1]), piece.high]
         return [
-            self._keep(low, high, join_posts(portion), len(portion), freed)
+            self._keep(low, high, join_posts(portion), len(portion))
             for (low, high), portion in zip(pairwise(ends), portions, strict=True)
         ]
 
     def _join(self, pieces: list[Piece], index: int) -> None:
         """Make one piece of that at an index and the next one if they are adjacent and short."""
-        first, *others = pieces[index : index + 2]
-        for second in others:
-            if first.high == second.low and first.count + second.count <= PIECE_POSTS:
-                text = join_posts(first.posts() + second.posts())
-                count, freed = first.count + second.count, first.plain_bytes + second.plain_bytes
-                pieces[index : index + 2] = [self._keep(first.low, second.high, text, count, freed)]
+        pair = pieces[index : index + 2]
+        count = sum(piece.count for piece in pair)
+        if len(pair) == 2 and pair[0].high == pair[1].low and count <= PIECE_POSTS:
+            self._plain_bytes -= pair[0].plain_bytes + pair[1].plain_bytes
+            text = join_posts(pair[0].posts() + pair[1].posts())
+            pieces[index : index + 2] = [self._keep(pair[0].low, pair[1].high, text, count)]
 
     def _insert(self, after: int, page: Page) -> None:
         """Add the piece with the posts of a page."""
@@ -219,18 +232,19 @@ class EncodedPosts:
         if index < len(self._pieces):
             high = min(high, self._pieces[index].low)
         posts = [post for post in page.posts if post[0] <= high]
-        piece = self._keep(after, high, join_posts(encode_posts(posts)), len(posts), 0)
+        piece = self._keep(after, high, join_posts(encode_posts(posts)), len(posts))
         pieces = [*self._pieces[:index], piece, *self._pieces[index:]]
         self._join(pieces, index)
         if index:
             self._join(pieces, index - 1)
         self._publish(pieces)
 
-    def _keep(self, low: int, high: int, text: bytes, count: int, freed_bytes: int) -> Piece:
-        """Return a new piece, compressed where it would be one uncompressed piece too many."""
+    def _keep(self, low: int, high: int, text: bytes, count: int) -> Piece:
+        """Return a new piece, which is counted, and compressed where it would be one uncompressed piece too many."""
         piece = Piece(low, high, text, count, self._held)
-        if self._plain_bytes - freed_bytes + piece.plain_bytes > PLAIN_MAX_BYTES:
+        if self._plain_bytes + piece.plain_bytes > PLAIN_MAX_BYTES:
             piece.compress()
+        self._plain_bytes += piece.plain_bytes
         return piece
 
     def _publish(self, pieces: list[Piece]) -> None:
