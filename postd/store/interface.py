@@ -15,9 +15,8 @@ from postd.model import Change, Post, Session, Version
 CHANGES_KEPT = 10_000
 """How many of the latest changes a store keeps at least."""
 
-
-FOLLOWED_MAX = 1000
-"""How many changes a store returns with a page at most: a few milliseconds of the reactor's time."""
+PAGE_CHANGES_MAX = 1000
+"""Limit on the changes that a page has; decoding them takes a few milliseconds."""
 
 
 class Page(Struct, frozen=True):
@@ -28,7 +27,7 @@ class Page(Struct, frozen=True):
         posts: id and text of each.
         more: whether posts with larger ids follow; not determined where none were asked for.
         changes: all changes from the version that was asked about to this one, oldest first: the id of a post and its
-            new text, None for a deleted post. None if that is unknown, or they are more than `FOLLOWED_MAX`.
+            new text, None for a deleted post. None if that is unknown, or they are more than `PAGE_CHANGES_MAX`.
     """
 
     version: Version

@@ -36,9 +36,9 @@ from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import (
     CHANGES_KEPT,
-    FOLLOWED_MAX,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
+    PAGE_CHANGES_MAX,
     FailureKeys,
     Failures,
     IdempotencyKey,
@@ -598,7 +598,7 @@ class PostStoreContract(ImportContract):
     async def test_more_changes_than_a_page_may_have_are_left_out(self, store: Store) -> None:
         await store.add_post("one")
         version = await store.version()
-        many = [(n, f"post {n}") for n in range(2, FOLLOWED_MAX + 2)]
+        many = [(n, f"post {n}") for n in range(2, PAGE_CHANGES_MAX + 2)]
         await import_posts(store, many)
         assert (await store.list_posts(limit=1, since=version)).changes == many
         await store.add_post("one more")

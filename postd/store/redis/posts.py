@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
-from postd.store.interface import FOLLOWED_MAX, IdempotencyKey, Page
+from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
 from postd.store.part import StorePart, contiguous_changes, proven_changes, read_by_pages
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
@@ -53,7 +53,7 @@ class RedisPosts(StorePart[RedisDatabase]):
         return self._version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
 
     async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
-        known = () if since is None else (since.revision, FOLLOWED_MAX)
+        known = () if since is None else (since.revision, PAGE_CHANGES_MAX)
         revision, tag, members, entries = await self._read(_LIST, after, limit + 1, *known)
         version = self._version(revision, tag)
         posts = [_decode(member) for member in members]

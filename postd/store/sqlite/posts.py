@@ -8,7 +8,7 @@ import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
-from postd.store.interface import FOLLOWED_MAX, IdempotencyKey, Page
+from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
 from postd.store.part import StorePart, contiguous_changes, proven_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
@@ -115,7 +115,7 @@ def _select_changes(
     connection: sqlite3.Connection, since: Version
 ) -> tuple[Version, Sequence[tuple[int, str | None]] | None]:
     """Return the current version, and the changes from another one to it as `Page.changes`."""
-    rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + FOLLOWED_MAX)).fetchall()
+    rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + PAGE_CHANGES_MAX)).fetchall()
     version = Version(rows[0][0], rows[0][1].hex())
     # If the log has none of them there is one row of NULLs, whose tag is not that of a version.
     return version, proven_changes([row[2:] for row in rows], since, version)
