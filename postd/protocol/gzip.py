@@ -20,10 +20,10 @@ _GZIP, _RAW = 16 + zlib.MAX_WBITS, -zlib.MAX_WBITS
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 """The header of a stream, without name and time, so that the same text gives the same bytes."""
 
-TRAILER_BYTES = 10
-"""The length of a stream's end: an empty last block, the CRC-32 and the length of the text."""
+_LAST_BLOCK = b"\x03\x00"  # empty
 
-_LAST_BLOCK = b"\x03\x00"
+TRAILER_BYTES = len(_LAST_BLOCK) + 8
+"""The length of a stream's end: an empty last block, the CRC-32 and the length of the text, 4 bytes each."""
 
 
 def compress(text: bytes) -> bytes:
@@ -48,24 +48,26 @@ class Part(Struct, frozen=True):
 
 
 def make_part(text: bytes) -> Part:
-    """Compress a part of a stream."""
+    """Return a text compressed as a part, for any place in any stream."""
     deflating = zlib.compressobj(LEVEL, wbits=_RAW)
     deflated = deflating.compress(text) + deflating.flush(zlib.Z_FULL_FLUSH)
     return Part(deflated, len(text), zlib.crc32(text), _shift_of(len(text)))
 
 
 class Stream:
-    """A stream of parts: send `HEADER`, the result of `add` for each part, then that of `end`."""
+    """A stream of parts: send `HEADER`, the result of `add` for each part, then that of `end`, once."""
 
     def __init__(self) -> None:
         self._length = self._crc = 0
 
     def add(self, part: Part) -> bytes:
+        """Return the bytes of the next part; parts are added in the order in which they are sent."""
         self._length += part.length
         self._crc = _multiply(part.shift, self._crc) ^ part.crc
         return part.deflated
 
     def end(self) -> bytes:
+        """Return the last `TRAILER_BYTES`: CRC-32 and length of all text that was added (RFC 1952 §2.3.1)."""
         return _LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._length % 2**32).to_bytes(4, "little")
 
 
