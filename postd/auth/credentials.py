@@ -142,7 +142,7 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
     _log.info(
         "login refused: {scheme} {user} from {address}: {why}",
         scheme=scheme,
-        user=refusal.user,
+        user=refusal.user or "-",
         address=address,
         why=refusal.why,
     )

@@ -59,7 +59,7 @@ def check(*, loaded: LoadedSettings) -> None:
             found += not good
             click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
     if found:
-        raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
+        raise click.ClickException("1 check failed" if found == 1 else f"{found} checks failed")
 
 
 _NETWORK_TIMEOUT_S = 30

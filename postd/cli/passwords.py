@@ -50,7 +50,7 @@ def ask_password(name: str, *, twice: bool = False) -> str:
         raise click.ClickException("there is no terminal to ask for the password; give --password-stdin to read it")
     try:
         password = require_valid("the password", check_password, getpass.getpass(f"Password for {printable(name)}: "))
-        again = getpass.getpass("The same again: ") if twice else password
+        again = getpass.getpass("Repeat the password: ") if twice else password
     except UnicodeDecodeError:
         raise click.ClickException("the password is not text in the encoding of this terminal") from None
     if normalize(again) != password:

@@ -216,7 +216,26 @@ def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> S
         why, _, at = str(error).partition(" - at `$.")
         key = at.rstrip("`")
         wanted = ALLOWED.get(re.sub(r"\[[0-9.]*\]", "", key)) if kind is Settings else None
+        why = _in_words(why)
         raise ConfigError(f"{name}: {key}" if key else name, f"{why}; allowed: {wanted}" if wanted else why) from None
+
+
+_TYPES = {
+    "array": "a list",
+    "bool": "a boolean",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "a table",
+    "str": "a string",
+}
+"""The types of msgspec's messages, as TOML's users name them."""
+
+
+def _in_words(why: str) -> str:
+    """Return a message of msgspec's, such as "Expected `int`, got `str`", in the words of TOML."""
+    why = re.sub(r"^Object missing required field `(\w+)`", r"\1 is missing", why)
+    why = re.sub(r"`([a-z| ]+)`", lambda found: " or ".join(_TYPES.get(one, one) for one in found[1].split(" | ")), why)
+    return why.replace("Expected ", "expected ", 1)
 
 
 def _convert(values: Mapping[str, Any], name: str) -> Settings:

@@ -498,7 +498,7 @@ class LogTests:
             for token in tokens:
                 await refusal_of(issuers.check(token))
         lines = [formatEvent(event) for event in events]
-        beginning = f"login refused: bearer None from {HERE}: "
+        beginning = f"login refused: bearer - from {HERE}: "
         assert [line for line in lines if not line.startswith(beginning)] == []
         assert len(lines) == len(tokens)
         shown = repr(events)

@@ -79,7 +79,7 @@ def test_users_without_digest_or_with_weak_hash_are_named(folder: Path) -> None:
     assert "no Digest in the realm 'postd' for bob" in lines[1]
     assert "`postd user passwd NAME`" in lines[1]
     assert "the hash of bob is weak: " in lines[2]
-    assert error == "postd: 2 things are wrong\n"
+    assert error == "postd: 2 checks failed\n"
 
 
 def test_h_a1_of_another_realm_does_not_count(folder: Path) -> None:
@@ -109,7 +109,7 @@ def test_bad_user_file_is_reported(folder: Path, prepare: object, words: str) ->
     assert callable(prepare)
     prepare(folder)
     status, lines, error = check("--users", "users")
-    assert (status, error) == (1, "postd: 1 thing is wrong\n")
+    assert (status, error) == (1, "postd: 1 check failed\n")
     assert words in lines[1]
 
 

@@ -222,7 +222,9 @@ class SettingsTests:
     def test_invalid_settings_are_reported(self, users: Path) -> None:
         assert refusal("user", "list", "-c", "no.toml") == "no.toml: cannot be read: No such file or directory"
         (users.parent / "postd.toml").write_text("users = 1\n")
-        assert refusal("user", "list", "-c", "postd.toml").startswith("postd.toml: users: Expected `str`, got `int`")
+        assert refusal("user", "list", "-c", "postd.toml").startswith(
+            "postd.toml: users: expected a string, got a whole number"
+        )
 
 
 class MainTests:
@@ -315,11 +317,11 @@ class TerminalTests:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             screen.type("sécret\n")
-            screen.read_until("The same again: ")
+            screen.read_until("Repeat the password: ")
             screen.type("sécret\n")
             assert screen.end() == 0
         assert screen.shown.startswith(
-            'Password for alice: \nThe same again: \nalice: added; Digest works in the realm "postd"\n'
+            'Password for alice: \nRepeat the password: \nalice: added; Digest works in the realm "postd"\n'
         )
         assert verify_password(accounts(users)["alice"].password_hash, "sécret")
 
@@ -328,7 +330,7 @@ class TerminalTests:
         with terminal(users.parent, "user", "add", "alice", "-u", "users") as screen:
             screen.read_until("Password for alice: ")
             screen.type("secret\n")
-            screen.read_until("The same again: ")
+            screen.read_until("Repeat the password: ")
             screen.type(f"{again}\n")
             assert screen.end() == 1
         assert screen.shown.endswith("\npostd: the two passwords are not the same; nothing was changed\n")

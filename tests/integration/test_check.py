@@ -93,7 +93,7 @@ def test_each_failing_issuer_is_reported(tmp_path: Path, issuer: Issuer) -> None
     missing = f"{tmp_path}/ca.pem: cannot be read: No such file or directory"
     assert lines[1] == f"bearer {issuer.issuer}/: {both}"
     assert lines[2] == f"bearer {issuer.issuer}: postd.toml: bearer[2].ca_file: {missing}"
-    assert error == "postd: 3 things are wrong\n"
+    assert error == "postd: 3 checks failed\n"
 
 
 def test_check_ends_on_ctrl_c(tmp_path: Path, issuer: Issuer) -> None:

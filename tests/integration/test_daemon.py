@@ -176,7 +176,7 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
     ("toml", "words"),
     [
         ("colour = 1", ["postd.toml: colour", "unknown key", "listen, store"]),
-        ("store = 1", ["postd.toml: store", "Expected `str`"]),
+        ("store = 1", ["postd.toml: store", "expected a string"]),
         ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is no store", "allowed: sqlite:PATH, redis://"]),
         ("store = ''", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ("store = 'sqlite:'", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),

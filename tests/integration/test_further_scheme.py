@@ -86,13 +86,13 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
     ("before", "after", "why"),
     [
         ('account = "robot"', "", "postd.toml: apikey: Object missing required field `account`"),
-        ('account = "robot"', "account = 7", "postd.toml: apikey: account: Expected `str`, got `int`"),
+        ('account = "robot"', "account = 7", "postd.toml: apikey: account: expected a string, got a whole number"),
         ('["apikey", "basic"]', '["apikeys"]', "'apikeys' is not the name of a scheme"),
         ("[apikey]", "[basic]\nfoo = 1\n[apikey]", "postd.toml: basic: unknown key; this scheme has no table"),
         ("[api]", "basic = 5\n[api]", "postd.toml: basic: unknown key; this scheme has no table"),
         ('= "key"', '= "absent"', "absent: No such file or directory"),
         ('= "key"', '= "/dev/null"', "postd.toml: apikey: key_file: /dev/null is empty"),
-        ('= "key"', "= 7", "postd.toml: apikey: key_file: Expected `str`, got `int`"),
+        ('= "key"', "= 7", "postd.toml: apikey: key_file: expected a string, got a whole number"),
     ],
 )
 def test_settings_of_a_further_scheme_are_checked(tmp_path: Path, before: str, after: str, why: str) -> None:

@@ -265,7 +265,7 @@ class ProofTests:
         with capturedLogs() as events:
             ask(server, "GET", "/", headers=fields)
         text = "\n".join(formatEvent(event) for event in events)
-        assert "login refused: dpop None from 127.0.0.1: the proof: htu is another URL" in text
+        assert "login refused: dpop - from 127.0.0.1: the proof: htu is another URL" in text
         assert not any(part in text for part in (*token.split("."), *fields["DPoP"].split("."), "secret.example"))
 
     def test_disconnected_client_leaves_no_error(self, front: Front) -> None:
