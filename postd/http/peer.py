@@ -25,7 +25,8 @@ UNIX = "unix"
 SAFE_METHODS = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
 """Safe methods (RFC 9110 §9.2.1)."""
 
-_AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+# At most as long as a name in the DNS: a page may repeat it a hundred times.
+_AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{1,255}\])(?::[0-9]{1,5})?")
 
 
 class PeerResolver:

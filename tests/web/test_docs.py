@@ -177,6 +177,14 @@ def test_page_shows_the_origin_of_the_client(make: Callable[[str], InMemoryApi])
     assert fixed.header("Cache-Control") == "no-cache"
 
 
+def test_page_does_not_grow_with_the_host(make: Callable[[str], InMemoryApi]) -> None:
+    api = make('public_url = ""\nhosts = ["*"]\n')
+    for host in ("x" * 15_000, f"[{':' * 15_000}]"):
+        assert host.encode() not in ask(api, "GET", "/docs", headers={"Host": host}).body
+    longest = "x" * 255
+    assert f"http://{longest}/post".encode() in ask(api, "GET", "/docs", headers={"Host": longest}).body
+
+
 def test_document_is_made_once_when_it_is_first_requested(
     make: Callable[[str], InMemoryApi], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,8 +25,8 @@ TARGET_MAX_BYTES = 8 * 1024
 METHOD_MAX_BYTES = 32
 """The longest name of a method; the registry's longest has 17 letters."""
 
-KEPT_MAX_BYTES = 1024
-"""The longest head that a `HeadDecoder` keeps; it takes some 4 KiB at most, decoded."""
+KEPT_MAX_BYTES, KEPT_FIELDS_MAX = 1024, 24
+"""The longest head that a `HeadDecoder` keeps; it takes some 6 KiB at most, decoded."""
 
 HEAD_END = b"\r\n\r\n"
 """The bytes that end a head."""
@@ -117,7 +117,7 @@ class HeadDecoder:
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
         line, _, lines = head.partition(b"\r\n")
-        is_short = len(head) <= KEPT_MAX_BYTES
+        is_short = len(head) <= KEPT_MAX_BYTES and lines.count(b"\r\n") < KEPT_FIELDS_MAX
         decoded = None
         if self._last is not None and lines == self._lines and is_short:
             if line == self._line:

@@ -1,11 +1,13 @@
 """Heads, each with one interpretation or refused (RFC 9112); tests/web/server has whole connections."""
 
+import tracemalloc
 from itertools import product
 from typing import Any
 
 import pytest
 
 from postd.protocol.http1.head import (
+    KEPT_FIELDS_MAX,
     KEPT_MAX_BYTES,
     TARGET_MAX_BYTES,
     Head,
@@ -285,3 +287,24 @@ def test_long_head_is_not_kept() -> None:
     long += b"a" * (KEPT_MAX_BYTES + 1 - len(long))
     assert decoder.decode(long) is not decoder.decode(long)
     assert decoder.decode(long[:-1]) is decoder.decode(long[:-1])
+
+
+def test_head_with_many_fields_is_not_kept() -> None:
+    decoder = HeadDecoder(title)
+    most = b"GET / HTTP/1.1\r\nHost: x" + b"".join(b"\r\nA%d:" % n for n in range(KEPT_FIELDS_MAX - 1))
+    more = most + b"\r\nB:"
+    assert decoder.decode(more) is not decoder.decode(more)
+    assert decoder.decode(most) is decoder.decode(most)
+
+
+def test_kept_head_takes_bounded_memory() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x" + b"".join(b"\r\nA%d:%d" % (n, 1000 + n) for n in range(KEPT_FIELDS_MAX - 1))
+    head += b"a" * (KEPT_MAX_BYTES - len(head))
+    tracemalloc.start()
+    try:
+        decoders = [HeadDecoder(title) for _ in range(100)]
+        for decoder in decoders:
+            decoder.decode(bytes(bytearray(head)))
+        assert tracemalloc.get_traced_memory()[0] / len(decoders) < 6 * 1024
+    finally:
+        tracemalloc.stop()
