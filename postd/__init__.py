@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 __version__: str
 """What is installed (pyproject.toml says how it comes from the tag); `unknown` where nothing is."""
 
-if not TYPE_CHECKING:  # for mypy any name would be one of ours
+if not TYPE_CHECKING:  # else mypy would accept any attribute of this module
 
     def __getattr__(name: str) -> str:
         # Looked up when it is asked for: to import importlib.metadata would delay the start of each process.

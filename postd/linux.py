@@ -7,4 +7,4 @@ lists the features of Linux that are used.
 import sys
 
 if sys.platform != "linux":
-    raise SystemExit(f"postd: runs on Linux only (this is {sys.platform}; docs/reference/limits.md says why)")
+    raise SystemExit(f"postd: runs on Linux only (this is {sys.platform}; reasons: docs/reference/limits.md)")

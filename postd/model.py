@@ -107,7 +107,7 @@ def check_text(text: str) -> str:
         raise InvalidTextError(f"The text of a post has at most {POST_MAX_CHARS} characters; this one has {len(text)}.")
     # SQLite's length() stops at a NUL, and C clients truncate the text there.
     if "\0" in text:
-        raise InvalidTextError("The text of a post must not have the character U+0000 in it.")
+        raise InvalidTextError("The text of a post must not contain the character U+0000.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -151,7 +151,7 @@ class Issuer:
         self.policy.check_header(jwt)
         keys = await self.keys.find(jwt)
         if not keys:
-            raise TokenError("no key of the issuer matches it")
+            raise TokenError("no key of the issuer matches the token")
         if not any(key.verify(jwt) for key in keys):
             raise TokenError("its signature is wrong")
         return self.policy.check_claims(jwt, self._now())
@@ -249,7 +249,7 @@ class BearerChecker(Checker):
         if token.certificate_thumbprint:
             shown = credentials.certificate()
             if shown is None or certificate_thumbprint(shown) != token.certificate_thumbprint:
-                raise TokenError("it is bound to a certificate, which the client has not shown")
+                raise TokenError("it is bound to a client certificate that this client has not presented")
         if proof is None or credentials.proof is None:
             if token.key_thumbprint:
                 raise TokenError("it is bound to a key (cnf), and was sent as a bearer token")
@@ -275,7 +275,7 @@ class BearerChecker(Checker):
         except Refused:
             return False
         except (IssuerUnavailableError, LoginsBusyError):
-            pass  # unknown: until an issuer says that it has ended
+            pass  # unknown: valid until an issuer reports that it has ended
         return True
 
     async def _accept(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:

@@ -23,7 +23,7 @@ _log = Logger()
 class IPasswordCredentials(ICredentials):
     """A name and a password (Basic, form login)."""
 
-    scheme: str = Attribute("the scheme that they came by, for the log")
+    scheme: str = Attribute("the scheme of the credentials, for the log")
     username: str = Attribute("the user name as sent")
     password: str = Attribute("the password as sent")
     address: str = Attribute("the client's address, for the throttle")

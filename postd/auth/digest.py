@@ -62,7 +62,7 @@ def describe_missing_digest(accounts: Mapping[str, Account], realm: str, algorit
     without = [name for name, one in accounts.items() if not all(one.h_a1_for(realm, each) for each in algorithms)]
     if not without:
         return None
-    cure = "give each a new password with `postd user passwd NAME`"
+    cure = "set their passwords again with `postd user passwd NAME`"
     return f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
 
 

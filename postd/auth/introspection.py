@@ -177,7 +177,7 @@ def _decode(fetched: Fetched) -> dict[str, Any]:
     if fetched.status == 400 and isinstance(answer, dict) and answer.get("error") in _INACTIVE_ERRORS:
         return {"active": False}
     if fetched.status != 200:
-        raise UnusableError(f"it answers {fetched.status}")
+        raise UnusableError(f"unexpected HTTP status {fetched.status}")
     if not isinstance(answer, dict):
-        raise UnusableError("its answer is not a JSON object")
+        raise UnusableError("the response is not a JSON object")
     return answer

@@ -121,4 +121,4 @@ class SessionChecker(Checker):
             # Exactly one was live when the request was accepted.
             return any([await self._sessions.find(id_hash) for id_hash in credentials.id_hashes])
         except StoreUnavailableError:
-            return True  # unknown, and without the store there is nothing to send either
+            return True  # unknown; without the store there is no response to send anyway

@@ -220,7 +220,7 @@ class AppendedFile:
             self._lost = 0
 
     def _format_gap(self) -> str | None:
-        text = "{lost} lines are missing here, or parts of them: {why}"
+        text = "{lost} log lines were lost or cut here: {why}"
         level, now = LogLevel.error, time.time()
         event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": text}
         return self._format({**event, "lost": self._lost, "why": self._why})

@@ -178,7 +178,7 @@ class Server(Service):
         if failure.check(StoreRefusedError):
             self._callbacks.failed(failure.getErrorMessage())
         elif not failure.check(CancelledError):
-            self._log.failure("the store could not be started", failure=failure)
+            self._log.failure("store: could not be started", failure=failure)
 
     def _accept(self) -> None:
         timeout, self._accept_timeout = self._accept_timeout, None

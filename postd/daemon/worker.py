@@ -35,7 +35,7 @@ def main() -> int:
     os.dup2(2, 1)  # prints must not mix with messages
     first_line = io.FileIO(0, closefd=False).readline()  # nothing beyond it, which the reactor will read
     if not first_line.endswith(b"\n"):
-        return 1  # the parent has gone already
+        return 1  # the parent has exited already
     start_message = json.loads(first_line)
 
     settings = settings_from(start_message["values"], start_message["where"])
@@ -105,7 +105,7 @@ class ParentConnection:
             try:
                 while left:
                     left = left[os.write(self._fd, left) :]
-            except OSError:  # the parent is gone: standard input ends, which stops the worker
+            except OSError:  # the parent has exited: standard input ends, which stops the worker
                 pass
 
     def log(self, event: LogEvent) -> None:

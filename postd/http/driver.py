@@ -95,7 +95,7 @@ class _Responder:
         try:
             end(outcome)
         except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
-            _log.failure("could not answer")
+            _log.failure("the response could not be sent")
         finally:
             # An exception has this frame in its traceback: a cycle with the credentials of a refused request in it.
             del end, outcome, result

@@ -73,23 +73,23 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
         case PostChangedError():
             return precondition_failed()
         case KeyReusedError():
-            return Problem(422, "Another request was made with this Idempotency-Key.")
+            return Problem(422, "This Idempotency-Key was used with a different request.")
         case KeyInUseError():
-            return Problem(409, "A request with this Idempotency-Key is under way.", headers=_retry())
+            return Problem(409, "A request with this Idempotency-Key is in progress.", headers=_retry())
         case InvalidTextError(why=why):
             return Problem(422, why, pointer="/post")
         case TooManyFailuresError(retry_after_s=seconds):
-            return Problem(429, "Too many failed logins; wait a while.", headers=_retry(seconds))
+            return Problem(429, "Too many failed logins.", headers=_retry(seconds))
         case LoginsBusyError():
             return Problem(503, "Too many logins are waiting.", headers=_retry())
         case IssuerUnavailableError():
-            return Problem(503, "The issuer of such tokens does not answer now.", headers=_retry())
+            return Problem(503, "The token issuer is not available.", headers=_retry())
         case StoreFullError():
-            return Problem(507, "There is no space left to store this; reading goes on.", headers=_retry())
+            return Problem(507, "The store has no space left; reading still works.", headers=_retry())
         case StoreBusyError():
             return Problem(503, "Too many writes are waiting; nothing was stored.", headers=_retry())
         case StoreUnavailableError():
-            return Problem(503, "The store does not answer now.", headers=_retry())
+            return Problem(503, "The store is not available.", headers=_retry())
         case _:
             return None
 
@@ -101,7 +101,7 @@ def not_found() -> Problem:
 
 def precondition_failed() -> Problem:
     """Return the problem of a precondition that does not hold (RFC 9110 §13.1)."""
-    return Problem(412, "The state that the request was made for is no longer the current one.")
+    return Problem(412, "A precondition of the request (If-Match or If-None-Match) does not hold.")
 
 
 def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
@@ -125,7 +125,7 @@ def make_error_response(request: Request, error: BaseException) -> Response:
             target=show_target(request),
             id=request.id,
         )
-        problem = Problem(500, "Something went wrong here; the log of the server says what.")
+        problem = Problem(500, "Internal error; the log of the server has the details.")
     return make_problem_response(request, problem)
 
 

@@ -143,7 +143,7 @@ class PeerResolver:
         else:
             foreign = origin is not None and not self._is_same_origin(origin, fields.get(b"Host", [b""])[0])
         if foreign:
-            raise Problem(403, "This was sent by a page of another site.")
+            raise Problem(403, "A page of another site sent this request.")
 
     def refuse_cross_site_write(self, request: Request) -> None:
         """As `refuse_cross_site`, for unsafe methods only."""
@@ -168,7 +168,7 @@ class PeerResolver:
         if not self._warned:
             self._warned = True
             self._log.warn(
-                "{peer} sends X-Forwarded-For, -Proto or Client-Cert and is none of trusted_proxies: they are ignored",
+                "{peer} is not in trusted_proxies: its X-Forwarded-For, X-Forwarded-Proto and Client-Cert are ignored",
                 peer=peer,
             )
 

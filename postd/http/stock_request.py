@@ -109,7 +109,7 @@ class StockRequest(NativeRequest):
         self._request.setHeader(name, value)
 
     def send(self, response: Response) -> None:
-        if self.channel is None:  # the client has gone
+        if self.channel is None:  # the client has disconnected
             return
         self.begin(response)
         if response.body:

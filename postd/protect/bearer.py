@@ -142,7 +142,7 @@ class DPoPCredentialFactory(BearerCredentialFactory):
 
     def decode(self, response: bytes, request: Request) -> BearerCredentials:
         credentials = super().decode(response, request)
-        proofs = request.fields.get(b"Dpop", [])  # `Headers` has it so
+        proofs = request.fields.get(b"Dpop", [])  # the canonical spelling of `Headers`
         if len(proofs) != 1:
             raise InvalidProofError(f"the request has {len(proofs)} DPoP fields")
         url = self._resource.clients.origin(request) + request.path.decode("latin-1")

@@ -58,7 +58,7 @@ class DigestCredentialFactory:
                 user=unknown_user(sent.username),
                 address=address,
             )
-            raise Problem(400, "The uri of the Digest credentials is not that of the request.")
+            raise Problem(400, "The uri of the Digest credentials differs from that of the request.")
         if sent.algorithm not in self._algorithms:
             raise Refused("an algorithm that was not offered", sent.username)
         if sent.realm != self._realm:

@@ -216,7 +216,7 @@ class Guard(AuthSessionWrapper):
     def _admit(
         self, scheme: str, credentials: ICredentials, above: AuthenticationResult | None
     ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-        if above is not None and above.portal is self._cred and above.scheme == scheme:  # what is used once was used
+        if above is not None and above.portal is self._cred and above.scheme == scheme:  # it checked them
             if scheme == "digest":
                 return self._find_avatar(above)
             if isinstance(credentials, BearerCredentials):

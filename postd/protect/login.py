@@ -97,7 +97,7 @@ class LoginViews:
         try:
             fields = decode_form(request)
             user, session_id = await self._begin_session(request, fields)
-        except CancelledError:  # the client has gone; the check goes on, and the throttle counts a wrong password
+        except CancelledError:  # the client has disconnected; the check continues, and a wrong password is counted
             raise
         except Exception as error:
             request.authentication = AuthenticationResult("form", outcome_of(error))

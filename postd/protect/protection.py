@@ -130,7 +130,7 @@ class Protection:
             lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
             now=reactor.seconds,
         )
-        self._ending = [throttle.wake_all]  # what ends the waits for anything but the store, once that is stopped
+        self._ending = [throttle.wake_all]  # callbacks that end all waits, called once the store is stopped
         self._threads = HashThreads(reactor)
         verifier = PasswordVerifier(self._threads, now=reactor.seconds)
         self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
@@ -209,7 +209,7 @@ class Protection:
             if not waiting.called:
                 waiting.callback(result)
             elif result is not None and not result.check(CancelledError):
-                self._log.error("the store cannot be used: {why}", why=result.getErrorMessage())
+                self._log.error("store: cannot be used: {why}", why=result.getErrorMessage())
 
         opening.addBoth(opened)
         try:
@@ -222,7 +222,7 @@ class Protection:
             if not self._is_stopped:
                 await self.stop()
                 raise
-        if not self._is_stopped:  # meanwhile
+        if not self._is_stopped:  # `stop` may have been called since
             self._upkeep.start()
             for one in self._issuers:
                 one.start()
@@ -376,7 +376,7 @@ class _Portal(CoroutinePortal):
     def sign_in(
         self, credentials: ICredentials, mind: object, interface: type[Interface]
     ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-        self._check_running()  # else a token could have keys fetched, although nothing may outlive the `Protection`
+        self._check_running()  # otherwise a token could start a fetch of keys after `stop`
         return super().sign_in(credentials, mind, interface)
 
 
@@ -394,6 +394,6 @@ def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, by
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
     if not directory.accounts:
-        state = "there is no such user file yet" if directory.accounts is None else "has no users"
+        state = "the user file does not exist yet" if directory.accounts is None else "has no users"
         _log.warn("{path}: {state}: no user can sign in", path=absolute, state=state)
     return directory

@@ -132,7 +132,7 @@ class TokenPolicy(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.audiences and not self.required_claims:
-            raise ValueError("without an audience, required_claims must tell for whom a token is")
+            raise ValueError("without an audience, required_claims must identify the recipient of a token")
 
     def check_header(self, jwt: Jwt) -> None:
         """Check a token's header, before its key is looked up.

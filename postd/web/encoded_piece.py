@@ -14,7 +14,7 @@ SEPARATOR = b",\n"
 
 _START = b'  {\n    "id": '
 _END = b"\n  }"
-_BETWEEN = _END + SEPARATOR  # neither is anywhere else in a list: JSON has no line breaks in strings
+_BETWEEN = _END + SEPARATOR  # occurs nowhere else in a list: JSON has no line breaks in strings
 
 PIECE_OVERHEAD_BYTES = 512
 """What a piece takes beside its posts."""

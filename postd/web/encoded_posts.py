@@ -57,7 +57,7 @@ class EncodedPosts:
         self._highs: list[int] = []  # of the pieces, to search in
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
-        self._lock = DeferredLock()  # for what changes the pieces
+        self._lock = DeferredLock()  # for changes of the pieces
         self._reads_begun = self._last_read = 0
         self._turn_began_s = 0.0
 

@@ -57,10 +57,13 @@ class DescribedRequest(NativeRequest):
         described = {pair for pair in (forwarded, original) if any(value is not None for value in pair)}
         method, uri = described.pop() if len(described) == 1 else (None, None)
         if method is None or uri is None:
-            raise Problem(400, "The request to judge needs a method and a URI: both forwarded, or both original.")
+            raise Problem(
+                400,
+                "The request needs X-Forwarded-Method and X-Forwarded-Uri, or X-Original-Method and X-Original-URI.",
+            )
         host = sent.get(b"X-Forwarded-Host", [None])[0]
         if not TOKEN.fullmatch(method) or not _URI.fullmatch(uri) or not (host is None or is_host(host)):
-            raise Problem(400, "The method, the URI or the host of the request to judge is malformed.")
+            raise Problem(400, "The method, the URI or the host of the forwarded request is malformed.")
         self._request = request
         self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
         self.fields = dict(sent)
@@ -105,7 +108,7 @@ class ForwardAuth(Guard):
 
     def resource_for(self, request: Any) -> IResource:
         if not self._clients.trusts(request.getClientAddress()):
-            raise Problem(403, "Only trusted proxies may ask here.")
+            raise Problem(403, "Only trusted proxies may use this resource.")
         if request.postpath:
             raise not_found()
         request.described = DescribedRequest(request)

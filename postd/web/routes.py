@@ -116,7 +116,7 @@ def _folder(path: str) -> IResource:
     return Folder(path)
 
 
-def make_root(  # noqa: PLR0913 - all that there is
+def make_root(  # noqa: PLR0913 - all parts of the tree
     store: PostStore,
     events: Events,
     access: Access,

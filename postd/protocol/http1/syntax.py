@@ -46,7 +46,7 @@ def check_text(lines: bytes, line_ends: int) -> None:
     """
     # All bytes that are not text must be the line ends found by splitting, of two bytes each.
     if len(lines.translate(None, _TEXT)) != 2 * line_ends:
-        raise HttpSyntaxError(400, "Lines end with CR LF, and have no other control characters than tabs in them.")
+        raise HttpSyntaxError(400, "Lines must end with CR LF, and contain no control characters but tabs.")
 
 
 def check_partial_text(lines: bytes) -> None:
@@ -94,4 +94,4 @@ def _canonical(sent: bytes, canonical_name: CanonicalName) -> bytes:
 
 
 def _refuse_field() -> NoReturn:
-    raise HttpSyntaxError(400, "A field is a name, a colon and a value, on one line.")
+    raise HttpSyntaxError(400, "A header field must be a name, a colon and a value, on one line.")

@@ -231,7 +231,7 @@ def _describe(
 def _example_location(path: str, status: int, reply: Reply) -> str:
     if status == HTTPStatus.CREATED:
         return f"{path}/{PARAMETERS['id'].example}"
-    assert reply.body is not None  # a redirect's text is where it leads to
+    assert reply.body is not None  # the text of a redirect is its target
     return str(reply.body.example).rstrip()
 
 

@@ -45,7 +45,7 @@ DELAY_S = 0.1
 FIRST_LINES_MAX, FIRST_LINE_MAX_BYTES = 1024, 256
 """Limits on the first lines that are kept as shown, and on the length of their targets."""
 
-_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # not escaped by JSON, but special to terminals and some readers
 
 _log = Logger("postd.access")
 

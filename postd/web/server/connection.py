@@ -288,7 +288,7 @@ class HttpConnection(Protocol):
             else:
                 self.abort()
         elif self.state in READING:
-            self._refuse(HttpSyntaxError(408, "The request took too long to come in."))
+            self._refuse(HttpSyntaxError(408, "The request was not received in time."))
         elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
 

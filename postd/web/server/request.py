@@ -163,7 +163,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
             self.send(response)
 
     def send(self, response: Response) -> None:
-        if self.channel is None:  # the client has gone
+        if self.channel is None:  # the client has disconnected
             return
         body = response.body if self.method != b"HEAD" else b""
         self._begin(response.status, response.head, body)

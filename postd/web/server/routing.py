@@ -68,7 +68,7 @@ class Router(KleinResource):
             allowed = ", ".join(sorted({*(error.valid_methods or ()), "OPTIONS"}))
             headers = {b"Allow": allowed.encode("ascii")}
             if request.method != b"OPTIONS":
-                raise Problem(405, f"Allowed here: {allowed}.", headers=headers) from None
+                raise Problem(405, f"Allowed methods: {allowed}.", headers=headers) from None
             request.send(make_no_content(headers))
             return NOT_DONE_YET
         return respond(request, view(request, **arguments))

@@ -51,7 +51,7 @@ def end_output(transport: Any) -> None:
     """Close the sending direction at once."""
     handle = _socket_of(transport)
     if handle is not None:
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # the socket is closed
             handle.shutdown(socket.SHUT_WR)
 
 
