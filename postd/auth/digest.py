@@ -43,7 +43,7 @@ class NonceRegistry:
         return make_nonce(await self._store.key(NONCE_KEY), expires=self._now() + self._lifetime_s)
 
     async def use(self, text: str, count: int) -> bool:
-        """Record a use of a nonce; return whether it is a live one of this server, first used with this count.
+        """Record a use of a nonce; return whether the nonce is valid and was not used with this count before.
 
         Raises:
             StoreUnavailableError: the key or the counts cannot be read.

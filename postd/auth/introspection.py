@@ -159,7 +159,7 @@ class Introspector:
         return LoginsBusyError()
 
     def _warn(self, why: str) -> None:
-        """Log why introspection fails, unless that is the reason logged last; an empty reason resets it."""
+        """Log why introspection fails, unless it is the same reason as last time; an empty reason resets that."""
         if self._warnings.is_new(why) and why:
             self._log.warn("bearer {issuer}: {why}", issuer=self._policy.issuer, why=why)
 

@@ -21,7 +21,9 @@ class Fingerprints(Protocol):
     """The accounts that may have sessions, such as those of `postd.auth.users.UserDirectory`."""
 
     def fingerprint(self, name: str) -> bytes | None:
-        """Return what a session carries of its account, None if there is no such account; a change ends the session."""
+        """Return the fingerprint of an account, None if there is no such account. A session stores it, and ends when
+        it changes.
+        """
 
 
 class Sessions:

@@ -1,4 +1,4 @@
-"""`postd export`, `import`, `copy`, `backup`: posts out of a store and into another."""
+"""`postd export`, `import`, `copy`, `backup`: transfer posts between stores and files."""
 
 import io
 import os
@@ -79,8 +79,8 @@ def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> N
     """Import posts from JSON Lines.
 
     FILE has the format of `postd export`; without FILE, or with "-", posts are read from stdin. They keep their ids.
-    Either all posts are stored or none: an invalid line and an id that is taken are errors. The store is created if it
-    does not exist. Servers may keep running.
+    Either all posts are stored or none: an invalid line and an id that exists already are errors. The store is created
+    if it does not exist. Servers may keep running.
     """
     with _open_input(file) as source:
         name = "standard input" if file == "-" else printable(file)
@@ -150,7 +150,7 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
     """Copy all posts to an empty store.
 
     Ids and the next id are kept: this is how to move from SQLite to Redis. Stop the servers of the store first: if a
-    post is added or changed meanwhile, nothing is copied. Sessions are not copied; users must sign in again.
+    post is added or changed during the copy, nothing is copied. Sessions are not copied; users must sign in again.
     """
     options = load_settings(None, {"store": target_url}, Path.cwd())
     target_loaded = msgspec.structs.replace(options, where={**options.where, "store": "--to"})
@@ -229,7 +229,7 @@ async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version 
             async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
                 advance_to(posts[-1][0])
-        # Read after the posts, so that neither is older than they are.
+        # Read after the posts, so that neither is older than the posts.
         last_id, version = await source.last_id(), await source.version()
         if unchanged_since is not None:
             await _check_unchanged(
@@ -253,7 +253,7 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
 def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
 
-    Without a `length`, the position at the end, positions are shown in KiB. Nothing is shown unless `shown`.
+    `length` is the final position; without it, positions are shown in KiB. Nothing is shown unless `shown`.
     """
     terminal = shown and sys.stderr is not None and sys.stderr.isatty()
     file: TextIO = sys.stderr if terminal else io.StringIO()

@@ -1,8 +1,8 @@
 """The table from exceptions to error responses.
 
 Errors of the API are problem details (RFC 9457), all others plain text, or a page for clients that prefer HTML; 421 is
-always problem details (reference: Post API). A response contains nothing but the texts here and, in those of the API,
-the client's own input: no traceback, file path or version.
+always problem details (reference: Post API). A response contains only the texts here and, in the API, the client's own
+input: no traceback, file path or version.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
 
 
 class Advice(Struct, frozen=True):
-    """What a person can do about an error: a sentence, if there is more to say than the error, and a link."""
+    """Advice on an error page: an optional sentence, and a link."""
 
     sentence: str = ""
     path: str = "/"
@@ -64,7 +64,7 @@ _START = Advice()
 
 
 def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
-    """Return the problem that an exception means to a client, None for an unexpected exception."""
+    """Return the problem that reports an exception to the client, None for an unexpected exception."""
     match error:
         case Problem():
             return error
@@ -95,7 +95,7 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
 
 
 def not_found() -> Problem:
-    """Return the problem of a path that leads to nothing."""
+    """Return the problem of a path without a resource."""
     return Problem(404, "There is nothing at this address.")
 
 
@@ -133,7 +133,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
     """Return the response with a problem, in the form that suits the request; a page has the advice."""
     # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    # A request for a host that is not ours has no page (reference: Hosts).
+    # A request for a host that is not allowed gets no page (reference: Hosts).
     if not request.is_api and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         headers = {**PAGE_HEADERS, **headers}
         title = phrase(problem.status)

@@ -1,4 +1,4 @@
-"""The client of a request behind trusted proxies: its address, scheme, certificate, and the origin that it sees.
+"""The client of a request behind trusted proxies: its address, scheme, certificate, and the public origin.
 
 Settings: `trusted_proxies`, `public_url` (reference: Settings).
 """
@@ -119,7 +119,7 @@ class PeerResolver:
         return lambda request: line if self._comes_over_tls(request) else b""
 
     def origin(self, request: Request) -> str:
-        """Return this server's origin as the client sees it: `public_url`, or as far as the request shows it."""
+        """Return this server's origin as the client sees it: `public_url`, or the origin derived from the request."""
         if self.public_url:
             return self.public_url
         hosts = request.fields.get(b"Host", [])
@@ -130,7 +130,7 @@ class PeerResolver:
         return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
 
     def refuse_cross_site(self, request: Request) -> None:
-        """Refuse requests that pages of other sites make a browser send (reference: Form login).
+        """Refuse cross-site requests of browsers (reference: Form login).
 
         Raises:
             Problem: 403, the request is cross-site.

@@ -1,10 +1,10 @@
-"""The server's HTTP client, for metadata, keys and introspection of token issuers; it trusts responses little.
+"""The server's HTTP client, for metadata, keys and introspection of token issuers, with strict limits on responses.
 
 treq makes the requests, with these limits:
 
 - Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
   aborted, so that a host that hangs keeps none.
-- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` with all around it.
+- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` of the whole response.
 - Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
 - TLS: verified against the platform's trust roots, and those of `ca_file`.
 """
@@ -49,11 +49,11 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class FetchError(Exception):
-    """There is no usable response; `str()` is the reason in one line, and quotes nothing that was sent."""
+    """There is no usable response; `str()` is the reason in one line, and quotes nothing from the response."""
 
 
 class UnusableError(FetchError):
-    """The host responded, but with something else than was requested."""
+    """The host responded, but not with the requested document."""
 
 
 class Fetched(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The schemes in force in a program, and what they protect (`Protection`)."""
+"""Authentication for the resources of a program (`Protection`)."""
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -55,8 +55,8 @@ SCHEMES = ("digest", "bearer", "basic", "session")
 class Protection:
     """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens and a form.
 
-    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. Whatever it
-    has started ends with it, and with the reactor.
+    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. At its end, or
+    when the reactor stops, it closes all connections, threads and timers that it has started.
 
     Args:
         reactor: the reactor of the program.
@@ -238,7 +238,7 @@ class Protection:
                 await self._store.key(NONCE_KEY)
 
     async def stop(self) -> None:
-        """Stop what `start` has started; later requests get 503. A second call does nothing."""
+        """Close the store and stop the background work; later requests get 503. A second call does nothing."""
         if self._opening is None or self._is_stopped:
             return
         self._is_stopped = True
@@ -277,7 +277,7 @@ class Protection:
         Successful responses get `Cache-Control: private`, unless the resource sets that field.
 
         Args:
-            resource: the resource to protect. It calls `postd.protect.identity` to learn who the client is.
+            resource: the resource to protect. `postd.protect.identity` returns the client of a request.
             schemes: one or more of "basic", "digest", "session" and "bearer"; credentials of any one are sufficient.
             users: the users who have access; others get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
             read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""

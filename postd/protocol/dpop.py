@@ -24,7 +24,7 @@ PROOF_LIFETIME_S = 60.0
 """How long a proof may be used after its `iat`, without the clock skew."""
 
 KEYS_MAX = 1024
-"""How many keys of clients are remembered, some 2 KiB each; only those that an accepted token is bound to."""
+"""How many keys of clients are cached, some 2 KiB each; only those that an accepted token is bound to."""
 
 _PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {

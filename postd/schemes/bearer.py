@@ -43,7 +43,7 @@ class BearerScheme(Scheme):
         settings = context.settings
         if not settings.bearer and not settings.uses_scheme("bearer"):
             return SchemeParts(()), None
-        # With it come treq and joserfc, a sixth of the modules of a server without issuers.
+        # It imports treq and joserfc: a sixth of the modules of a server without issuers.
         from postd.schemes.issuers import Issuers, make_checker, make_issuers  # noqa: PLC0415 - as the comment says
 
         issuers = make_issuers(context)

@@ -145,7 +145,7 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_absolute_files(table: Any, ending: str, folder: Path) -> Any:
-    """Return a table or a list of tables; a path is what a key with the ending has."""
+    """Make the paths in a table, or in a list of tables, absolute: the values of keys that have the ending."""
     if isinstance(table, list):
         return [_with_absolute_files(one, ending, folder) for one in table]
     if not isinstance(table, dict):

@@ -69,7 +69,7 @@ class DescribedRequest(NativeRequest):
         self.fields = dict(sent)
         if host is not None:
             self.fields[b"Host"] = [host]
-        # A preflight is judged like any other request: what is let in reaches the other server.
+        # A preflight is authenticated like any other request, because it would reach the other server.
         self.fields.pop(b"Access-Control-Request-Method", None)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,18 +93,18 @@ class DescribedRequest(NativeRequest):
 
     @property
     def accepts_redirect(self) -> bool:
-        """Whether a redirect to the form is of use: a browser opens a page, and the proxy passes redirects on."""
+        """Whether a redirect to the form works: a browser opens a page, and the proxy passes redirects on."""
         if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
             return False
         return wants_html(self)
 
     def isSecure(self) -> bool:
-        """Return whether the client uses TLS, where X-Forwarded-Proto does not say; that of the proxy is its own."""
+        """Return whether the client uses TLS, as far as the connection shows; `X-Forwarded-Proto` has precedence."""
         return b"X-Forwarded-Proto" not in self.fields and self._request.isSecure()
 
 
 class ForwardAuth(Guard):
-    """The guard of a page that judges other servers' requests, for trusted proxies alone."""
+    """The guard of a page that authenticates requests to other servers, for trusted proxies only."""
 
     def resource_for(self, request: Any) -> IResource:
         if not self._clients.trusts(request.getClientAddress()):
@@ -115,7 +115,7 @@ class ForwardAuth(Guard):
         return super().resource_for(request.described)
 
     def invite(self, request: Request) -> Response | None:
-        """Lead browsers to the form, and back to the page that they asked for."""
+        """Redirect browsers to the form, with the requested page as `next`."""
         assert isinstance(request, DescribedRequest)
         invitation = super().invite(request) if request.accepts_redirect else None
         if invitation is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
@@ -124,7 +124,7 @@ class ForwardAuth(Guard):
 
 
 async def admit(request: Request) -> Response:
-    """Return the answer that lets a request in, with its identity."""
+    """Return the response that allows a request, with its identity."""
     identity = request.identity
     assert identity is not None  # the guard has set it
     return _make_admission(identity.account, identity.scheme, identity.scopes if identity.issuer else None)

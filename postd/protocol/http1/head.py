@@ -132,7 +132,7 @@ class HeadDecoder:
 
 
 def _decode_other_line(line: bytes, last: Head) -> Head | None:
-    """Return the head with this request line and the fields of the last one; None if these mean something else here."""
+    """Return the head with this request line and the fields of the last one; None if they depend on the line."""
     check_text(line, 0)
     method, target, minor = _decode_request_line(line)
     if minor != last.minor or not target.startswith(b"/"):

@@ -1,4 +1,4 @@
-"""What heads and chunked bodies have in common: lines, tokens, field names, limits (RFC 9110 §5, RFC 9112 §2)."""
+"""The common syntax of heads and chunked bodies: lines, tokens, field names, limits (RFC 9110 §5, RFC 9112 §2)."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ CanonicalName = Callable[[bytes], bytes]
 
 TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-# What may stand in a line, comments and field values included (RFC 9110 §5.5): no control characters but tabs.
+# The characters allowed in a line, comments and field values included (RFC 9110 §5.5): no controls but tabs.
 _TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 
 _name_cache: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1.0 document of what is served."""
+"""The OpenAPI 3.1.0 document of the served routes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus

@@ -217,7 +217,7 @@ class HttpFactory(Site):
             closed.callback(None)
 
     async def drain(self, *, within_s: float) -> None:
-        """Return when all requests are answered and all connections closed; abort what is left after `within_s`."""
+        """Return when all requests are answered and all connections closed; abort the others after `within_s`."""
         if not self.channels:
             return
         self._all_closed = Deferred()
