@@ -168,7 +168,7 @@ def test_posts_are_copied_to_redis_and_back(store: Path, tmp_path_factory: pytes
         assert (again.returncode, b"the store has posts" in again.stderr) == (1, True)
         assert postd(folder, "export", "-s", server.url).stdout == lines_of(1, POSTS)
         no_backup = postd(folder, "backup", "new", "-s", server.url)
-        assert (no_backup.returncode, b"only an SQLite store" in no_backup.stderr) == (1, True)
+        assert (no_backup.returncode, b"needs an SQLite store" in no_backup.stderr) == (1, True)
         with Daemon(folder, "--store", server.url) as daemon:
             added = httpx.post(f"{daemon.url}/post", json={"post": "next"})
             assert added.headers["Location"] == f"/post/{POSTS + 2}"
