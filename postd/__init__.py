@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 __version__: str
-"""What is installed (pyproject.toml says how it comes from the tag); `unknown` where nothing is."""
+"""The installed version, derived from the git tag (pyproject.toml); `unknown` if postd is not installed."""
 
-if not TYPE_CHECKING:  # for mypy any name would be one of ours
+if not TYPE_CHECKING:  # else mypy would accept any attribute of this module
 
     def __getattr__(name: str) -> str:
-        # Looked up when it is asked for: to import importlib.metadata would delay the start of each process.
+        # On demand: importing importlib.metadata would delay the start of each process.
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415

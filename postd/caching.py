@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class TTLCache(Generic[K, T]):
-    """A cache whose values expire, and that evicts the oldest value beyond `max_size`."""
+    """A cache with expiring values, which evicts the oldest one beyond `max_size`."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -20,7 +20,7 @@ class TTLCache(Generic[K, T]):
 
     def get(self, key: K, now: float) -> T | None:
         since, until, value = self._values.get(key, (0.0, 0.0, None))
-        # A clock that was set back makes no value last longer.
+        # A clock that is set back does not extend the life of a value.
         return value if since <= now < until else None
 
     def put(self, key: K, value: T, *, since: float, until: float) -> None:
@@ -34,12 +34,12 @@ class TTLCache(Generic[K, T]):
 
 
 def is_within(seconds: float, since: float, now: float) -> bool:
-    """Return whether less than `seconds` have passed since `since`; False if the clock was set back meanwhile."""
+    """Return whether less than `seconds` have passed since `since`; False if the clock was set back since."""
     return 0 <= now - since < seconds
 
 
 class RepeatFilter:
-    """Remembers the last message, so that a repetition is not logged again."""
+    """The last message logged, to suppress its repetitions."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -84,6 +84,6 @@ class SingleFlight(Generic[K, T]):
         return await answer
 
     def cancel(self) -> None:
-        """Cancel all running work; its callers get what it raises."""
+        """Cancel all running work; its callers get the resulting exceptions."""
         for running in list(self._running.values()):
             running.cancel()

@@ -1,6 +1,6 @@
 """The exceptions of the domain.
 
-1. An exception carries data (a post's id, a file's name) and at most one sentence, `why`, fit for any reader.
+1. An exception carries data (a post's id, a file's name) and at most one sentence, `why`, without secrets.
 2. It has no status code: `postd.http.errors` maps these classes to answers.
 """
 
@@ -52,7 +52,7 @@ class ConfigError(PostdError):
 
     Args:
         where: the place to correct: a file, a file and its key, or an option.
-        why: what is wrong, and what is allowed.
+        why: the problem, and the allowed values.
     """
 
     def __init__(self, where: str, why: str) -> None:

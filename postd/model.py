@@ -74,9 +74,9 @@ class Version(Struct, frozen=True):
 class Session(Struct, frozen=True):
     """A session begun by form login (spec: Session). Times are seconds since the epoch.
 
-    The spec leaves open what a session has beside its identifier. Here: its user; the fingerprint of the user's
-    account, so that a changed password ends it; when it was created and last seen; when it expires if it is not used,
-    and when it ends in any case, never before that.
+    The spec leaves the contents of a session open. Here: its user; the fingerprint of the user's account, so that a
+    changed password ends the session; the times of creation and of last use; when it expires if it is not used, and
+    when it ends in any case, never before that.
     """
 
     username: str
@@ -107,7 +107,7 @@ def check_text(text: str) -> str:
         raise InvalidTextError(f"The text of a post has at most {POST_MAX_CHARS} characters; this one has {len(text)}.")
     # SQLite's length() stops at a NUL, and C clients truncate the text there.
     if "\0" in text:
-        raise InvalidTextError("The text of a post must not have the character U+0000 in it.")
+        raise InvalidTextError("The text of a post must not contain the character U+0000.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

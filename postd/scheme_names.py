@@ -1,4 +1,4 @@
-"""The authentication schemes: their names in settings, and the module that has all else of each.
+"""The authentication schemes: their names in settings, and the module of each.
 
 A further scheme is a module with a `SCHEME` (`postd.schemes.interface.Scheme`) and a line here.
 """

@@ -1,8 +1,8 @@
 """Every private name of Twisted that postd uses, under a name of our own.
 
-Twisted does not promise to keep these names, so they stand in one place, each with what it is and why no public name
-does; tests/test_twisted_private.py has a test for each, of the behavior that postd relies on. All are checked with
-Twisted 26.10. No other module of postd uses a private name of another package.
+Twisted does not promise to keep these names. They are collected here, each with its purpose and the reason why no
+public name serves it. tests/test_twisted_private.py has a test for each, of the behavior that postd relies on. All are
+checked with Twisted 26.10. No other module of postd uses a private name of another package.
 """
 
 import socket
@@ -156,17 +156,17 @@ def has_buffered_output(transport: Any) -> bool:
 
 
 AT_ONCE_MAX_BYTES = 64 * 1024
-"""How much a connection sends at once for the bytes that it has read: as much as stock Twisted queues before it pauses
-the producer."""
+"""How many bytes a connection sends at once after each read: as many as stock Twisted queues before it pauses the
+producer."""
 
 
 class _SendsAtOnce:
-    """Mixin for the server transports of sockets: sends in `write` what the kernel takes.
+    """Mixin for the server transports of sockets: `write` sends at once as much as the kernel accepts.
 
-    Stock Twisted sends in the next turn of the reactor, and tells epoll twice for that: 7 of a request's 47
-    microseconds. What the kernel does not take, or cannot because of an error, goes the stock way. So does what exceeds
-    `AT_ONCE_MAX_BYTES` for the bytes that were read last: else the writer of a long response would never be paused
-    while its client keeps up, and all others would wait for its end.
+    Stock Twisted sends in the next turn of the reactor, after two calls of epoll: 7 of a request's 47 microseconds.
+    Bytes that the kernel does not accept, or refuses with an error, are queued as in stock Twisted. So are bytes beyond
+    `AT_ONCE_MAX_BYTES` since the last read: otherwise the producer of a long response would never be paused as long as
+    its client keeps up, and all other clients would wait for its end.
     """
 
     _at_once_left = AT_ONCE_MAX_BYTES
@@ -178,7 +178,7 @@ class _SendsAtOnce:
     def write(self, data: bytes) -> None:
         transport: Any = self
         left = self._at_once_left = self._at_once_left - len(data)
-        # Public names say neither what is queued, nor whether our side is closed or about to be.
+        # No public name tells how many bytes are queued, or whether this side is closed or closing.
         if (
             data
             and left >= 0
@@ -208,7 +208,7 @@ class _UNIXServer(_SendsAtOnce, UNIXServer):
 
 
 def send_at_once(port: Port) -> None:
-    """Have the connections that a port accepts from now on send at once; no option of Twisted names their class."""
+    """Set the class of a port's new connections to one that sends at once; Twisted has no option for the class."""
     port.transport = _UNIXServer if isinstance(port, UnixPort) else _TCPServer
 
 
@@ -236,14 +236,14 @@ class AuthSessionWrapper(HTTPAuthSessionWrapper, ABC):
 # Requests
 
 canonical_header_name = _nameEncoder.encode
-"""Return the spelling of a header name that `Headers` has as its key; raise `ValueError` for what is no token.
+"""Return the spelling of a header name that `Headers` has as its key; raise `ValueError` if it is not a token.
 
 `Headers` encodes with each call; postd looks names up in a dictionary of its own.
 """
 
 
 class DecodedHeaders(Headers):
-    """Headers over a dictionary whose names are canonical and whose values are decoded already.
+    """Headers made from a dictionary with canonical names and decoded values.
 
     The public constructor would encode and check each of them again.
     """
@@ -260,7 +260,7 @@ release_request = Request._cleanup
 
 
 class AdapterCacheOnDemand:
-    """Mixin for a `twisted.web.server.Request` whose constructor is not called: makes its cache of adapters when used.
+    """Mixin for a `twisted.web.server.Request` made without its constructor: creates its adapter cache on first use.
 
     The cache belongs to `twisted.python.components.Componentized`; few requests are ever adapted.
     """

@@ -27,7 +27,7 @@ def test_other_system_is_refused_in_one_line(before: str, after: str) -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert result.stdout == ""
-    assert result.stderr == "postd: runs on Linux only (this is darwin; docs/reference/limits.md says why)\n"
+    assert result.stderr == "postd: runs on Linux only (this is darwin; reasons: docs/reference/limits.md)\n"
 
 
 def test_client_and_protocol_are_not_refused() -> None:

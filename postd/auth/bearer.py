@@ -151,7 +151,7 @@ class Issuer:
         self.policy.check_header(jwt)
         keys = await self.keys.find(jwt)
         if not keys:
-            raise TokenError("no key of the issuer matches it")
+            raise TokenError("no key of the issuer matches the token")
         if not any(key.verify(jwt) for key in keys):
             raise TokenError("its signature is wrong")
         return self.policy.check_claims(jwt, self._now())
@@ -203,7 +203,7 @@ class BearerChecker(Checker):
 
         Raises:
             InvalidTokenError: the token is not accepted.
-            InvalidProofError: its proof is not (RFC 9449 §4.3).
+            InvalidProofError: its proof is not accepted (RFC 9449 §4.3).
             InsufficientScopeError: it is accepted, but lacks the scope.
             IssuerUnavailableError: the issuer does not answer, and its keys or its introspection are needed.
             LoginsBusyError: too many opaque tokens wait for introspection.
@@ -221,7 +221,7 @@ class BearerChecker(Checker):
         """Check the token, its scope, and if `bound` the proof or the certificate that it is bound to."""
         refusal: Refused
         try:
-            # Before the token: an issuer is not asked about one that comes with what is no proof.
+            # Before the token: no token with a malformed proof is introspected.
             proof = None if credentials.proof is None else decode_proof(credentials.proof.text)
             accepted = await self._accept(credentials, throttle)
             if bound:
@@ -239,7 +239,7 @@ class BearerChecker(Checker):
         return accepted
 
     async def _check_binding(self, accepted: _Accepted, credentials: BearerCredentials, proof: Proof | None) -> None:
-        """Check that the client has the key and the certificate that a token is bound to, if it is.
+        """Check that the client has the key and the certificate that a token is bound to, if any.
 
         Raises:
             TokenError: it came by the wrong scheme, or the client has another certificate or none.
@@ -249,7 +249,7 @@ class BearerChecker(Checker):
         if token.certificate_thumbprint:
             shown = credentials.certificate()
             if shown is None or certificate_thumbprint(shown) != token.certificate_thumbprint:
-                raise TokenError("it is bound to a certificate, which the client has not shown")
+                raise TokenError("it is bound to a client certificate that this client has not presented")
         if proof is None or credentials.proof is None:
             if token.key_thumbprint:
                 raise TokenError("it is bound to a key (cnf), and was sent as a bearer token")
@@ -270,12 +270,12 @@ class BearerChecker(Checker):
 
     async def _is_accepted(self, credentials: BearerCredentials) -> bool:
         try:
-            # Not throttled: to ask again about a token that was accepted is no attempt to sign in.
+            # Not throttled: revalidating an accepted token is not a login attempt.
             await self._check(credentials, None, bound=False)
         except Refused:
             return False
         except (IssuerUnavailableError, LoginsBusyError):
-            pass  # unknown: until an issuer says that it has ended
+            pass  # unknown: valid until an issuer reports that it has ended
         return True
 
     async def _accept(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:

@@ -15,7 +15,7 @@ from postd.auth.identity import Identity
 
 @implementer(ICredentialsChecker)
 class Checker(ABC):
-    """A checker for any portal; `postd.auth.portal` awaits `check` itself, which needs no Deferred for each login."""
+    """A checker for any portal; `postd.auth.portal` awaits `check` directly, without a Deferred for each login."""
 
     credentialInterfaces: tuple[type[Interface], ...]
 
@@ -24,7 +24,7 @@ class Checker(ABC):
         """Return the identity that the credentials prove.
 
         Raises:
-            Refused: they are not good.
+            Refused: they are invalid.
         """
 
     def requestAvatarId(self, credentials: Any) -> Deferred[bytes | tuple[()]]:
@@ -40,8 +40,8 @@ async def await_account(asking: Awaitable[Any]) -> str:
 
     Raises:
         Refused: the login failed, or is an anonymous one.
-        TypeError, UnicodeDecodeError: the avatar id is no text.
-        Exception: what else the checker raises.
+        TypeError, UnicodeDecodeError: the avatar id is not text.
+        Exception: any other exception of the checker.
     """
     try:
         avatar_id = await asking

@@ -23,7 +23,7 @@ _log = Logger()
 class IPasswordCredentials(ICredentials):
     """A name and a password (Basic, form login)."""
 
-    scheme: str = Attribute("the scheme that they came by, for the log")
+    scheme: str = Attribute("the scheme of the credentials, for the log")
     username: str = Attribute("the user name as sent")
     password: str = Attribute("the password as sent")
     address: str = Attribute("the client's address, for the throttle")
@@ -120,7 +120,7 @@ class Refused(UnauthorizedLogin):
     Args:
         why: the reason, for the log.
         username: the user name in the credentials, None without one.
-        known: whether the user exists. Other names are not logged: people type passwords into the name's field.
+        known: whether the user exists. Other names are not logged, because users type passwords into the wrong field.
 
     Attributes:
         user: the user, for the log: the name in quotes, or its length in bytes; None without a name.
@@ -133,12 +133,12 @@ class Refused(UnauthorizedLogin):
 
 
 def unknown_user(username: str) -> str:
-    """Return what the log shows of a name that is no user's."""
+    """Return the log text for a user name that does not exist; it has only the length of the name."""
     return f"an unknown user of {len(username.encode(errors='replace'))} bytes"
 
 
 def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
-    """Log why credentials were refused, which the client does not learn; return the refusal, to be raised."""
+    """Log why credentials were refused (the client does not learn it); return the refusal, to be raised."""
     _log.info(
         "login refused: {scheme} {user} from {address}: {why}",
         scheme=scheme,
@@ -179,7 +179,7 @@ class InvalidProofError(Refused):
 
 
 class InsufficientScopeError(Refused):
-    """A valid access token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is what it needs."""
+    """A valid access token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is the required one."""
 
     def __init__(self, username: str, scope: str) -> None:
         super().__init__("the token's scope is not enough", username, known=True)

@@ -43,7 +43,7 @@ class NonceRegistry:
         return make_nonce(await self._store.key(NONCE_KEY), expires=self._now() + self._lifetime_s)
 
     async def use(self, text: str, count: int) -> bool:
-        """Record a use of a nonce; return whether it is a live one of this server, first used with this count.
+        """Record a use of a nonce; return whether the nonce is valid and was not used with this count before.
 
         Raises:
             StoreUnavailableError: the key or the counts cannot be read.
@@ -62,7 +62,7 @@ def describe_missing_digest(accounts: Mapping[str, Account], realm: str, algorit
     without = [name for name, one in accounts.items() if not all(one.h_a1_for(realm, each) for each in algorithms)]
     if not without:
         return None
-    cure = "give each a new password with `postd user passwd NAME`"
+    cure = "set their passwords again with `postd user passwd NAME`"
     return f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
 
 

@@ -159,7 +159,7 @@ class Introspector:
         return LoginsBusyError()
 
     def _warn(self, why: str) -> None:
-        """Log why introspection fails, unless that is the reason logged last; an empty reason resets it."""
+        """Log why introspection fails, unless it is the same reason as last time; an empty reason resets that."""
         if self._warnings.is_new(why) and why:
             self._log.warn("bearer {issuer}: {why}", issuer=self._policy.issuer, why=why)
 
@@ -177,7 +177,7 @@ def _decode(fetched: Fetched) -> dict[str, Any]:
     if fetched.status == 400 and isinstance(answer, dict) and answer.get("error") in _INACTIVE_ERRORS:
         return {"active": False}
     if fetched.status != 200:
-        raise UnusableError(f"it answers {fetched.status}")
+        raise UnusableError(f"unexpected HTTP status {fetched.status}")
     if not isinstance(answer, dict):
-        raise UnusableError("its answer is not a JSON object")
+        raise UnusableError("the response is not a JSON object")
     return answer

@@ -35,7 +35,7 @@ RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 """The first and the longest delay before a failed fetch is retried, ±20 %; it doubles with each failure."""
 
 RETRY_FIRST_MAX_S = 5.0
-"""The longest such delay as long as there are no keys yet."""
+"""The longest such delay before the first keys were fetched."""
 
 DISCOVERY_TTL_S = 3600.0
 """How long a discovered `jwks_uri` is cached."""
@@ -47,7 +47,7 @@ STALE_S = 86_400.0
 class FetchedKeys(Struct, frozen=True):
     """An issuer's keys, their URL, and for how many seconds they are fresh.
 
-    `metadata_url` is the document that has their URL, empty if that is a setting; `metadata` is what it says.
+    `metadata_url` is the document with their URL, empty if the settings have the URL; `metadata` is its content.
     """
 
     keys: KeySet

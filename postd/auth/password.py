@@ -180,7 +180,7 @@ class PasswordChecker(Checker):
         # Last: nothing waits between this check and the session that the caller begins.
         account = self._users.get(name)
         if account is None or account.password_hash != stored:
-            raise refused(normalized, "the password was changed meanwhile", known=True)
+            raise refused(normalized, "the password was changed during the check", known=True)
         return Identity(name, credentials.scheme, revalidate=self._users.revalidate(name))
 
     async def _verify(

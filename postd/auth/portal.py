@@ -21,7 +21,7 @@ _Check = Callable[[Any], Awaitable[Identity]]
 class CoroutinePortal(Portal):
     """`Portal` with a sign-in that is a coroutine, and returns the identity beside the avatar.
 
-    `login` of stock Twisted makes a Deferred and a class for each login, also where nothing has to be waited for.
+    `login` of stock Twisted makes a Deferred and a class for each login, even if the checker returns at once.
     """
 
     def __init__(self, realm: IRealm, checkers: Iterable[ICredentialsChecker] = ()) -> None:
@@ -29,7 +29,7 @@ class CoroutinePortal(Portal):
         super().__init__(realm, checkers)
 
     def registerChecker(self, checker: ICredentialsChecker, *credentialInterfaces: type[Interface]) -> None:
-        """Check credentials of these interfaces by this checker from now on; without any, of all that it can check."""
+        """Register a checker for credentials of these interfaces; without any, for all that it declares."""
         super().registerChecker(checker, *credentialInterfaces)
         self._checks.clear()
 
@@ -39,7 +39,7 @@ class CoroutinePortal(Portal):
         Raises:
             UnhandledCredentials: no checker takes such credentials.
             Refused: they are invalid.
-            Exception: what else the checker raises.
+            Exception: any other exception of the checker.
         """
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
         return await check(credentials)
@@ -51,9 +51,9 @@ class CoroutinePortal(Portal):
 
         Raises:
             Refused: also if the realm refuses the account.
-            Exception: what else the realm raises.
+            Exception: any other exception of the realm.
         """
-        # As `authenticate`, whose coroutine would cost more than these two lines.
+        # As in `authenticate`: a call of that coroutine would cost more than these two lines.
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
         identity = await check(credentials)
         return identity, await self.find_avatar(identity, mind, interface)

@@ -21,7 +21,9 @@ class Fingerprints(Protocol):
     """The accounts that may have sessions, such as those of `postd.auth.users.UserDirectory`."""
 
     def fingerprint(self, name: str) -> bytes | None:
-        """Return what a session carries of its account, None if there is no such account; a change ends the session."""
+        """Return the fingerprint of an account, None if there is no such account. A session stores it, and ends when
+        it changes.
+        """
 
 
 class Sessions:
@@ -121,4 +123,4 @@ class SessionChecker(Checker):
             # Exactly one was live when the request was accepted.
             return any([await self._sessions.find(id_hash) for id_hash in credentials.id_hashes])
         except StoreUnavailableError:
-            return True  # unknown, and without the store there is nothing to send either
+            return True  # unknown; without the store there is no response to send anyway

@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class AnyAccount:
-    """The accounts of a stock checker, which cannot be asked for one: each name has an account that never changes.
+    """The accounts of a stock checker, which has no lookup of accounts: each name has an account that never changes.
 
-    A session therefore lasts until it expires, also when the password is changed or the account removed meanwhile.
+    A session therefore lasts until it expires, even if the password is changed or the account is removed.
     """
 
     def fingerprint(self, _name: str) -> bytes:
@@ -63,7 +63,7 @@ class StockChecker(Checker):
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Cancel what the checker has not answered; from now on each check ends with `LoginsBusyError`."""
+        """Cancel the running checks; all later ones fail with `LoginsBusyError`."""
         self._is_stopped = True
         for asking in list(self._asking):
             asking.cancel()
@@ -77,7 +77,7 @@ class StockChecker(Checker):
             TooManyFailuresError: the throttle does not admit the attempt.
             LoginsBusyError: the checker has not answered before the attempt's reservation expired, or was stopped.
             StoreUnavailableError: the throttle's counts cannot be read or written.
-            Exception: what else the checker raises; it is no failure of the client.
+            Exception: any other exception of the checker; it does not count as a failed login.
         """
         check_lengths(credentials)
         try:

@@ -39,7 +39,7 @@ RESERVATION_TTL_S = 60
 """How long a reservation counts if its process dies: longer than any attempt waits to be verified."""
 
 WAIT_MAX_S = 3.0
-"""How long an attempt waits for pending ones, if the limit would be reached should they all fail."""
+"""How long an attempt waits for pending ones if their failures would reach the limit."""
 
 POLL_INTERVAL_S = 0.25
 """How often a waiting attempt reads the counts again, for changes by other workers and nodes."""
@@ -170,7 +170,7 @@ class Throttle:
     async def reserve(self, attempt: Attempt) -> Attempt:
         """Return an admitted attempt with a reservation, for a comparison that has to wait.
 
-        The reservation is requested before any wait, so it precedes whatever this process admits from now on.
+        The reservation is requested before any wait, so it precedes all attempts that this process admits later.
 
         Raises:
             TooManyFailuresError, StoreUnavailableError: as `admit`.
@@ -285,7 +285,7 @@ class Throttle:
                 Deferred.fromCoroutine(self._release(reservation))
 
     async def _write(self, keys: FailureKeys, write: Coroutine[Any, Any, T]) -> T:
-        """Await a write, with its keys marked as pending: counts of them that are read meanwhile may be outdated."""
+        """Await a write, with its keys marked as pending: their counts, if read until then, may be outdated."""
         self._writes += 1
         self._pending_writes.update(keys)
         try:

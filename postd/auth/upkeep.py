@@ -1,4 +1,4 @@
-"""Background work of authentication: reloading the user file, and removing what has expired from the store."""
+"""Background work of authentication: reload the user file, and remove expired entries from the store."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,7 +23,7 @@ class Upkeep:
     Args:
         users: the user file, which is reloaded when it changes.
         verifier: caches right passwords; its cache is cleared then.
-        store: keeps sessions, nonces and failures; what has expired is removed.
+        store: keeps sessions, nonces and failures; expired ones are removed.
         reactor: the clock.
         reloaded: called each time that the user file has changed.
     """

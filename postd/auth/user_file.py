@@ -76,12 +76,12 @@ def make_account(name: str, password: str, realm: str) -> Account:
     )
 
 
-def _about(what: str, check: Callable[[str], _Checked], text: str) -> _Checked:
-    """Check a text; an error begins with what it is."""
+def _about(subject: str, check: Callable[[str], _Checked], text: str) -> _Checked:
+    """Check a text; the error begins with `subject`."""
     try:
         return check(text)
     except ValueError as error:
-        raise ValueError(f"{what} {error}") from None
+        raise ValueError(f"{subject} {error}") from None
 
 
 def check_name(name: str) -> str:
@@ -95,9 +95,9 @@ def check_name(name: str) -> str:
     if not is_encodable(name):
         raise ValueError("is not UTF-8 text")
     if has_control(name):
-        raise ValueError("has a control character in it")
+        raise ValueError("has a control character")
     if ":" in name:
-        raise ValueError("has a colon in it, which ends a name (RFC 7617 §2)")
+        raise ValueError("has a colon, which would end the name (RFC 7617 §2)")
     if name.startswith("#"):
         raise ValueError("begins with #, as a comment does")
     if name != name.strip():
@@ -163,7 +163,7 @@ def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
         part, comma, rest = rest.partition(",")
         algorithm, _, value = part.partition("=")
         if algorithm not in _HEX_CHARS:
-            raise ValueError(f"has a part in it that is none of {', '.join([*_HEX_CHARS, 'realm'])}")
+            raise ValueError(f"has an unknown part; allowed: {', '.join([*_HEX_CHARS, 'realm'])}")
         if algorithm in hashes:
             raise ValueError(f"has {algorithm} twice")
         if not re.fullmatch(f"[0-9A-Fa-f]{{{_HEX_CHARS[algorithm]}}}", value):
@@ -186,7 +186,7 @@ def _check_realm(realm: str) -> None:
         check_realm(realm)
     except ValueError:
         # That error quotes the text, which on a malformed line may be a hash.
-        raise ValueError('is empty or has something else in it than printable ASCII without " and \\') from None
+        raise ValueError('is empty, or not printable ASCII without " and \\') from None
     if _HASH_IN_REALM.search(realm):
         raise ValueError("has a hash in it; realm=<text> is the last part of the field")
 
@@ -261,7 +261,7 @@ def read_user_file(path: Path, opener: Callable[[str, int], int] = open_nonblock
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(str(path), "cannot be read: there is a NUL in the path") from None
+        raise ConfigError(str(path), "cannot be read: the path has a NUL character") from None
     if len(content) > USER_FILE_MAX_BYTES:
         raise ConfigError(str(path), f"has more than {USER_FILE_MAX_BYTES // 1024**2} MiB")
     return content

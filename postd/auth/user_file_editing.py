@@ -74,7 +74,7 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
     except OSError as error:
         raise ConfigError(str(path), f"cannot be written: {error.strerror}") from None
     except _NotOwnerError:
-        raise ConfigError(str(path), "belongs to another user; do this as that user or as root") from None
+        raise ConfigError(str(path), "belongs to another user; run the command as that user or as root") from None
     was_mode = before.st_mode & 0o7777 if before is not None and before.st_mode & _OTHERS else None
     return Edited(created=before is None, was_mode=was_mode)
 
@@ -179,7 +179,7 @@ def _follow(path: Path) -> Iterator[_Place]:
         OSError: the path cannot be resolved.
     """
     if "\0" in str(path):
-        raise ConfigError(str(path), "there is a NUL in the path")
+        raise ConfigError(str(path), "the path has a NUL character")
     with ExitStack() as opened:
         folder = _open_entry(opened, ".", None)
         walked, left, links = Path(), list(reversed(path.parts)), list[tuple[Path, int]]()

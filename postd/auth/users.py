@@ -72,7 +72,7 @@ class UserDirectory:
             ConfigError: it cannot be used, or was removed.
         """
         if self._path and load_accounts(self._path) is None and self._was_read:
-            raise ConfigError(self._path, "is gone")
+            raise ConfigError(self._path, "no longer exists")
 
     def refresh(self) -> bool:
         """Reload the file if it has changed; return whether it was reloaded. An invalid file changes nothing."""
@@ -86,7 +86,9 @@ class UserDirectory:
             self._log.error("user file not reloaded, keeping the last good one: {error}", error=error)
             return False
         if accounts is None:
-            self._log.error("user file not reloaded, keeping the last good one: {path} is gone", path=self._path)
+            self._log.error(
+                "user file not reloaded, keeping the last good one: {path} no longer exists", path=self._path
+            )
             return False
         if not accounts.by_name and self._accounts.by_name and not self._was_empty:
             # htpasswd truncates the file before it writes: check once more before all users are signed out.

@@ -59,7 +59,7 @@ def check(*, loaded: LoadedSettings) -> None:
             found += not good
             click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
     if found:
-        raise click.ClickException("1 thing is wrong" if found == 1 else f"{found} things are wrong")
+        raise click.ClickException(f"found {pluralize(found, 'problem')}")
 
 
 _NETWORK_TIMEOUT_S = 30
@@ -132,7 +132,7 @@ def _check_users(settings: Settings) -> _Lines:
     problems = account_problems(settings, accounts)
     for name, account in (accounts or {}).items():
         if weak := weakness(account.password_hash):
-            problems.append(f"the hash of {name} is weak: {weak}; `postd user passwd` makes a better one")
+            problems.append(f"the hash of {name} is weak: {weak}; set the password again with `postd user passwd`")
     yield from _lines(problems, pluralize(len(accounts), "user") if accounts else "none are set")
 
 
@@ -142,9 +142,9 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
     except StoreMissingError as error:
         kind, _, path = loaded.settings.store.partition(":")
         if kind != "sqlite":
-            yield True, f"{error.why}; the server makes it"
+            yield True, f"{error.why}; the server creates it"
         elif os.access(Path(path).parent, os.W_OK):
-            yield True, f"{loaded.settings.store} is not there yet; the server makes it"
+            yield True, f"{loaded.settings.store} does not exist yet; the server creates it"
         else:
             yield False, f"{error.why}, and its folder is not writable"
     except StoreOlderError as error:

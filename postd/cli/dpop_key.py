@@ -36,7 +36,7 @@ def _write_new(file: str, content: bytes) -> None:
     descriptor = os.open(file, _FLAGS, _MODE)
     try:
         with os.fdopen(descriptor, "wb") as opened:
-            os.fchmod(descriptor, _MODE)  # whatever the umask
+            os.fchmod(descriptor, _MODE)  # independent of the umask
             opened.write(content)
             opened.flush()
             os.fsync(descriptor)

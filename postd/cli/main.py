@@ -55,7 +55,7 @@ class _Commands(click.Group):
             status = super().main(*args, **{**options, "standalone_mode": False})
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "postd"
-            _fail(f"{error.format_message()} ({command} --help shows what is allowed)", error.exit_code)
+            _fail(f"{error.format_message()} ({command} --help shows the usage)", error.exit_code)
         except click.ClickException as error:
             _fail(error.format_message(), error.exit_code)
         except PostdError as error:

@@ -14,7 +14,7 @@ from postd.model import POST_ID_MAX, check_text
 from postd.protocol.nesting import is_too_deep
 
 LINE_MAX_BYTES = 64 * 1024
-"""The longest line; a post with all characters escaped has a fortieth of that."""
+"""The longest line: forty times the size of a post with all characters escaped."""
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -81,7 +81,8 @@ _decoder = json.JSONDecoder(
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, Sequence[bytes]]]:
     """Yield batches of the lines of a file or a pipe, without line ends, with the number of the first line.
 
-    Memory is bounded: a line over `LINE_MAX_BYTES` is cut, still too long, and the last one.
+    Memory is bounded: a line longer than `LINE_MAX_BYTES` is cut at a length that is still too long, and ends the
+    iteration.
     """
     number, rest = 1, b""
     await wait_ready(descriptor, select.POLLIN)

@@ -1,4 +1,4 @@
-"""`postd export`, `import`, `copy`, `backup`: posts out of a store and into another."""
+"""`postd export`, `import`, `copy`, `backup`: transfer posts between stores and files."""
 
 import io
 import os
@@ -73,14 +73,14 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
 
 @click.command("import")
 @click.argument("file", required=False, default="-")
-@click.option("--skip-existing", is_flag=True, help="Skip posts whose ids are taken. [default: fail]")
+@click.option("--skip-existing", is_flag=True, help="Skip posts with ids that exist already. [default: fail]")
 @with_settings("store")
 def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> None:
     """Import posts from JSON Lines.
 
     FILE has the format of `postd export`; without FILE, or with "-", posts are read from stdin. They keep their ids.
-    Either all posts are stored or none: an invalid line and an id that is taken are errors. The store is created if it
-    does not exist. Servers may keep running.
+    Either all posts are stored or none: an invalid line and an id that exists already are errors. The store is created
+    if it does not exist. Servers may keep running.
     """
     with _open_input(file) as source:
         name = "standard input" if file == "-" else printable(file)
@@ -92,11 +92,11 @@ def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> N
                 try:
                     return given, await pending.commit(skip_existing=skip_existing)
                 except PostExistsError as error:
-                    why = f"there is a post with the id {error.post_id} already"
-                    raise _not_imported(f"{name}: {why} (--skip-existing leaves such posts out)") from None
+                    why = f"a post with id {error.post_id} exists already"
+                    raise _not_imported(f"{name}: {why} (--skip-existing skips such posts)") from None
 
         given, stored = use_stores([store], work)
-    skipped = f"; {given - stored} skipped, whose ids are taken" if skip_existing else ""
+    skipped = f"; {given - stored} skipped because their ids exist already" if skip_existing else ""
     click.echo(f"{pluralize(stored, 'post')} imported{skipped}")
 
 
@@ -120,7 +120,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
                     await pending.add(posts[start : start + _BATCH_POSTS])
                 except PostExistsError as error:
                     again = max(n for n, (post_id, _) in zip(numbers, posts, strict=True) if post_id == error.post_id)
-                    why = f"{name}: line {again}: an earlier line has the id {error.post_id} as well"
+                    why = f"{name}: line {again}: id {error.post_id} is on an earlier line already"
                     raise _not_imported(why) from None
             given += len(posts)
             read += sum(map(len, lines)) + len(lines)
@@ -150,27 +150,27 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
     """Copy all posts to an empty store.
 
     Ids and the next id are kept: this is how to move from SQLite to Redis. Stop the servers of the store first: if a
-    post is added or changed meanwhile, nothing is copied. Sessions are not copied; users must sign in again.
+    post is added or changed during the copy, nothing is copied. Sessions are not copied; users must sign in again.
     """
     options = load_settings(None, {"store": target_url}, Path.cwd())
     target_loaded = msgspec.structs.replace(options, where={**options.where, "store": "--to"})
     source, target = prepare_store(loaded), configured_store(target_loaded)
     if source.description == target.description or _same_file(loaded.settings.store, target_loaded.settings.store):
-        raise click.ClickException(f"--to: {target.description} is the store to copy from; name another one")
+        raise click.ClickException(f"--to: {target.description} is the source of the copy; give another store")
     target.prepare()
 
     async def work() -> int:
         before = await source.version()
         copied = await _copy_posts(source, target, unchanged_since=before)
-        missing = "the copy has not all of that; stop its servers and copy again, to a store that is empty"
+        missing = "the copy is incomplete; stop the source's servers and copy again, to an empty store"
         await _check_unchanged(source, before, missing)
         return copied
 
     try:
         copied = use_stores([source, target], work)
     except StoreNotEmptyError:
-        raise click.ClickException(f"{target.description}: there are posts in it; copy to an empty store") from None
-    click.echo(f"{pluralize(copied, 'post')} copied to {target.description}; users have to sign in again")
+        raise click.ClickException(f"{target.description}: the store has posts; copy to an empty store") from None
+    click.echo(f"{pluralize(copied, 'post')} copied to {target.description}; users must sign in again")
 
 
 def _same_file(url: str, other: str) -> bool:
@@ -189,10 +189,10 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     copied; users must sign in again.
     """
     if file == "-":
-        raise click.UsageError("a backup is a file: give its name")
+        raise click.UsageError("a backup is written to a file, not to stdout; give a file name")
     source = configured_store(loaded)
     if not isinstance(source, SqliteStore):
-        why = "only an SQLite store is backed up so; `postd export` writes the posts of any; Redis has its own files"
+        why = "`postd backup` needs an SQLite store; use `postd export` for any store, or back up the files of Redis"
         raise click.ClickException(f"{source.description}: {why}")
     with _new_file(Path(file)) as made:
         source.prepare(create=False)
@@ -204,13 +204,13 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
             # The message names the temporary file.
             raise click.ClickException(error.why.replace(str(made), file)) from None
         if any(name.exists() for name in _journal_files(made)):
-            raise click.ClickException(f"{file}: it could not be written to the end; is there space left?")
+            raise click.ClickException(f"{file}: write incomplete; check the free disk space")
     click.echo(f"{pluralize(saved, 'post')} saved in {printable(file)}")
 
 
 async def _check_unchanged(source: Store, before: Version, words: str) -> None:
     if await source.version() != before:
-        raise click.ClickException(f"{source.description} was written to meanwhile; {words}")
+        raise click.ClickException(f"{source.description} has changed during the copy; {words}")
 
 
 async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version | None = None) -> int:
@@ -229,10 +229,12 @@ async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version 
             async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
                 advance_to(posts[-1][0])
-        # Read after the posts, so that neither is older than they are.
+        # Read after the posts, so that neither is older than the posts.
         last_id, version = await source.last_id(), await source.version()
         if unchanged_since is not None:
-            await _check_unchanged(source, unchanged_since, "nothing was copied; stop its servers and copy again")
+            await _check_unchanged(
+                source, unchanged_since, "nothing was copied; stop the source's servers and copy again"
+            )
         return await pending.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISION_GAP)
 
 
@@ -251,7 +253,7 @@ async def _begin_import(store: Store) -> AsyncIterator[Import]:
 def _progress(what: str, length: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error, if that is a terminal; yield a function that moves it to a position.
 
-    Without a `length`, the position at the end, positions are shown in KiB. Nothing is shown unless `shown`.
+    `length` is the final position; without it, positions are shown in KiB. Nothing is shown unless `shown`.
     """
     terminal = shown and sys.stderr is not None and sys.stderr.isatty()
     file: TextIO = sys.stderr if terminal else io.StringIO()
@@ -285,14 +287,14 @@ def _new_file(file: Path) -> Iterator[Path]:
     if os.path.lexists(file):
         raise _file_exists(file)
     if not file.parent.is_dir():
-        raise click.ClickException(f"{file}: there is no such folder")
+        raise click.ClickException(f"{file}: the folder does not exist")
     if not os.access(file.parent, os.W_OK | os.X_OK):
         raise click.ClickException(f"{file}: the folder is not writable")
     made = file.parent / f".postd-{secrets.token_hex(8)}"
     try:
         yield made
         sync(made)
-        os.link(made, file)  # a rename would replace a file that was made meanwhile
+        os.link(made, file)  # a rename would replace a file that was created since
     except FileExistsError:
         raise _file_exists(file) from None
     except OSError as error:
@@ -310,4 +312,4 @@ def _journal_files(database: Path) -> list[Path]:
 
 
 def _file_exists(file: Path) -> click.ClickException:
-    return click.ClickException(f"{file}: there is such a file already, and nothing is overwritten; name a new one")
+    return click.ClickException(f"{file}: the file exists already and is not overwritten; give a new name")

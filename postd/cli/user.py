@@ -34,7 +34,7 @@ def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None
 
     def check_absent(name: str, accounts: Mapping[str, Account]) -> None:
         if name in accounts:
-            raise click.ClickException(f"there is a user {name!r} already; {_passwd(name)} sets a new password")
+            raise click.ClickException(f"user {name!r} exists already; {_passwd(name)} sets a new password")
 
     _set_password(loaded.settings, name, password_stdin=password_stdin, check=check_absent, done="added")
 
@@ -75,7 +75,7 @@ def list_users(*, loaded: LoadedSettings) -> None:
     content = load_user_file(file)
     accounts = decode_users(content or b"", str(file)).values()
     rows = [(printable(account.name), _hash_words(account), _digest_words(account, settings)) for account in accounts]
-    missing = "" if content is not None else f"; {printable(str(file))} is not there yet"
+    missing = "" if content is not None else f"; {printable(str(file))} does not exist yet"
     click.echo("\n".join([f'{pluralize(len(rows), "user")}, realm "{settings.realm}"{missing}', *format_table(rows)]))
 
 
@@ -131,14 +131,14 @@ def _user_file(settings: Settings) -> Path:
 
 def _check_present(name: str, accounts: Mapping[str, Account]) -> None:
     if name not in accounts:
-        raise click.ClickException(f"there is no user {name!r}")
+        raise click.ClickException(f"user {name!r} does not exist")
 
 
 def _edit_file(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:
     edited = edit_user_file(file, change)
     click.echo(done)
     if edited.created:
-        click.echo(f"{printable(str(file))}: made, with mode 0600")
+        click.echo(f"{printable(str(file))}: created with mode 0600")
     if edited.was_mode is not None:
-        was = f"had mode {edited.was_mode:04o} and has 0600 now: only its owner can read it"
+        was = f"mode changed from {edited.was_mode:04o} to 0600: only the owner can read it"
         click.echo(f"postd: {printable(str(file))} {was}", err=True)

@@ -126,7 +126,7 @@ class AuthClient(HTTPClient):
         sends_secret = auth is not None and not isinstance(auth, Digest)
         if sends_secret and scheme != "https" and not is_loopback(host) and not plaintext:
             raise ConfigError(
-                self.origin, f"{type(auth).__name__} would be sent in plain text; give an https URL, or use Digest"
+                self.origin, f"{type(auth).__name__} would be sent in clear text; use an https URL, or Digest"
             )
         reactor = cast("IReactor", reactor)
         # The pool would repeat a request as it is, with the same proof.
@@ -198,7 +198,7 @@ def origin_of(url: str) -> str:
         host = None
     plain = url.isascii() and url.isprintable() and " " not in url
     if not plain or not host or parts.scheme not in {"http", "https"} or "@" in parts.netloc:
-        raise ConfigError(repr(url), "this is no URL such as https://posts.example or http://127.0.0.1:8080")
+        raise ConfigError(repr(url), "not a URL such as https://posts.example or http://127.0.0.1:8080")
     if "[" in parts.netloc:
-        raise ConfigError(repr(url), "this has an IPv6 address, which treq cannot connect to: use a host name")
+        raise ConfigError(repr(url), "treq cannot connect to an IPv6 address in a URL: use a host name")
     return f"{parts.scheme}://{host}" + ("" if port is None else f":{port}")

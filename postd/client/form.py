@@ -106,4 +106,4 @@ class FormAuthenticator(Authenticator):
 
 
 def _raise_timeout(_: object, seconds: float) -> NoReturn:
-    raise SignInError(f"the sign-in form has not answered within {seconds:.0f} s", passing=True)
+    raise SignInError(f"the sign-in form: no response within {seconds:.0f} s", passing=True)

@@ -238,7 +238,7 @@ class PostClient:
         def collect(piece: bytes) -> None:
             content.extend(piece)
             if given_up or len(content) > RESPONSE_MAX_BYTES:
-                raise UnusableAnswerError(f"the answer has more than {RESPONSE_MAX_BYTES // 1024**2} MiB")
+                raise UnusableAnswerError(f"the response has more than {RESPONSE_MAX_BYTES // 1024**2} MiB")
 
         async def exchange() -> Response:
             headers = Headers({name: [value] for name, value in {"User-Agent": "postd", **fields}.items()})
@@ -284,4 +284,4 @@ def _decode(response: Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise UnusableAnswerError("the answer is not one of postd: is the URL right?") from None
+        raise UnusableAnswerError("the response is not from a postd server; check the URL") from None

@@ -36,7 +36,7 @@ def header_fields(response: Any) -> dict[str, str]:
 
 def raise_timeout(_: object, seconds: float) -> NoReturn:
     """Raise the error of a timeout; for `Deferred.addTimeout`."""
-    raise NoAnswerError(f"there was no answer within {seconds:.0f} s")
+    raise NoAnswerError(f"no response within {seconds:.0f} s")
 
 
 async def read_body(response: Any, *, max_s: float, clock: IReactorTime) -> bytes:

@@ -291,7 +291,7 @@ class GrantedTokens(TokenSource):
         """Return the token in a response of the token endpoint (RFC 6749 §5.1)."""
         document = _decode_object(fetched)
         if document is None:
-            raise SignInError(f"{self._issuer}: the answer is no JSON object")
+            raise SignInError(f"{self._issuer}: the response is not a JSON object")
         if fetched.status != 200 or "error" in document:
             raise SignInError(f"{self._issuer}: no token granted: {_error_code(document)}")
         kind = str(document.get("token_type")).lower()
@@ -299,7 +299,7 @@ class GrantedTokens(TokenSource):
             raise SignInError(f"{self._issuer}: the token is not bound to the key: the issuer grants a bearer token")
         expected = "bearer" if self._proofs is None else "DPoP"
         if kind != expected.lower() or not isinstance(document.get("access_token"), str):
-            raise SignInError(f"{self._issuer}: the answer has no {expected} token")
+            raise SignInError(f"{self._issuer}: the response has no {expected} token")
         text = _check_token(document["access_token"], self._issuer)
         expires_in = document.get("expires_in")
         if isinstance(expires_in, str) and expires_in.isdecimal():  # as some issuers write it

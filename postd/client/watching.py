@@ -191,7 +191,7 @@ class Watch:
         response.deliverBody(stream)
         if fields.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
             stream.abort()
-            raise UnusableAnswerError("the answer is no event stream: is the URL right?")
+            raise UnusableAnswerError("the response is not an event stream; check the URL")
         self._was_open = True
         return stream
 
@@ -278,7 +278,7 @@ class _EventStream(Protocol, TimeoutMixin):
         try:
             self._events += self._decoder.decode(data)
         except EventStreamError as error:
-            self._fail(UnusableAnswerError(f"this is no event stream: {error}"))
+            self._fail(UnusableAnswerError(f"the response is not an event stream: {error}"))
             self.transport.loseConnection()
             return
         self._has_data = True
@@ -310,7 +310,7 @@ class _EventStream(Protocol, TimeoutMixin):
         return self._reactor.callLater(period, func)
 
     def timeoutConnection(self) -> None:
-        self._fail(NoAnswerError(f"nothing was heard for {self._silent_max_s:.0f} s"))
+        self._fail(NoAnswerError(f"nothing was received for {self._silent_max_s:.0f} s"))
         self.transport.loseConnection()
 
     def _wake(self) -> None:

@@ -23,19 +23,19 @@ from postd.web.access import Access, SchemeParts
 
 
 class Authentication:
-    """The portal, and all that its checkers need.
+    """The portal and the parts that its checkers use.
 
     Args:
         loaded: the settings of users, schemes, sessions, the throttle and proxies.
         store: keeps sessions, nonces and failures.
         reactor: its clock and its threads.
         threads: where passwords are verified, in place of threads of its own.
-        previous: the one that this one replaces when it is started, with other settings.
+        previous: on a reload, the object of the old settings, which this one replaces when it is started.
 
     Attributes:
-        access: what guards need.
+        access: the parts of authentication that guards use.
         threads, verifier, throttle: the password cache and the failure counts; a reload keeps them.
-        running, settings, options, users, background: for the one that replaces this one.
+        running, settings, options, users, background: read by the object that replaces this one on a reload.
 
     Raises:
         ConfigError: a scheme's table, the user file, or a file of an issuer's settings cannot be used.

@@ -1,17 +1,17 @@
 """The format and the file of the daemon's log, as `[log]` sets them (reference: Log).
 
-Departs from stock twistd:
+Departures from stock twistd:
 
-- Lines of the access log stand as they are, one a line: as events they would have twistd's time and name before them,
-  and the second of a bundle would be indented as if it belonged to the first.
-- Control characters are escaped. Text from clients must neither look like a line of ours nor reach the terminal of a
-  reader. A line feed in it is followed by a tab, as in tracebacks.
-- `format = "json"` is an object a line, for every event.
+- Lines of the access log are written unchanged. Formatted as events, each would begin with twistd's time and namespace,
+  and further lines of a batch would be indented as a continuation of the first.
+- Control characters are escaped, so that text from clients can neither forge a log line nor control a terminal. A line
+  feed in such text is followed by a tab, as in tracebacks.
+- `format = "json"` writes each event as one JSON object per line.
 - No line is longer than `LINE_MAX_BYTES`: a longer one is cut, and ends with ` ...`. A JSON line stays an object; its
   longest text is cut.
-- Failures of twistd to write its cache of plugins are not logged: the user of a daemon should not be able to write to
-  where it is installed.
-- Our own file is only appended to. Twistd renames its file at each megabyte, and all earlier ones, without limit.
+- Failures of twistd to write its plugin cache are not logged: a daemon's user should not have write access to the
+  directory that it is installed in.
+- The file of `[log]` is only appended to. Twistd rotates its own at each megabyte, and keeps all earlier ones.
 """
 
 import errno
@@ -160,8 +160,8 @@ def file_problem(path: str) -> str:
 def reopen_rotated(file: LogFile) -> None:
     """Reopen the path of twistd's own file, as `AppendedFile.reopen`.
 
-    Its own `reopen` closes the file first: what other threads log meanwhile is lost, and all later lines if the path
-    cannot be opened.
+    twistd's `reopen` closes the file first: lines from other threads in between are lost, and all later lines if the
+    path cannot be opened.
     """
     from postd.twisted_private import log_file_descriptor  # noqa: PLC0415 - imports twisted.web
 
@@ -181,8 +181,8 @@ def reopen_rotated(file: LogFile) -> None:
 class AppendedFile:
     """Appends events to a file, which is created if it does not exist, each with one write.
 
-    Events that cannot be written are lost: a full disk must not stop the service. A line on standard error says when
-    that begins, and a line in the file how many were lost, once it can be written again.
+    Events that cannot be written are lost: a full disk must not stop the service. A line on standard error reports the
+    first loss; once the file can be written again, a line in it has the number of lost lines.
 
     Raises:
         OSError: it cannot be opened.
@@ -220,7 +220,7 @@ class AppendedFile:
             self._lost = 0
 
     def _format_gap(self) -> str | None:
-        text = "{lost} lines are missing here, or parts of them: {why}"
+        text = "{lost} log lines were lost or cut here: {why}"
         level, now = LogLevel.error, time.time()
         event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": text}
         return self._format({**event, "lost": self._lost, "why": self._why})

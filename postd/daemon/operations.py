@@ -56,7 +56,7 @@ class Operations(Service):
 
     Attributes:
         server: the server; set before the service starts.
-        admin_listeners, admin_site: the admin listeners, if there are any, and what serves them; likewise.
+        admin_listeners, admin_site: the admin listeners, if there are any, and their site; set at the same time.
     """
 
     _log = Logger()
@@ -90,7 +90,7 @@ class Operations(Service):
 
     def startService(self) -> None:
         super().startService()
-        # First: until then another server takes the lock of a UNIX socket for that of a dead process.
+        # First: until then another server would regard the lock of a UNIX socket as that of a dead process.
         take_over_socket_locks([*self._listeners.values(), *self.admin_listeners])
         self._install_signal_handlers()
         self.server.startService()

@@ -1,4 +1,4 @@
-"""Descriptor limit and memory of the process, whose defaults are not made for servers."""
+"""The descriptor limit and the memory of the process, with values suited to a server."""
 
 import ctypes
 import gc
@@ -8,8 +8,8 @@ from contextlib import suppress
 from twisted.logger import Logger
 
 RESERVED_DESCRIPTORS = 128
-"""Descriptors that are not for client connections but for listeners, the store, the log, requests to issuers, workers;
-half of all, if there are very few."""
+"""Descriptors reserved for listeners, the store, the log, requests to issuers, and workers; half of all descriptors if
+there are very few."""
 
 GC_THRESHOLD = 20_000
 """Objects allocated and not freed before a collection of the youngest generation: at most some 10 MiB."""
@@ -24,19 +24,19 @@ def freeze_startup_objects() -> None:
     """Configure garbage collection for a server; to be called once all long-lived objects exist.
 
     The collector skips the objects that exist now, and runs more rarely than after each 700 new objects, which is every
-    few requests. Requests leave cycles behind, so that it cannot be turned off. There is no collection first: it takes
-    40 ms, and what it would free is half a mebibyte.
+    few requests. It cannot be turned off, because requests leave reference cycles. No collection runs first: it would
+    take 40 ms to free half a mebibyte.
     """
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 def collect_replaced() -> None:
-    """Free what a reload has replaced; to be called when nothing refers to it any more but itself.
+    """Free the objects that a reload has replaced; to be called when only their own cycles refer to them.
 
-    A resource tree and its checkers are in reference cycles. With the thresholds above, the collector comes to the
-    oldest generation so rarely that a server which is reloaded often would grow by one tree at each reload. What
-    `freeze_startup_objects` has set aside is not looked at: the first tree stays, and this takes a few milliseconds.
+    A resource tree and its checkers are in reference cycles. With the thresholds above, the oldest generation is
+    collected so rarely that each reload would add a tree to the memory of the server. Objects frozen by
+    `freeze_startup_objects` are skipped: the first tree stays, and this takes a few milliseconds.
     """
     gc.collect()
 
@@ -44,9 +44,9 @@ def collect_replaced() -> None:
 def trim_memory() -> None:
     """Return free memory between blocks in use to the system (malloc_trim(3)); it takes a few milliseconds.
 
-    glibc does so at once only for large blocks, until the first long list or password verification raises its threshold
-    to that size. A lower threshold is no alternative: with 19 MiB that are new to the process, Argon2id takes 1.5 times
-    as long.
+    glibc returns only large blocks at once, and the first long list or password verification raises that threshold to
+    its own size. A fixed lower threshold is no alternative: Argon2id takes 1.5 times as long if its 19 MiB come fresh
+    from the system.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -31,15 +31,15 @@ from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.factory import HttpFactory
 
 STORE_WAIT_MAX_S = 1.0
-"""How long the first clients wait for the store, at most; after that they get 503 until it answers."""
+"""How long the first clients wait for the store; after that, requests get 503 until it answers."""
 
 RELOAD_FAILED = "reload failed, keeping the current settings: {error}"
-"""The log message of a reload whose settings cannot be used."""
+"""The log message of a reload with invalid settings."""
 
 
 class StartCallbacks(Struct, frozen=True):
-    """Called while a server starts, in one process or several: `accepting` when all listeners accept connections,
-    `ready` when the store answers, too, `failed` with the reason if that can never happen.
+    """Callbacks of the start of a server, in one process or several: `accepting` when all listeners accept
+    connections, `ready` when the store answers as well, `failed` with the reason if the server can never be ready.
     """
 
     accepting: Callable[[], None]
@@ -132,7 +132,7 @@ class ServerParts:
 
 
 _STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings that decide which clients may read the event stream; with issuers, so do the credentials for these."""
+"""The settings that decide which clients may read the event stream, besides the client secrets of issuers."""
 
 
 class Server(Service):
@@ -178,7 +178,7 @@ class Server(Service):
         if failure.check(StoreRefusedError):
             self._callbacks.failed(failure.getErrorMessage())
         elif not failure.check(CancelledError):
-            self._log.failure("the store could not be started", failure=failure)
+            self._log.failure("store: could not be started", failure=failure)
 
     def _accept(self) -> None:
         timeout, self._accept_timeout = self._accept_timeout, None

@@ -45,7 +45,7 @@ def make_service(
         ConfigError: a setting cannot be used; nothing is left bound.
     """
     settings, where = loaded.settings, loaded.where
-    # With workers, too, which make their own: to check the settings.
+    # Also with workers, which build their own: this checks the settings.
     parts = ServerParts(loaded, reactor=reactor)
     count = count_workers(loaded)
     factory = parts.site if count == 1 else make_unused_factory()
@@ -96,7 +96,7 @@ def make_service(
 def make_worker(
     loaded: LoadedSettings, sockets: Sequence[InheritedSocket], *, callbacks: StartCallbacks, reactor: IReactor
 ) -> Server:
-    """Build the server of a worker process, with what its parent has checked and bound.
+    """Build the server of a worker process from the settings and sockets of its parent.
 
     Raises:
         ConfigError: a file that the settings name cannot be used any more.
@@ -139,7 +139,7 @@ def _abort_start(reactor: IReactor, why: str) -> None:
 
 
 def _read_again(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor: IReactor) -> LoadedSettings:
-    """Read the settings again, and check those that take a restart, too, so that the next start succeeds.
+    """Read the settings again, and also check those that need a restart, so that the next start succeeds.
 
     Raises:
         ConfigError: something in them cannot be used.

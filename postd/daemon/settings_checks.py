@@ -35,14 +35,14 @@ def exposure_problem(settings: Settings) -> str | None:
     """Return why no listener may be public and unencrypted, None if it may (reference: Safe by default)."""
     if "open" in settings.api.write and "open-writes" not in settings.insecure:
         return (
-            "anyone who reaches this address could write, unencrypted; listen on loopback, unix: or ssl:, "
+            "writes are open to other machines, without TLS; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file'
         )
     secrets = list(dict.fromkeys(filter(None, (one.secrets(settings, name) for name, one in load_schemes().items()))))
     if secrets and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
         return (
-            f"{' and '.join(secrets)} would travel in plain text; listen on loopback, unix: or ssl:, name the proxies "
-            'that do TLS in trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file'
+            f"{' and '.join(secrets)} would be sent in clear text; listen on loopback, unix: or ssl:, list the proxies "
+            'that terminate TLS in trusted_proxies, or add insecure = ["plaintext-passwords"] to the settings file'
         )
     return None
 
@@ -56,8 +56,8 @@ def spoofing_problem(settings: Settings, endpoint: str) -> str | None:
     else:
         return None
     return (
-        f"every user of this machine may connect to this socket, and claim any client address with {header}; leave out "
-        "mode= (then 0660) or give a stricter one"
+        f"every user of this machine can connect to this socket and claim any client address with {header}; remove "
+        "mode= (default 0660) or set a stricter one"
     )
 
 
@@ -74,8 +74,8 @@ def settings_problems(settings: Settings) -> Iterator[str]:
     for page in settings.pages:
         if not any(schemes[name].has_bare_names for name in page.schemes):
             for account in (name for name in page.users if not has_issuer(name)):
-                why = "it is a name of the user file, and all schemes of the page have names of issuers"
-                yield f"page {page.path}: {account} of its users can never enter: {why}"
+                why = "it is a name of the user file, and all schemes of the page identify users by issuer"
+                yield f"page {page.path}: {account} of its users can never have access: {why}"
 
 
 def account_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
@@ -88,7 +88,7 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         asking = [rule for rule, allowed in rules.items() if rule not in defaults and with_accounts & set(allowed)]
         return [f"users is not set: no password is accepted for {join_names(asking)}"] if asking else []
     if not accounts:
-        state = "there is no such user file yet" if accounts is None else "has no users"
+        state = "the user file does not exist yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: no user can sign in"]
     problems = []
     for page in settings.pages:
@@ -99,9 +99,9 @@ def account_problems(settings: Settings, accounts: Mapping[str, Account] | None)
         if settings.uses_scheme(name):
             problems += scheme.account_problems(settings, accounts)
     if any(account.h_a1 for account in accounts.values()):
-        with suppress(OSError):  # it was removed meanwhile
+        with suppress(OSError):  # it was removed since
             mode = Path(settings.users).stat().st_mode & 0o777
             if mode & 0o077:
-                why = "its Digest hashes are as good as passwords; use 0600"
+                why = "its Digest hashes are equivalent to passwords; set mode 0600"
                 problems.append(f"{settings.users} has mode {mode:04o}: {why}")
     return problems

@@ -1,4 +1,4 @@
-"""Imports at the start of a process, without what its settings do not need."""
+"""Imports at the start of a process, limited to the modules that its settings need."""
 
 import gc
 import sys
@@ -29,7 +29,7 @@ def startup_imports(settings: Settings) -> Iterator[None]:
 
     This takes two fifths off the start, and a fifth off the memory of an idle server:
 
-    - Garbage is not collected meanwhile, and what was imported is not looked at afterwards: it stays.
+    - Garbage collection is off during the imports, and skips the imported objects afterwards.
     - Twisted is imported as if `h2` were not installed: the server has HTTP/1.1 alone.
     - Unless `needs_tls`, likewise without pyOpenSSL, which Twisted can do without (its extra `tls`).
 

@@ -75,7 +75,7 @@ class SystemdNotifier:
 
     def _send(self, lines: str) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # systemd is gone, or its queue is full
+            with suppress(OSError):  # systemd does not listen, or its queue is full
                 self._socket.send(lines.encode(errors="backslashreplace"))
 
 

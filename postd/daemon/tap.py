@@ -1,6 +1,6 @@
-"""The twistd plugin: the options of `twistd postd`, and the service that they make."""
+"""The twistd plugin: the options of `twistd postd`, and the service made from them."""
 
-# First: other systems may lack what is imported next.
+# First: other systems may lack modules that are imported next.
 import postd.linux
 
 # isort: split

@@ -30,12 +30,12 @@ _log = Logger()
 
 
 def main() -> int:
-    """Serve until the parent asks to stop, or is gone; return the exit status."""
+    """Serve until the parent asks to stop, or has exited; return the exit status."""
     parent = ParentConnection(os.dup(1))
     os.dup2(2, 1)  # prints must not mix with messages
     first_line = io.FileIO(0, closefd=False).readline()  # nothing beyond it, which the reactor will read
     if not first_line.endswith(b"\n"):
-        return 1  # the parent has gone already
+        return 1  # the parent has exited already
     start_message = json.loads(first_line)
 
     settings = settings_from(start_message["values"], start_message["where"])
@@ -48,7 +48,7 @@ def main() -> int:
         from postd.net.ports import InheritedSocket  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
-    # The buffer has what Twisted logs about sockets; the parent has logged the same about them.
+    # The buffered events are Twisted's about sockets, which the parent has logged already.
     globalLogBeginner.beginLoggingTo([cast("ILogObserver", parent.log)], discardBuffer=True, redirectStandardIO=False)
 
     def stop() -> None:
@@ -105,13 +105,13 @@ class ParentConnection:
             try:
                 while left:
                     left = left[os.write(self._fd, left) :]
-            except OSError:  # the parent is gone: standard input ends, which stops the worker
+            except OSError:  # the parent has exited: standard input ends, which stops the worker
                 pass
 
     def log(self, event: LogEvent) -> None:
         """Send an event of the log (`twisted.logger.ILogObserver`)."""
         namespace, level = event.get("log_namespace", ""), event.get("log_level", LogLevel.info)
-        # What Twisted logs about ports, the parent has logged about the same ports.
+        # Twisted's events about ports: the parent has logged them for the same ports.
         if namespace == "log_legacy" and level is LogLevel.info:
             return
         for piece in _in_pieces(eventAsText(event, includeTimestamp=False, includeSystem=False)):

@@ -6,7 +6,7 @@
 - From standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, as the parent alone writes the log; `{"accepting": true}`
   once the worker accepts connections, `{"ready": true}` once its store answers; `{"health": [NUMBER, STATES, METRICS]}`
   in answer to a request; and `{"failed": WHY}` before it exits because it can never serve with these settings.
-- From standard error: whatever else the worker, or Python, prints.
+- From standard error: all other output of the worker and of Python.
 """
 
 from collections.abc import Iterator

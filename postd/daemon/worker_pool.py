@@ -43,7 +43,7 @@ class WorkerPool(Service):
 
     Args:
         loaded: the settings; replacements get the same ones, even if the settings file has changed since.
-        callbacks: called once each, when that is true of all workers.
+        callbacks: each is called once, when its event has happened in all workers.
         prepare_reload: checks other settings; may raise ConfigError.
     """
 

@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it: messages to and from it (`worker_messages`), health checks, its end."""
+"""A worker process in its parent: messages to and from it (`worker_messages`), health checks, exit."""
 
 import json
 import signal
@@ -22,11 +22,11 @@ HEALTH_TIMEOUT_S = 2.0
 """How long a worker may take to answer a health check; longer than its store may take to answer."""
 
 UNRESPONSIVE_MAX_S = 30.0
-"""When a worker that answers no health check is killed: it hangs, and its clients with it."""
+"""How long a worker may leave health checks unanswered before it is killed as hanging."""
 
 
 class Pool(Protocol):
-    """What receives the events of worker processes; `postd.daemon.worker_pool.WorkerPool` does."""
+    """The receiver of the events of worker processes, implemented by `postd.daemon.worker_pool.WorkerPool`."""
 
     def on_accepting(self) -> None:
         """Called when a worker accepts connections."""

@@ -21,7 +21,7 @@ WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
 
 View = Callable[[Request], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
-"""Returns the answer to a request, or the resource that is to answer it."""
+"""Returns the response to a request, or the resource that renders it."""
 
 _log = Logger()
 
@@ -30,21 +30,21 @@ def respond(
     request: Request,
     making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
 ) -> int:
-    """Respond to a request with what a coroutine returns, or with the error that it raises.
+    """Respond to a request with the result of a coroutine, or with the error that it raises.
 
-    An answer that was begun and cannot be finished is cut off, so that it is not taken for complete. The coroutine may
-    return a resource that is to answer, or None if it has sent the answer itself. When the client has gone it is
-    cancelled, which a store does not heed for a write that it has taken.
+    If an error occurs within a response, the connection is aborted, so that the response is not taken for complete. The
+    coroutine may return a resource to render, or None if it has sent the response itself. It is cancelled when the
+    client disconnects; a write that the store has accepted is still executed.
     """
     _Responder(request, making).resume(None)
     return NOT_DONE_YET
 
 
 def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | IResource]) -> IResource:
-    """Return the resource that a coroutine chooses for a request; if that has to be waited for, one that waits.
+    """Return the resource that a coroutine chooses for a request; if the coroutine waits, a resource that waits for it.
 
-    The resource that is returned then, or in the place of a response or an error, is to be rendered for this request.
-    A choice that waits for nothing costs no more than the coroutine. One that waits goes on when the client has gone.
+    The resource is rendered for this request only; it may stand for a response or an error. Without waiting, this
+    costs no more than the coroutine. A waiting coroutine continues even if the client disconnects.
     """
     try:
         waiting = choosing.send(None)
@@ -59,10 +59,10 @@ def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | I
 
 
 class _Responder:
-    """Resumes a coroutine each time that the Deferred it waits for has fired, and answers with its result.
+    """Runs a coroutine, resumes it when the Deferred that it awaits has fired, and responds with its result.
 
-    It is what `Deferred.fromCoroutine` is, without a Deferred for each request, and without a turn of the reactor where
-    nothing is waited for. While it waits, it is the request's `responder`.
+    Unlike `Deferred.fromCoroutine` it needs no Deferred for each request, and no turn of the reactor if nothing is
+    awaited. While it waits, it is the request's `responder`.
     """
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
@@ -90,14 +90,14 @@ class _Responder:
         else:
             self.wait(waiting)
             return
-        # Else request and responder would keep each other until the garbage collector comes.
+        # Otherwise request and responder would be a reference cycle.
         self._waiting = self._request.responder = None
         try:
             end(outcome)
         except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
-            _log.failure("could not answer")
+            _log.failure("the response could not be sent")
         finally:
-            # An exception has this frame in its traceback: a cycle with the credentials of a refused request in it.
+            # The traceback of an exception refers to this frame: a cycle that would keep credentials in memory.
             del end, outcome, result
 
     def wait(self, waiting: Deferred[Any]) -> None:
@@ -106,7 +106,7 @@ class _Responder:
         waiting.addBoth(self.resume)
 
     def cancel(self) -> None:
-        """Called when the client has gone."""
+        """Called when the client has disconnected."""
         if self._waiting is not None and not self._shielded:
             self._cancelled = True
             self._waiting.cancel()
@@ -128,7 +128,7 @@ class _Responder:
 
 
 async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
-    """Send a large body at the pace of the client: else each slow client would hold a copy of it."""
+    """Send a large body at the pace of the client; otherwise each slow client would have a copy of it in memory."""
     request.begin(made)
     if request.method != b"HEAD":
         async with PacedWriter(request) as flow:
@@ -178,7 +178,7 @@ class PacedWriter:
 
 
 class ViewResource(Resource):
-    """A resource, with all below it, that one view answers for."""
+    """A resource whose view also serves all paths below it."""
 
     isLeaf = True
 
@@ -194,7 +194,7 @@ class ViewResource(Resource):
 def error_page(error: Exception) -> ViewResource:
     """Return the resource that answers with an error.
 
-    The error is not raised: it would keep the frames of each request that it was raised for, as long as it lives.
+    The error is not raised: otherwise its traceback would keep the frames of each request in memory.
     """
 
     async def view(request: Request) -> Response:

@@ -1,8 +1,8 @@
 """The table from exceptions to error responses.
 
 Errors of the API are problem details (RFC 9457), all others plain text, or a page for clients that prefer HTML; 421 is
-always problem details (reference: Post API). A response contains nothing but the texts here and, in those of the API,
-the client's own input: no traceback, file path or version.
+always problem details (reference: Post API). A response contains only the texts here and, in the API, the client's own
+input: no traceback, file path or version.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457's word for it
 
 
 class Advice(Struct, frozen=True):
-    """What a person can do about an error: a sentence, if there is more to say than the error, and a link."""
+    """Advice on an error page: an optional sentence, and a link."""
 
     sentence: str = ""
     path: str = "/"
@@ -64,7 +64,7 @@ _START = Advice()
 
 
 def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, PLR0912 - a table
-    """Return the problem that an exception means to a client, None for an unexpected exception."""
+    """Return the problem that reports an exception to the client, None for an unexpected exception."""
     match error:
         case Problem():
             return error
@@ -73,35 +73,35 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
         case PostChangedError():
             return precondition_failed()
         case KeyReusedError():
-            return Problem(422, "Another request was made with this Idempotency-Key.")
+            return Problem(422, "This Idempotency-Key was used with a different request.")
         case KeyInUseError():
-            return Problem(409, "A request with this Idempotency-Key is under way.", headers=_retry())
+            return Problem(409, "A request with this Idempotency-Key is in progress.", headers=_retry())
         case InvalidTextError(why=why):
             return Problem(422, why, pointer="/post")
         case TooManyFailuresError(retry_after_s=seconds):
-            return Problem(429, "Too many failed logins; wait a while.", headers=_retry(seconds))
+            return Problem(429, "Too many failed logins.", headers=_retry(seconds))
         case LoginsBusyError():
             return Problem(503, "Too many logins are waiting.", headers=_retry())
         case IssuerUnavailableError():
-            return Problem(503, "The issuer of such tokens does not answer now.", headers=_retry())
+            return Problem(503, "The token issuer is not available.", headers=_retry())
         case StoreFullError():
-            return Problem(507, "There is no space left to store this; reading goes on.", headers=_retry())
+            return Problem(507, "The store has no space left; reading still works.", headers=_retry())
         case StoreBusyError():
             return Problem(503, "Too many writes are waiting; nothing was stored.", headers=_retry())
         case StoreUnavailableError():
-            return Problem(503, "The store does not answer now.", headers=_retry())
+            return Problem(503, "The store is not available.", headers=_retry())
         case _:
             return None
 
 
 def not_found() -> Problem:
-    """Return the problem of a path that leads to nothing."""
+    """Return the problem of a path without a resource."""
     return Problem(404, "There is nothing at this address.")
 
 
 def precondition_failed() -> Problem:
     """Return the problem of a precondition that does not hold (RFC 9110 §13.1)."""
-    return Problem(412, "The state that the request was made for is no longer the current one.")
+    return Problem(412, "A precondition of the request (If-Match or If-None-Match) does not hold.")
 
 
 def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
@@ -125,7 +125,7 @@ def make_error_response(request: Request, error: BaseException) -> Response:
             target=show_target(request),
             id=request.id,
         )
-        problem = Problem(500, "Something went wrong here; the log of the server says what.")
+        problem = Problem(500, "Internal error; the log of the server has the details.")
     return make_problem_response(request, problem)
 
 
@@ -133,7 +133,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
     """Return the response with a problem, in the form that suits the request; a page has the advice."""
     # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
     headers = {b"Cache-Control": b"no-store", **problem.headers}
-    # A request for a host that is not ours has no page (reference: Hosts).
+    # A request for a host that is not allowed gets no page (reference: Hosts).
     if not request.is_api and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
         headers = {**PAGE_HEADERS, **headers}
         title = phrase(problem.status)

@@ -26,9 +26,9 @@ class Request(Protocol):
         body: its body.
         postpath: the segments of the path below the resource that renders.
         route: the URL rule that matches the path, for log and metrics.
-        file: the path of the file or folder that the path led to, for the log.
-        authentication: the result for its credentials; None if it has none of a scheme that protects the resource.
-        responder: the driver of the coroutine that makes the response, while that waits.
+        file: the path of the served file or folder, for the log.
+        authentication: the result of checking its credentials; None if it has none of a scheme of the resource.
+        responder: the driver of the coroutine that makes the response, while the coroutine waits.
         channel: the connection; None once it is lost.
     """
 
@@ -50,7 +50,7 @@ class Request(Protocol):
 
     @property
     def is_api(self) -> bool:
-        """Whether the client is a program: errors are problem details, and no page is in their place."""
+        """Whether the path is of the API: errors are problem details, never pages."""
 
     @property
     def id(self) -> str:
@@ -58,11 +58,11 @@ class Request(Protocol):
 
     @property
     def identity(self) -> Identity | None:
-        """The client, None where no credentials were needed."""
+        """The authenticated client, None if no credentials were required."""
 
     @property
     def client_certificate(self) -> bytes | None:
-        """The certificate in DER by which the client has authenticated the TLS connection, None without one.
+        """The client certificate of the TLS connection in DER, None without one.
 
         Its key is proven, its issuer is not checked (reference: Settings).
         """
@@ -74,22 +74,22 @@ class Request(Protocol):
         """Return the address of this end of the connection."""
 
     def isSecure(self) -> bool:
-        """Return whether the connection itself is TLS."""
+        """Return whether the connection itself uses TLS."""
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """Add a field to the answer, whichever it will be; others of that name stay."""
+        """Add a field to the response, also to an error; others of that name stay."""
 
     def setHeader(self, name: bytes, value: bytes) -> None:
-        """Set a field of an answer that a resource of twisted.web writes."""
+        """Set a field of the response of a twisted.web resource."""
 
     def send(self, response: Response) -> None:
-        """Send a whole response."""
+        """Send a complete response."""
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error; an answer that was begun is cut off."""
+        """Respond with an error; if a response was begun, abort the connection."""
 
     def render_resource(self, resource: IResource) -> None:
-        """Let a resource answer, or the one below it that the rest of the path leads to."""
+        """Render a resource, or its descendant at the rest of the path."""
 
     def begin(self, response: Response | StreamedResponse) -> None:
         """Send the head; `write` sends the body then, and `finish` ends it."""
@@ -98,10 +98,10 @@ class Request(Protocol):
         """Send a piece of the body."""
 
     def finish(self) -> None:
-        """End the answer."""
+        """End the response."""
 
     def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
-        """Have a producer paused while the client does not read."""
+        """Register a producer, which is paused while the client does not read."""
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
+        """Remove the producer."""

@@ -1,4 +1,4 @@
-"""The client of a request behind trusted proxies: its address, scheme, certificate, and the origin that it sees.
+"""The client of a request behind trusted proxies: its address, scheme, certificate, and the public origin.
 
 Settings: `trusted_proxies`, `public_url` (reference: Settings).
 """
@@ -119,7 +119,7 @@ class PeerResolver:
         return lambda request: line if self._comes_over_tls(request) else b""
 
     def origin(self, request: Request) -> str:
-        """Return this server's origin as the client sees it: `public_url`, or as far as the request shows it."""
+        """Return this server's origin as the client sees it: `public_url`, or the origin derived from the request."""
         if self.public_url:
             return self.public_url
         hosts = request.fields.get(b"Host", [])
@@ -130,7 +130,7 @@ class PeerResolver:
         return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
 
     def refuse_cross_site(self, request: Request) -> None:
-        """Refuse requests that pages of other sites make a browser send (reference: Form login).
+        """Refuse cross-site requests of browsers (reference: Form login).
 
         Raises:
             Problem: 403, the request is cross-site.
@@ -143,7 +143,7 @@ class PeerResolver:
         else:
             foreign = origin is not None and not self._is_same_origin(origin, fields.get(b"Host", [b""])[0])
         if foreign:
-            raise Problem(403, "This was sent by a page of another site.")
+            raise Problem(403, "A page of another site sent this request.")
 
     def refuse_cross_site_write(self, request: Request) -> None:
         """As `refuse_cross_site`, for unsafe methods only."""
@@ -168,7 +168,7 @@ class PeerResolver:
         if not self._warned:
             self._warned = True
             self._log.warn(
-                "{peer} sends X-Forwarded-For, -Proto or Client-Cert and is none of trusted_proxies: they are ignored",
+                "{peer} is not in trusted_proxies: its X-Forwarded-For, X-Forwarded-Proto and Client-Cert are ignored",
                 peer=peer,
             )
 

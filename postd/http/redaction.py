@@ -92,7 +92,7 @@ def _show_query(target: bytes) -> str:
 
 
 def _cache_short(show: Callable[[bytes], str]) -> Callable[[bytes], str]:
-    """Cache what a function returns for values of at most `_CACHED_MAX_BYTES`."""
+    """Cache the results of a function for values of at most `_CACHED_MAX_BYTES`."""
     cached = lru_cache(_CACHED_MAX)(show)
     return lambda value: cached(value) if len(value) <= _CACHED_MAX_BYTES else show(value)
 

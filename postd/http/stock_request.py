@@ -24,8 +24,8 @@ def adapt(request: Any) -> Request:
 class StockRequest(NativeRequest):
     """The adapter of a stock request.
 
-    The outcome of its credentials is kept in the stock request itself, as `authentication`: the application has that
-    one, and each guard on the way makes an adapter of its own.
+    The authentication result is kept in the stock request itself, as `authentication`, because the application and each
+    guard make adapters of their own.
     """
 
     is_api = False
@@ -48,7 +48,7 @@ class StockRequest(NativeRequest):
 
     @cached_property
     def body(self) -> bytes:
-        """The body, or its beginning, if it has more bytes than any form: a stock site has no limit."""
+        """The body, truncated if it is longer than any form: a stock site has no limit."""
         self._request.content.seek(0)
         body: bytes = self._request.content.read(FORM_MAX_BYTES + 1)
         return body
@@ -109,7 +109,7 @@ class StockRequest(NativeRequest):
         self._request.setHeader(name, value)
 
     def send(self, response: Response) -> None:
-        if self.channel is None:  # the client has gone
+        if self.channel is None:  # the client has disconnected
             return
         self.begin(response)
         if response.body:

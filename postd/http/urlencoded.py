@@ -11,7 +11,7 @@ FORM_MAX_BYTES = 8 * 1024
 """Size limit of a form body (reference: Form login)."""
 
 FIELDS_MAX = 100
-"""Limit on the number of fields or parameters, each of which costs some microseconds to decode."""
+"""Limit on the number of fields or parameters: each takes some microseconds to decode."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 

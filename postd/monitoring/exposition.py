@@ -17,7 +17,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST.encode("ascii")
 class Family(Struct, frozen=True):
     """A metric family: its name and help text in Prometheus, the names of its labels, the bounds of a histogram.
 
-    The name of a counter ends in `_total`; what has neither that nor bounds is a gauge.
+    A family is a counter if its name ends in `_total`, a histogram if it has bounds, and a gauge otherwise.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The health of a server: what it depends on, and its metrics. Workers send theirs to the parent process."""
+"""The health of a server: the states of its dependencies, and its metrics. Workers send both to the parent process."""
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ class Health(Struct, frozen=True):
     """The health of a server at one moment.
 
     Args:
-        states: each dependency of the server with its state: `OK`, or what is wrong with it.
+        states: the state of each dependency: `OK`, or the problem.
         metrics: the counts and gauges.
     """
 

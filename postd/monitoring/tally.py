@@ -15,7 +15,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 
 REQUEST_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the buckets of request durations, in seconds; one more bucket has what took longer."""
+"""Upper bounds of the buckets of request durations, in seconds; one more bucket counts longer ones."""
 
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds of the buckets of store operations, likewise."""

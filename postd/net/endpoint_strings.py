@@ -15,14 +15,14 @@ KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
 """The kinds of endpoints that a server accepts, of those that Twisted has."""
 
 ALLOWED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
-"""What is allowed, for error messages."""
+"""The allowed endpoints, for error messages."""
 
 UNIX_MODE = "660"
 """The mode of a UNIX socket whose endpoint has no `mode=`, octal: for the daemon's user and group."""
 
 
 def is_loopback_only(description: str) -> bool | None:
-    """Return what `Listener.loopback_only` will be once the endpoint is bound, None for a socket of systemd."""
+    """Predict `Listener.loopback_only` of an endpoint before it is bound; None for a socket of systemd."""
     if is_proxied(description) or kinds_of(description)[-1] == "unix":
         return False
     return None if is_systemd(description) else names_loopback(description)

@@ -144,7 +144,7 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - parsers let errors of int() and of missing arguments pass
         if isinstance(error, LookupError) and kinds_of(description)[-1] == "systemd":
-            raise ConfigError(where, f"{description}: systemd has not passed on such a socket") from None
+            raise ConfigError(where, f"{description}: systemd has not passed a socket of this name") from None
         if isinstance(error, UnusableCertificateError):
             raise ConfigError(where, f"{description}: {error}") from None
         raise ConfigError(where, f"{description!r} is not {ALLOWED}") from None

@@ -1,10 +1,10 @@
-"""The server's HTTP client, for metadata, keys and introspection of token issuers; it trusts responses little.
+"""The server's HTTP client, for metadata, keys and introspection of token issuers, with strict limits on responses.
 
 treq makes the requests, with these limits:
 
 - Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
   aborted, so that a host that hangs keeps none.
-- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` with all around it.
+- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` of the whole response.
 - Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
 - TLS: verified against the platform's trust roots, and those of `ca_file`.
 """
@@ -49,11 +49,11 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class FetchError(Exception):
-    """There is no usable response; `str()` is the reason in one line, and quotes nothing that was sent."""
+    """There is no usable response; `str()` is the reason in one line, and quotes nothing from the response."""
 
 
 class UnusableError(FetchError):
-    """The host responded, but with something else than was requested."""
+    """The host responded, but not with the requested document."""
 
 
 class Fetched(Struct, frozen=True):
@@ -126,7 +126,7 @@ class Fetcher:
                 return await _read(response, {200})
             drop(response)
             url = _redirect(url, response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
-        raise UnusableError(f"it redirects more than {REDIRECTS_MAX} times")
+        raise UnusableError(f"more than {REDIRECTS_MAX} redirects")
 
     async def _post(
         self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None, fields: Mapping[str, str]
@@ -139,7 +139,7 @@ class Fetcher:
         try:
             check_url(url)
         except ValueError:
-            raise FetchError("its URL is not https (http is for loopback only)") from None
+            raise FetchError("the URL is not https (http is allowed for loopback only)") from None
         client = HTTPClient(self._agent)
         sent = {"Accept": "application/json", "User-Agent": "postd", **fields}
         headers = Headers({name: [value] for name, value in sent.items()})
@@ -154,13 +154,13 @@ def single_exchange(reactor: IReactor) -> dict[str, Any]:
 async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
     if response.code not in statuses:
         drop(response)
-        raise UnusableError(f"it answers {response.code}")
+        raise UnusableError(f"unexpected HTTP status {response.code}")
     content = bytearray()
 
     def collect(piece: bytes) -> None:
         content.extend(piece)
         if len(content) > CONTENT_MAX_BYTES:
-            raise UnusableError(f"its answer has more than {CONTENT_MAX_BYTES // 1024} KiB")
+            raise UnusableError(f"the response has more than {CONTENT_MAX_BYTES // 1024} KiB")
 
     await treq.collect(response, collect)
     cache_control = [value.decode("latin-1") for value in response.headers.getRawHeaders(b"Cache-Control", [])]
@@ -186,7 +186,7 @@ def _redirect(url: str, location: str) -> str:
     except ValueError:
         target = ""
     if not location or split_origin(target.encode()) != split_origin(url.encode()):
-        raise UnusableError("it redirects to another origin, or to nowhere")
+        raise UnusableError("redirect to another origin, or without a valid Location")
     return target
 
 
@@ -197,7 +197,7 @@ def split_origin(uri: bytes) -> tuple[bytes, bytes, int]:
 
 
 def _raise_late(_: object, seconds: float) -> NoReturn:
-    raise FetchError(f"it has not answered within {seconds:.0f} s")
+    raise FetchError(f"no response within {seconds:.0f} s")
 
 
 def _raise_fetch_error(failure: Failure) -> NoReturn:
@@ -230,9 +230,9 @@ def describe_failure(error: BaseException) -> str:
         case ConnectionDone() | ConnectionLost() | ConnectingCancelledError():
             return "the connection was lost"
         case _ if isinstance(error, ResponseFailed):
-            return "its answer is malformed"
+            return "the response is malformed"
         case UnicodeError():
-            return "there can be no such host"
+            return "the host name is invalid"
         case _:
             return Failure(error).getErrorMessage()
 
@@ -256,7 +256,7 @@ def _check_plain(response: IResponse) -> IResponse:
     response.headers.removeHeader(b"Set-Cookie")
     if response.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
         drop(response)
-        raise UnusableError("its answer is compressed, which was not asked for")
+        raise UnusableError("the response is compressed, although that was not requested")
     return response
 
 

@@ -183,7 +183,7 @@ async def close(listeners: Sequence[Listener]) -> None:
 
 
 def _force_close(failure: Failure, port: tcp.Port) -> None:
-    """Close a UNIX socket whose path or lock file cannot be removed; stock Twisted would leave the socket open."""
+    """Close a UNIX socket even if its path or lock file cannot be removed; stock Twisted would leave it open."""
     failure.trap(OSError, ValueError)
     tcp.Port.connectionLost(port, failure)
 

@@ -2,13 +2,13 @@
 
 Departures from stock Twisted, whose parsers are used:
 
-- A header of version 1 has at most 107 bytes, with its CRLF. `PROXY UNKNOWN` may end there, and what follows it is
-  ignored (§2.1): the addresses of the connection itself count, as for LOCAL and UNSPEC of version 2 (§2.2).
+- A header of version 1 has at most 107 bytes, with its CRLF. After `PROXY UNKNOWN` the rest of the line is ignored
+  (§2.1): the addresses of the connection itself count, as for LOCAL and UNSPEC of version 2 (§2.2).
 - A malformed header closes the connection, also where a parser fails on it with `ValueError`.
-- So does an address that is not of IPv4 or IPv6. It would go as it is into the log and into the counts of failed
-  logins, and a UNIX socket stands for a trusted peer: connections through proxies come over networks.
-- A header may come in pieces from its first byte on.
-- A client certificate of the connection is that of the proxy, not of the client that the header names: there is none.
+- So does an address that is neither IPv4 nor IPv6: it would be used unchecked in the log and in the counts of failed
+  logins, and a UNIX address could pass for a trusted peer.
+- A header may arrive in pieces of any size.
+- The client certificate of the connection belongs to the proxy, so the client that the header names has none.
 """
 
 from typing import Any, cast

@@ -1,15 +1,15 @@
 """TLS of the listeners: certificates, versions, cipher suites, and client certificates.
 
-Departures from stock Twisted, whose `ssl:` endpoints make one context that stays:
+Departures from stock Twisted, whose `ssl:` endpoints make one context for their lifetime:
 
 - The certificate can be replaced while the server runs; new connections use the new one.
 - TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
   has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
-- A client certificate of any issuer is accepted, and none is required: what uses it knows it by its thumbprint. Stock
-  Twisted asks for those of named authorities.
+- A client certificate of any issuer is accepted, and none is required: tokens are bound to it by its thumbprint. Stock
+  Twisted asks for certificates of named authorities.
 
-As in stock Twisted no session is resumed, so that each connection has the certificate whose key was proven in it.
+As in stock Twisted no session is resumed: on each connection, the client proves that it has the key of its certificate.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ def wrap_factory(factory: IProtocolFactory, certificate: "Certificate") -> IProt
 
 
 def _accept(*_: object) -> bool:
-    """Accept a client certificate whatever OpenSSL says of it; the proof of its key is checked all the same."""
+    """Accept any client certificate, also one that OpenSSL rejects; the proof of its key is still checked."""
     return True
 
 

@@ -1,7 +1,7 @@
 """Authentication for any application of twisted.web or Klein: Basic, Digest, a form with a session, Bearer tokens.
 
 `Protection.protect` puts a guard before a resource; `identity` returns the authenticated client in a resource or view.
-docs/how-to/protect.md has example programs, and what a stock `twisted.web.server.Site` does not check.
+docs/how-to/protect.md has example programs, and a list of checks that a stock `twisted.web.server.Site` lacks.
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ def expected(name: str, wanted: str, value: object) -> ValueError:
 
 
 def check(name: str, decode: Callable[[str], T], value: object) -> T:
-    """Return what a function makes of a text."""
+    """Return the result of a function that decodes a text."""
     if not isinstance(value, str):
         raise expected(name, "text", value)
     try:
@@ -27,7 +27,7 @@ def check(name: str, decode: Callable[[str], T], value: object) -> T:
 
 
 def check_reactor(reactor: object) -> IReactor:
-    """Return the reactor; an argument that was left out puts another one in its place."""
+    """Return the reactor; if the caller left it out, another argument is in its place."""
     if not IReactorTime.providedBy(reactor):
         raise expected("reactor", "a reactor", reactor)
     return cast(IReactor, reactor)
@@ -53,7 +53,7 @@ def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
 
 
 def count(name: str, value: object) -> int:
-    """Return a number of things, 1 or more."""
+    """Return a whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise expected(name, "a whole number of at least 1", value)
     return value

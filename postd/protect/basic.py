@@ -1,4 +1,4 @@
-"""Basic: between `Authorization` and a name with a password (RFC 7617; spec: Basic)."""
+"""Basic in HTTP: converts `Authorization` to a user name and a password (RFC 7617; spec: Basic)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,6 @@
-"""Bearer and DPoP: between `Authorization` and an access token (RFC 6750, 9449; spec: Bearer); metadata (RFC 9728)."""
+"""Bearer and DPoP in HTTP: access tokens in `Authorization`, challenges (RFC 6750, 9449; spec: Bearer), metadata (RFC
+9728).
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,7 +31,7 @@ METADATA_PATH = "/.well-known/oauth-protected-resource"
 
 
 class AcceptedTokens:
-    """The access tokens that a server accepts: what its challenges and its metadata say of them.
+    """The access tokens that a server accepts, for its challenges and its metadata.
 
     Args:
         realm: the realm of the challenges.
@@ -79,7 +81,7 @@ class AcceptedTokens:
         if rules - {"refuse"}:
             members["dpop_signing_alg_values_supported"] = PROOF_ALGORITHMS
             members["dpop_bound_access_tokens_required"] = rules == {"require"}
-        # What has no elements is left out (RFC 9728 §3.2).
+        # Members without elements are omitted (RFC 9728 §3.2).
         shown = {name: value for name, value in members.items() if value not in ([], ())}
         body = orjson.dumps(shown, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         # A cache must not give one client's Host to another (reference: Safe by default).
@@ -142,7 +144,7 @@ class DPoPCredentialFactory(BearerCredentialFactory):
 
     def decode(self, response: bytes, request: Request) -> BearerCredentials:
         credentials = super().decode(response, request)
-        proofs = request.fields.get(b"Dpop", [])  # `Headers` has it so
+        proofs = request.fields.get(b"Dpop", [])  # the canonical spelling of `Headers`
         if len(proofs) != 1:
             raise InvalidProofError(f"the request has {len(proofs)} DPoP fields")
         url = self._resource.clients.origin(request) + request.path.decode("latin-1")

@@ -38,7 +38,7 @@ class SessionReader:
         return decode_session_cookies(request)
 
     def invite(self, request: Request) -> Response:
-        """Lead to the form (spec: `/home` without a valid cookie); a cookie that is of no use is taken away."""
+        """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
         return self._to_form

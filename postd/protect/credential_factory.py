@@ -19,8 +19,8 @@ from postd.protocol.challenge import decode_challenges
 class StockCredentialFactory:
     """A factory of ours with the interface of stock Twisted.
 
-    The wrapper quotes each parameter of a challenge, has one challenge a scheme and no `stale`, and answers 401 where
-    the guard answers 400: what the guard does beyond it is listed in docs/how-to/protect.md.
+    The wrapper quotes each parameter of a challenge, has one challenge per scheme and no `stale`, and answers 401 where
+    the guard answers 400; docs/how-to/protect.md lists all differences.
     """
 
     def __init__(self, factory: CredentialFactory) -> None:

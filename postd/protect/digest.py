@@ -1,4 +1,4 @@
-"""Digest: between `Authorization` and a proof of knowing a password (RFC 7616; spec: Digest)."""
+"""Digest in HTTP: challenges, and Digest responses in `Authorization` (RFC 7616; spec: Digest)."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL
 class DigestCredentialFactory:
     """`postd.protect.guard.CredentialFactory` of Digest: one challenge for each algorithm, in one factory.
 
-    Stock Twisted takes the first factory whose scheme fits, so that a second one for Digest would never decode.
+    Stock Twisted uses the first factory with a matching scheme, so a second one for Digest would never be used.
     """
 
     scheme = b"digest"
@@ -58,14 +58,14 @@ class DigestCredentialFactory:
                 user=unknown_user(sent.username),
                 address=address,
             )
-            raise Problem(400, "The uri of the Digest credentials is not that of the request.")
+            raise Problem(400, "The uri of the Digest credentials differs from that of the request.")
         if sent.algorithm not in self._algorithms:
             raise Refused("an algorithm that was not offered", sent.username)
         if sent.realm != self._realm:
             raise Refused("another realm", sent.username)
 
         def accepted(rspauth: str) -> None:
-            # What the client sent is echoed as it was sent (RFC 7616 §3.5; spec: Digest).
+            # cnonce and nc are echoed as sent (RFC 7616 §3.5; spec: Digest).
             cnonce = sent.cnonce.replace("\\", r"\\").replace('"', r"\"")
             value = f'qop=auth, rspauth="{rspauth}", cnonce="{cnonce}", nc={sent.nc}'
             request.add_header(b"Authentication-Info", value.encode("utf-8", "surrogateescape"))

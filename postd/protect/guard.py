@@ -1,20 +1,20 @@
-"""The guard before a protected resource: it signs the client in, or challenges it.
+"""The guard of a protected resource: authenticates the client, or challenges it.
 
 `Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
 
-- A sign-in is one coroutine (`postd.auth.portal`), and costs no Deferred where nothing has to be waited for. It
-  returns the client's identity beside the avatar.
-- The portal's `mind` names the protected resource, so that one realm does for all resources. No logout is called when
-  an answer is finished: no client stays logged in.
-- A challenge is the whole line, for a factory may have several, in its own quoting: the stock wrapper quotes every
-  parameter, and RFC 7616 §3.3 forbids that for `algorithm` and `stale`. It gets the reason of the refusal.
-- Two `Authorization` fields are a bad request (RFC 9110 §5.3: it is no list); the stock wrapper takes the last of them,
-  a proxy may have looked at the first. One of more than 8 KiB is refused (RFC 6585 §5).
+- A login is one coroutine (`postd.auth.portal`), without a Deferred if nothing has to be waited for. It returns the
+  client's identity beside the avatar.
+- The portal's `mind` is the protected resource, so that one realm serves all resources. No logout is called at the end
+  of a response: no client stays logged in.
+- A factory returns complete challenge lines, of which it may have several. The stock wrapper quotes every parameter,
+  which RFC 7616 §3.3 forbids for `algorithm` and `stale`. The factory gets the reason of the refusal.
+- Two `Authorization` fields are a bad request (RFC 9110 §5.3: it is not a list field). The stock wrapper uses the last
+  one, while a proxy may have checked the first. A field of more than 8 KiB is refused (RFC 6585 §5).
 - A tab may follow the scheme's name (RFC 9110 §11.4 has spaces; §5.6.3 asks for leniency with white space).
-- 401 has a body in the form that other errors have there, is not to be stored, and has its length for HEAD too (RFC
-  9110 §9.3.2). A store that is away is 503, and too many failures are 429: no 401 for either, that would make clients
-  drop good credentials.
-- Without credentials there is no sign-in, not even as `Anonymous`.
+- 401 has a body in the format of other errors of the resource, must not be stored, and has the same length for HEAD
+  (RFC 9110 §9.3.2). An unavailable store is 503 and too many failures are 429: with 401, clients would drop valid
+  credentials.
+- Without credentials there is no login, not even as `Anonymous`.
 - Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
 """
 
@@ -47,7 +47,7 @@ AUTHORIZATION_MAX_BYTES = 8 * 1024
 
 
 class ProtectedResource(Struct, frozen=True):
-    """What credential factories have to know of the resource that they are made for.
+    """The properties of a protected resource that its credential factories need.
 
     Args:
         clients: resolves client and origin of its requests.
@@ -82,11 +82,11 @@ class CredentialFactory(Protocol):
         """
 
     def decode(self, response: bytes, request: Request) -> ICredentials:
-        """Return the credentials in what follows the scheme's name.
+        """Decode the credentials after the scheme's name.
 
         Raises:
             Refused: they are malformed.
-            Problem: the request is not to be answered, whatever they are.
+            Problem: the request must be refused with this error, independent of its credentials.
         """
 
 
@@ -99,9 +99,9 @@ class CredentialReader(Protocol):
 
     Attributes:
         scheme: the scheme's name in settings.
-        ambient: whether browsers send them without being asked: writes that a page of another site sends are refused.
+        ambient: whether browsers send them by themselves; then cross-site writes are refused (CSRF).
         challenge: the value of `WWW-Authenticate` where no other scheme of the rule has a challenge (RFC 9110 §15.5.2).
-        form: the path of the page for signing in, None if there is none.
+        form: the path of the sign-in page, None if there is none.
     """
 
     scheme: str
@@ -117,11 +117,11 @@ class CredentialReader(Protocol):
         """
 
     def invite(self, request: Request) -> Response | None:
-        """Return the answer that leads to the page for signing in, in the place of a 401; None if there is none."""
+        """Return the redirect to the sign-in page, instead of a 401; None if there is none."""
 
 
 class Protected(Struct, frozen=True):
-    """A protected resource, as the realm's `mind`; `users` are the only accounts that may see it, none for all."""
+    """A protected resource, as the realm's `mind`; `users` are the only accounts with access, empty for all."""
 
     resource: IResource
     users: frozenset[str] = frozenset()
@@ -129,7 +129,7 @@ class Protected(Struct, frozen=True):
 
 @implementer(IRealm)
 class Realm:
-    """The realm of all resources: the avatar is the `mind`, a resource, if the account may see it."""
+    """The realm of all resources: the avatar is the `mind`, a resource, if the account has access to it."""
 
     def requestAvatar(
         self, avatarId: bytes | tuple[()], mind: object, *_interfaces: type[Interface]
@@ -145,10 +145,10 @@ FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resou
 class Guard(AuthSessionWrapper):
     """Protects a resource and all below it.
 
-    The schemes of `factories`, in the order of their challenges, and of `readers` may be used.
+    The schemes are those of `factories`, in the order of their challenges, and of `readers`.
 
     Args:
-        users: the only accounts that may enter; all may if there is none.
+        users: the only accounts with access; empty for all.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -174,7 +174,7 @@ class Guard(AuthSessionWrapper):
 
     def resource_for(self, request: Any) -> IResource:
         adapted = adapt(request)
-        # A sign-in goes on when its client has gone: else its failure would not be counted.
+        # A login continues when the client disconnects: otherwise its failure would not be counted.
         return choose_resource(adapted, self.enter(adapted))
 
     async def enter(self, request: Request) -> Response | IResource:
@@ -216,7 +216,7 @@ class Guard(AuthSessionWrapper):
     def _admit(
         self, scheme: str, credentials: ICredentials, above: AuthenticationResult | None
     ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-        if above is not None and above.portal is self._cred and above.scheme == scheme:  # what is used once was used
+        if above is not None and above.portal is self._cred and above.scheme == scheme:  # it checked them
             if scheme == "digest":
                 return self._find_avatar(above)
             if isinstance(credentials, BearerCredentials):
@@ -228,7 +228,7 @@ class Guard(AuthSessionWrapper):
         return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
     def invite(self, request: Request) -> Response | None:
-        """Return the answer that leads to the page for signing in; None for a 401."""
+        """Return the redirect to the sign-in page; None for a 401."""
         if request.is_api:
             return None
         return next(filter(None, (reader.invite(request) for reader in self._readers)), None)
@@ -267,7 +267,7 @@ class Guard(AuthSessionWrapper):
 
 
 class PrivateGuard(Guard):
-    """A guard of resources that know nothing of who sees them: their answers are private."""
+    """A guard of resources that are not aware of authentication: their responses get `Cache-Control: private`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -325,7 +325,7 @@ def outcome_of(error: Exception) -> str:
 
 
 def _split_authorization(request: Request) -> tuple[bytes, bytes]:
-    """Return the scheme's name in lower case, and what follows it; both empty if there is no `Authorization`.
+    """Return the scheme's name in lower case, and the rest of the field; both empty if there is no `Authorization`.
 
     Raises:
         Problem: there are two of them, or it is too large.

@@ -1,6 +1,7 @@
 """Issuers of access tokens, as arguments of a program (settings: `[[bearer]]`).
 
-What checks tokens and fetches keys is imported when there is an issuer: with it come treq and joserfc, 70 modules.
+The modules that check tokens and fetch keys are imported only if there is an issuer: they import treq and joserfc, 70
+modules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TrustedIssuer(Struct, frozen=True):
-    """What `issuer` returns, for `Protection`."""
+    """The arguments of an issuer, as `issuer` returns them for `Protection`."""
 
     policy: TokenPolicy
     options: Mapping[str, str]
@@ -79,7 +80,7 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         mtls: the same for tokens that are bound to a client certificate (RFC 8705).
         ca_file: a PEM file with root certificates, trusted in addition to those of the system.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
-        client_id: what identifies the program there.
+        client_id: the client identifier of the program there.
         client_secret_file: a file whose first line is its secret.
 
     Raises:

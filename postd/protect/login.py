@@ -41,13 +41,13 @@ class LoginViews:
     """The views of a form for signing in, at the path `sign_in`, of `login` and of `logout` below it.
 
     The spec does not show what triggers a logout: POST to it does, and GET shows a button for it. `next`, in the query
-    of the form's path and then in a field of the form, is the path that a client is led back to (`encode_local_path`).
+    of the form's path and then in a field of the form, is the path to redirect to (`encode_local_path`).
 
     Args:
         realm: the heading of the pages, and the realm of the challenge.
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
         sign_in: the path of the form.
-        after: the path of the page that a client is led to once it is signed in, without a `next`.
+        after: the path to redirect to after a sign-in without a `next`.
     """
 
     below_form = ""
@@ -97,7 +97,7 @@ class LoginViews:
         try:
             fields = decode_form(request)
             user, session_id = await self._begin_session(request, fields)
-        except CancelledError:  # the client has gone; the check goes on, and the throttle counts a wrong password
+        except CancelledError:  # the client has disconnected; the check continues, and a wrong password is counted
             raise
         except Exception as error:
             request.authentication = AuthenticationResult("form", outcome_of(error))

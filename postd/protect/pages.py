@@ -39,6 +39,6 @@ def make_page(views: Mapping[bytes, View]) -> ViewResource:
             return await found(request)
         if request.method == b"OPTIONS":
             return make_no_content({b"Allow": allow})
-        raise Problem(405, f"Allowed here: {allow.decode('ascii')}.", headers={b"Allow": allow})
+        raise Problem(405, f"Allowed methods: {allow.decode('ascii')}.", headers={b"Allow": allow})
 
     return ViewResource(view)

@@ -1,4 +1,4 @@
-"""The schemes in force in a program, and what they protect (`Protection`)."""
+"""Authentication for the resources of a program (`Protection`)."""
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -55,8 +55,8 @@ SCHEMES = ("digest", "bearer", "basic", "session")
 class Protection:
     """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens and a form.
 
-    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. Whatever it
-    has started ends with it, and with the reactor.
+    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. At its end, or
+    when the reactor stops, it closes all connections, threads and timers that it has started.
 
     Args:
         reactor: the reactor of the program.
@@ -130,7 +130,7 @@ class Protection:
             lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
             now=reactor.seconds,
         )
-        self._ending = [throttle.wake_all]  # what ends the waits for anything but the store, once that is stopped
+        self._ending = [throttle.wake_all]  # callbacks that end all waits, called once the store is stopped
         self._threads = HashThreads(reactor)
         verifier = PasswordVerifier(self._threads, now=reactor.seconds)
         self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
@@ -209,7 +209,7 @@ class Protection:
             if not waiting.called:
                 waiting.callback(result)
             elif result is not None and not result.check(CancelledError):
-                self._log.error("the store cannot be used: {why}", why=result.getErrorMessage())
+                self._log.error("store: cannot be used: {why}", why=result.getErrorMessage())
 
         opening.addBoth(opened)
         try:
@@ -222,7 +222,7 @@ class Protection:
             if not self._is_stopped:
                 await self.stop()
                 raise
-        if not self._is_stopped:  # meanwhile
+        if not self._is_stopped:  # `stop` may have been called since
             self._upkeep.start()
             for one in self._issuers:
                 one.start()
@@ -238,7 +238,7 @@ class Protection:
                 await self._store.key(NONCE_KEY)
 
     async def stop(self) -> None:
-        """Stop what `start` has started; later requests get 503. A second call does nothing."""
+        """Close the store and stop the background work; later requests get 503. A second call does nothing."""
         if self._opening is None or self._is_stopped:
             return
         self._is_stopped = True
@@ -277,7 +277,7 @@ class Protection:
         Successful responses get `Cache-Control: private`, unless the resource sets that field.
 
         Args:
-            resource: the resource to protect. It calls `postd.protect.identity` to learn who the client is.
+            resource: the resource to protect. `postd.protect.identity` returns the client of a request.
             schemes: one or more of "basic", "digest", "session" and "bearer"; credentials of any one are sufficient.
             users: the users who have access; others get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
             read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""
@@ -376,7 +376,7 @@ class _Portal(CoroutinePortal):
     def sign_in(
         self, credentials: ICredentials, mind: object, interface: type[Interface]
     ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
-        self._check_running()  # else a token could have keys fetched, although nothing may outlive the `Protection`
+        self._check_running()  # otherwise a token could start a fetch of keys after `stop`
         return super().sign_in(credentials, mind, interface)
 
 
@@ -394,6 +394,6 @@ def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, by
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
     if not directory.accounts:
-        state = "there is no such user file yet" if directory.accounts is None else "has no users"
+        state = "the user file does not exist yet" if directory.accounts is None else "has no users"
         _log.warn("{path}: {state}: no user can sign in", path=absolute, state=state)
     return directory

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 _CACHE_MAX, _CACHED_MAX_BYTES = 256, 128
-"""How many values are cached, and the longest: clients use few of them."""
+"""How many values are cached, and the longest cached value: clients use few different ones."""
 
 VALUE_MAX_BYTES = 1024
 """The longest value that is decoded; browsers send about twenty bytes."""

@@ -35,5 +35,7 @@ def decode_scope(text: str) -> frozenset[str]:
     """
     words = text.split(" ") if text else []
     if not all(map(_SCOPE.fullmatch, words)):
-        raise ValueError(f'{text!r} is no scope: words of printable ASCII without " and \\, a space between them')
+        raise ValueError(
+            f'{text!r} is not a scope: words of printable ASCII without " and \\, separated by single spaces'
+        )
     return frozenset(words)

@@ -39,7 +39,7 @@ def check_url(url: str) -> str:
         parts, host = urlsplit(""), None
     plain = _PRINTABLE.fullmatch(url) and _AUTHORITY.fullmatch(parts.netloc) and "#" not in url
     if not plain or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(str(host)))):
-        raise ValueError(f"{url!r} is not an https URL (http is for loopback only)")
+        raise ValueError(f"{url!r} is not an https URL (http is allowed for loopback only)")
     if "[" in parts.netloc:
         raise ValueError(f"{url!r} has an IPv6 address, which treq does not support: use a host name")
     return url
@@ -52,7 +52,7 @@ def check_issuer(url: str) -> str:
         ValueError: it is not an https URL, or it has a query.
     """
     if "?" in check_url(url):
-        raise ValueError(f"{url!r} is no issuer: it has a query")
+        raise ValueError(f"{url!r} is not an issuer: it has a query")
     return url
 
 
@@ -90,7 +90,7 @@ def endpoint_of(document: Mapping[str, Any], name: str) -> str:
         uri = ""
     # A remote issuer must not direct requests to this machine.
     if not uri or (document["issuer"].startswith("https:") and not uri.startswith("https:")):
-        raise MetadataError(f"the document has no {name} that is https (http is for loopback only)")
+        raise MetadataError(f"the document has no {name} with an https URL (http is allowed for loopback only)")
     return uri
 
 

@@ -24,7 +24,7 @@ PROOF_LIFETIME_S = 60.0
 """How long a proof may be used after its `iat`, without the clock skew."""
 
 KEYS_MAX = 1024
-"""How many keys of clients are remembered, some 2 KiB each; only those that an accepted token is bound to."""
+"""How many keys of clients are cached, some 2 KiB each; only those that an accepted token is bound to."""
 
 _PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -57,7 +57,7 @@ class Proof(Struct, frozen=True):
         text = f"{self.thumbprint} {self.jwt.claims['jti']}"
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
-    def check(  # noqa: PLR0913 - what RFC 9449 §4.3 names
+    def check(  # noqa: PLR0913 - as many as RFC 9449 §4.3 checks
         self, *, method: str, url: str, token: str, bound_to: str, now: float, leeway_s: float
     ) -> float:
         """Check the proof for a request (RFC 9449 §4.3); whether its `jti` is new is not checked.

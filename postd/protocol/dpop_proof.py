@@ -64,7 +64,7 @@ class DPoPKey(Struct, frozen=True):
         may choose Ed25519 (RFC 9864) or RS256 in place of them.
 
         Raises:
-            ValueError: the content is not such a key; the message is the rest of a sentence that begins with a name.
+            ValueError: the content is not such a key; the message continues a sentence that begins with its name.
         """
         if not content.lstrip().startswith(b"{"):
             return cls._of(_decode_pem(content), None)

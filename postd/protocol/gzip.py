@@ -38,7 +38,7 @@ class Part(Struct, frozen=True):
         deflated: the part itself.
         length: the length of its text, in bytes.
         crc: the CRC-32 of its text.
-        shift: what the CRC-32 of all text before the part is multiplied by (`_shift_of`).
+        shift: the factor for the CRC-32 of all text before the part (`_shift_of`).
     """
 
     deflated: bytes

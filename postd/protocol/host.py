@@ -69,7 +69,7 @@ def is_address(text: str) -> bool:
 
 
 def client_network(address: str) -> str:
-    """Return the network that an address counts as: an IPv6 address its /64, the least that a client is assigned.
+    """Return the network by which an address is counted: for IPv6 its /64, the smallest that a client is assigned.
 
     Any other text is returned as it is.
     """

@@ -76,7 +76,7 @@ class Jwt(Struct, frozen=True):
 
 
 class AccessToken(Struct, frozen=True):
-    """What an accepted token says.
+    """The contents of an accepted token.
 
     Args:
         user: the name of its owner.
@@ -112,8 +112,8 @@ class TokenPolicy(Struct, frozen=True):
         user_claim: the claim with the user's name.
         required_claims: the accepted values by claim; of a list, one element must be among them.
         leeway_s: the clock skew allowed, in seconds.
-        dpop: what holds for tokens that are bound to a key by DPoP (RFC 9449).
-        mtls: what holds for tokens that are bound to a client certificate (RFC 8705).
+        dpop: the policy for tokens that are bound to a key by DPoP (RFC 9449).
+        mtls: the policy for tokens that are bound to a client certificate (RFC 8705).
 
     Raises:
         ValueError: there are neither audiences nor required claims: tokens for any audience would be accepted.
@@ -132,7 +132,7 @@ class TokenPolicy(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.audiences and not self.required_claims:
-            raise ValueError("without an audience, required_claims must tell for whom a token is")
+            raise ValueError("without an audience, required_claims must identify the recipient of a token")
 
     def check_header(self, jwt: Jwt) -> None:
         """Check a token's header, before its key is looked up.
@@ -279,7 +279,7 @@ def decode_jwt(token: str) -> Jwt:
 
 
 def decode_signed(text: bytes) -> Jwt:
-    """Decode a signed JSON object, whatever it says, without verifying it (RFC 7515 §5.2).
+    """Decode a signed JSON object with any members, without verifying it (RFC 7515 §5.2).
 
     Raises:
         NotJwtError: it does not look like a JWT.

@@ -13,8 +13,9 @@ _UNSAFE = re.compile(r"//|[\\\x00-\x1f\x7f-\x9f]")
 def encode_local_path(text: str) -> bytes | None:
     """Return a path, with its query, as the value of `Location`; None if it may lead to another host, or is too long.
 
-    A safe path begins with a slash and has nowhere two slashes, a backslash (which browsers read as a slash) or a
-    control character (some of which they remove). What is not printable ASCII is percent-encoded.
+    A safe path begins with a slash, and contains neither two slashes in a row, nor a backslash (which browsers read as
+    a slash), nor a control character (some of which browsers remove). Other characters than printable ASCII are
+    percent-encoded.
     """
     if not text.startswith("/") or _UNSAFE.search(text):
         return None

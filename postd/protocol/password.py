@@ -80,7 +80,7 @@ def check_password(password: str) -> str:
     if len(password) > PASSWORD_MAX_CHARS:
         raise ValueError(f"has more than {PASSWORD_MAX_CHARS:,} characters")
     if has_control(password):
-        raise ValueError("has a control character in it, which no client could send (RFC 7617 §2)")
+        raise ValueError("has a control character, which clients cannot send (RFC 7617 §2)")
     if not is_encodable(password):
         raise ValueError("is not UTF-8 text")
     return normalize(password)
@@ -163,11 +163,11 @@ _OTHER_KINDS: Mapping[str, str] = MappingProxyType(
         "$argon2d$": "an Argon2d hash ($argon2d$)",
         "$2x$": "a hash of a faulty bcrypt ($2x$)",
         "$2$": "a hash of the first bcrypt ($2$)",
-        "$": "of a kind that is not known here",
+        "$": "of an unknown kind",
     }
 )
 
-_ANEW = "make it anew with `postd user passwd NAME` or `htpasswd -B`"
+_ANEW = "set the password again with `postd user passwd NAME` or `htpasswd -B`"
 
 
 def check_hash(stored: str) -> None:
@@ -181,14 +181,14 @@ def check_hash(stored: str) -> None:
     elif stored.startswith(("$2a$", "$2b$", "$2y$")):
         _check_bcrypt(stored)
     else:
-        raise ValueError(f"is {_other_kind(stored)}; only Argon2id and bcrypt are taken: {_ANEW}")
+        raise ValueError(f"is {_other_kind(stored)}; supported are Argon2id and bcrypt: {_ANEW}")
 
 
 def _check_argon2id(stored: str) -> None:
     memory_kib, passes, lanes = _argon2id_numbers(stored)
     if memory_kib > _MEMORY_MAX_KIB or passes > _PASSES_MAX or lanes > _LANES_MAX:
         raise ValueError(
-            f"is an Argon2id hash that takes too much to verify: at most m={_MEMORY_MAX_KIB} (1 GiB), "
+            f"is an Argon2id hash that costs too much to verify: at most m={_MEMORY_MAX_KIB} (1 GiB), "
             f"t={_PASSES_MAX} and p={_LANES_MAX} are allowed; {_ANEW}"
         )
     if memory_kib < 8 * lanes:
@@ -199,7 +199,7 @@ def _argon2id_numbers(stored: str) -> tuple[int, int, int]:
     """Return the memory in KiB, the passes and the lanes of a complete Argon2id hash."""
     match = _ARGON2ID.fullmatch(stored)
     if match is None or not (_is_canonical(match[4]) and _is_canonical(match[5])):
-        raise ValueError(f"is no complete Argon2id hash of version 19; {_ANEW}")
+        raise ValueError(f"is not a complete Argon2id hash of version 19; {_ANEW}")
     return int(match[1]), int(match[2]), int(match[3])
 
 
@@ -215,7 +215,7 @@ def _is_canonical(text: str) -> bool:
 def _check_bcrypt(stored: str) -> None:
     match = _BCRYPT.fullmatch(stored)
     if match is None:
-        raise ValueError(f"is no complete bcrypt hash; {_ANEW}")
+        raise ValueError(f"is not a complete bcrypt hash; {_ANEW}")
     if not _COST_MIN <= int(match[1]) <= _COST_MAX:
         raise ValueError(f"is a bcrypt hash of a cost that is not between {_COST_MIN} and {_COST_MAX}; {_ANEW}")
 
@@ -228,7 +228,7 @@ def _other_kind(stored: str) -> str:
             return kind
     if _DES_CRYPT.fullmatch(stored):
         return "plain text or a DES crypt hash"
-    return "plain text or of a kind that is not known here"
+    return "plain text or of an unknown kind"
 
 
 def hash_kind(stored: str) -> str:
@@ -251,8 +251,8 @@ def cost_of(stored: str) -> str:
 def weakness(stored: str) -> str | None:
     """Return why a hash that `check_hash` accepts is weaker than recommended, None if it is not."""
     if match := _BCRYPT.fullmatch(stored):
-        return f"at least cost {_COST_RECOMMENDED} is wanted" if int(match[1]) < _COST_RECOMMENDED else None
+        return f"cost {_COST_RECOMMENDED} or more is recommended" if int(match[1]) < _COST_RECOMMENDED else None
     memory_kib, passes, _ = _argon2id_numbers(stored)
     if any(memory_kib >= enough_kib and passes >= enough_passes for enough_kib, enough_passes in _RECOMMENDED):
         return None
-    return f"m={memory_kib}, t={passes}; at least m={_MEMORY_KIB}, t={_PASSES} is wanted"
+    return f"m={memory_kib}, t={passes}; at least m={_MEMORY_KIB}, t={_PASSES} is recommended"

@@ -1,4 +1,4 @@
-"""Authentication schemes: a module for each, with one `SCHEME` that has all that the rest of postd asks of a scheme.
+"""Authentication schemes: a module for each, whose `SCHEME` implements the interface for the rest of postd.
 
 1. A scheme's own settings, credentials, challenges, checker, pages, checks and words for the API's description are
    found through its `SCHEME`. Outside of this package a scheme is named only where the settings file has its table
@@ -6,7 +6,7 @@
 2. The arithmetic of a scheme is in `postd.protocol`, its checker in `postd.auth`, its HTTP in `postd.web`; the modules
    here put them together.
 3. `postd.scheme_names` lists the schemes, and is all that settings import: a module is imported when it is needed.
-   What a scheme needs only with certain settings is in a module of its own, such as `issuers`, imported with these.
+   Code that a scheme needs only with certain settings is in a module of its own, such as `issuers`.
 """
 
 from importlib import import_module

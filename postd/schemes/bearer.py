@@ -43,7 +43,7 @@ class BearerScheme(Scheme):
         settings = context.settings
         if not settings.bearer and not settings.uses_scheme("bearer"):
             return SchemeParts(()), None
-        # With it come treq and joserfc, a sixth of the modules of a server without issuers.
+        # It imports treq and joserfc: a sixth of the modules of a server without issuers.
         from postd.schemes.issuers import Issuers, make_checker, make_issuers  # noqa: PLC0415 - as the comment says
 
         issuers = make_issuers(context)
@@ -69,16 +69,16 @@ class BearerScheme(Scheme):
             if issuer.client_id and not issuer.introspection_endpoint:
                 yield f"client_id of {issuer.issuer} has no effect without introspection_endpoint"
             if issuer.dpop != "refuse" and _accepts_any_host(settings):
-                why = "a proof is checked against the Host that a client names, any here"
+                why = "proofs are checked against the Host of the request, which may be any host"
                 yield f"dpop of {issuer.issuer}: {why}: set public_url or hosts"
             if issuer.mtls != "refuse" and settings.tls.client_certificates == "no" and not settings.trusted_proxies:
                 cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
-                yield f"mtls of {issuer.issuer}: no client can show its certificate: {cure}"
+                yield f"mtls of {issuer.issuer}: no client can present its certificate: {cure}"
         for page in settings.pages:
             for owner in filter(has_issuer, page.users):
                 why = _owner_problem(owner, page, settings)
                 if why:
-                    yield f"page {page.path}: {owner} of its users can never enter: {why}"
+                    yield f"page {page.path}: {owner} of its users can never have access: {why}"
 
     def check(self, loaded: LoadedSettings) -> NetworkCheck | None:
         if not loaded.settings.bearer:
@@ -102,7 +102,7 @@ def _owner_problem(owner: str, page: Page, settings: Settings) -> str:
     if "bearer" not in page.schemes:
         return '"bearer" is not among the schemes'
     known = any(issuer == table.issuer for table in settings.bearer)
-    return "" if known else "there is no such issuer under [[bearer]]"
+    return "" if known else "[[bearer]] has no such issuer"
 
 
 SCHEME = BearerScheme()

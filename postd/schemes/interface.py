@@ -22,14 +22,14 @@ CheckResult = tuple[bool, str]
 """A line of `postd check`: whether it is ok, and its text."""
 
 Checked = tuple[str, Sequence[CheckResult]]
-"""The name of what was checked, and the results."""
+"""The name of the checked part, and the results."""
 
 NetworkCheck = Callable[[IReactor], Coroutine[Any, Any, Sequence[Checked]]]
 """A check that runs in a reactor."""
 
 
 class Context(Struct, frozen=True):
-    """What a scheme is made from.
+    """The parts that a scheme is made from.
 
     Args:
         settings: those in force.
@@ -58,13 +58,13 @@ class Background(Protocol):
     """Work of a scheme beside its requests, such as fetching keys."""
 
     def start(self, previous: Self | None) -> None:
-        """Start it; `previous` is that of the settings that were in force before a reload, None at the first start."""
+        """Start it; `previous` is the background work of the settings before a reload, None at the first start."""
 
     def retire(self) -> None:
-        """Begin nothing more; authentications that are running finish."""
+        """Start no new work; running authentications finish."""
 
     def stop(self) -> None:
-        """Stop, and cancel what is running."""
+        """Stop, and cancel running work."""
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -99,7 +99,7 @@ class Scheme(ABC):
         """
 
     def secrets(self, settings: Settings, name: str) -> str | None:
-        """Return what would be sent in clear text without TLS, None if the settings do not use the scheme, `name`."""
+        """Name the secrets that the scheme `name` sends in clear text without TLS; None if it is not in use."""
         if self.uses_accounts:
             return "passwords" if settings.users else None
         return "credentials" if settings.uses_scheme(name) else None

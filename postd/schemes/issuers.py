@@ -169,7 +169,7 @@ def _describe_keys(fetched: FetchedKeys, settings: BearerSettings) -> CheckResul
 
 
 def _missing_bindings(metadata: Mapping[str, Any], settings: BearerSettings) -> Iterator[str]:
-    """Yield what an issuer's metadata lacks of what it needs to bind tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
+    """Yield the members that an issuer's metadata lacks for binding tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
     algorithms = metadata.get("dpop_signing_alg_values_supported")
     usable = isinstance(algorithms, list) and any(name in algorithms for name in (*PROOF_ALGORITHMS, "Ed25519"))
     if settings.dpop != "refuse" and not usable:

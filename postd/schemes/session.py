@@ -48,7 +48,7 @@ class SessionScheme(Scheme):
             pages = LoginPages(portal, sessions, context.clients, realm=settings.realm, secure=settings.session.secure)
             return [((b"", b"login", b"logout"), pages)]
 
-        # The form checks passwords whatever the rules are.
+        # The form checks passwords even if no rule has "session".
         checkers = (SessionChecker(sessions), context.passwords)
         return SchemeParts(checkers, reader=SessionReader(settings.realm), make_views=make_views), None
 

@@ -111,7 +111,7 @@ def count_workers(loaded: LoadedSettings) -> int:
     """
     count = loaded.settings.workers or len(os.sched_getaffinity(0))
     if count > 1 and loaded.settings.store.startswith("memory:"):
-        why = f"{count} workers cannot share the store memory:, which lives in one process; allowed with it: 1"
+        why = f"{count} workers cannot share the store memory:, which belongs to one process; allowed: 1"
         raise ConfigError(loaded.where["workers"], why)
     return count
 
@@ -124,7 +124,7 @@ def check_page_folders(loaded: LoadedSettings) -> None:
     """
     for number, page in enumerate(loaded.settings.pages):
         if page.files and not Path(page.files).is_dir():
-            raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: there is no such folder")
+            raise ConfigError(f"{loaded.where['page']}[{number}].files", f"{page.files}: the folder does not exist")
 
 
 def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_absolute_files(table: Any, ending: str, folder: Path) -> Any:
-    """Return a table or a list of tables; a path is what a key with the ending has."""
+    """Make the paths in a table, or in a list of tables, absolute: the values of keys that have the ending."""
     if isinstance(table, list):
         return [_with_absolute_files(one, ending, folder) for one in table]
     if not isinstance(table, dict):
@@ -164,7 +164,7 @@ def _read_toml(file: Path, name: str) -> dict[str, Any]:
         with file.open("rb") as opened:
             content = opened.read(_FILE_MAX_BYTES + 1)
         if len(content) > _FILE_MAX_BYTES:
-            raise ConfigError(name, "is no settings file: it has more than 1 MiB")
+            raise ConfigError(name, "is larger than 1 MiB, the limit for a settings file")
         return tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise ConfigError(name, f"cannot be read: {error.strerror}") from None
@@ -224,12 +224,12 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
     settings = decode_table(known, Settings, name)
     for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
         if "*" in listed and len(listed) > 1:
-            raise ConfigError(f"{name}: {key}", f'"*" is all of them; allowed: {ALLOWED[key]}')
+            raise ConfigError(f"{name}: {key}", f'"*" must be the only value; allowed: {ALLOWED[key]}')
     listening = set[str]()
     for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
         for number, description in enumerate(descriptions):
             if description in listening and not _ANY_PORT.match(description):
-                raise ConfigError(f"{name}: {key}[{number}]", f"{description} is listened on already")
+                raise ConfigError(f"{name}: {key}[{number}]", f"{description} occurs twice")
             listening.add(description)
     for number, page in enumerate(settings.pages):
         key, why = _contradiction_of_page(page, settings, number)

@@ -75,8 +75,8 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty.
 
-    `read_scope` and `write_scope` are what a token needs here, "" for those of its issuer. With `forward` the page
-    answers proxies, whether a request for another server may pass.
+    `read_scope` and `write_scope` are the scopes that a token needs here, "" for those of its issuer. With `forward`
+    the page answers forward-authentication requests of proxies.
     """
 
     path: PagePath

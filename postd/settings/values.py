@@ -89,7 +89,7 @@ def _check_page_path(value: str) -> str:
 
 
 RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
-"""First segments of postd's own paths, some of them for later versions, which no page may have."""
+"""First segments of postd's own paths, which pages must not have; some are reserved for later versions."""
 
 
 def _check_scope(value: str) -> str:

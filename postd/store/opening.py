@@ -49,7 +49,7 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
             # The URL is not shown: it may have a password in it.
             raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
     shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)
-    raise ConfigError(where, f"{shown!r} is no store; allowed: {STORE_URLS}")
+    raise ConfigError(where, f"{shown!r} is not a store; allowed: {STORE_URLS}")
 
 
 def open_login_store(url: str, *, reactor: IReactor) -> LoginStoreWithLifecycle:

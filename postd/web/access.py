@@ -1,4 +1,4 @@
-"""The schemes in force, and what they protect."""
+"""The schemes in force, and the protection of resources by them."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class SchemeParts(Struct, frozen=True):
 
     Args:
         checkers: check its credentials.
-        make_factories: makes what decodes its credentials, and challenges; None if they are not in `Authorization`.
+        make_factories: makes its credential factories; None if its credentials are not in `Authorization`.
         reader: finds its credentials elsewhere in a request; None if they are in `Authorization`.
         make_views: returns the views of its own pages, which may sign clients in, from the portal and the resources
             that the scheme protects; None if it has none.
@@ -37,13 +37,13 @@ class SchemeParts(Struct, frozen=True):
 
 
 class ClientCode(Struct, frozen=True):
-    """How a program in Python gives credentials; `{origin}` in it stands for the server's origin.
+    """Python code that sends credentials; `{origin}` in it stands for the server's origin.
 
     Args:
         argument: the keyword argument of a request.
         before: the lines before the request.
         imports: the imports that these need from the standard library.
-        more_imports: those from elsewhere.
+        more_imports: those from other packages.
     """
 
     argument: str = ""
@@ -53,7 +53,7 @@ class ClientCode(Struct, frozen=True):
 
 
 class SchemeDescription(Struct, frozen=True, eq=False):
-    """The words for an authentication scheme in the description of the API.
+    """The texts about an authentication scheme in the description of the API.
 
     Args:
         title: its name for people.
@@ -77,7 +77,7 @@ class SchemeDescription(Struct, frozen=True, eq=False):
 
 
 class Access(Struct, frozen=True):
-    """The schemes in force by name, in the order of the challenges; `descriptions` has the words for each of them."""
+    """The schemes in force by name, in the order of the challenges; `descriptions` has the texts about each."""
 
     portal: CoroutinePortal
     schemes: Mapping[str, SchemeParts]
@@ -94,9 +94,9 @@ class Access(Struct, frozen=True):
         *,
         guard: type[Guard] = Guard,
     ) -> IResource:
-        """Return a resource that only clients with credentials of the schemes of a rule see; `open` needs none.
+        """Return a resource that requires credentials of one of a rule's schemes; `open` requires none.
 
-        `guard` is the class of what stands before the resource.
+        `guard` is the class of the guard.
         """
         if "open" in rule:
             return resource

@@ -1,4 +1,4 @@
-"""Which paths are of the API."""
+"""The paths of the API."""
 
 from postd.protocol.percent import percent_decode
 

@@ -67,7 +67,7 @@ class Board:
         after = decode_number(parameters, "after", 0, _BEFORE_MAX)
         before = decode_number(parameters, "before", 1, _BEFORE_MAX)
         if after is not None and before is not None:
-            raise Problem(400, "?after and ?before do not go together.")
+            raise Problem(400, "?after and ?before cannot be combined.")
         done = parameters.get("done", [""])[0]
         return await self._make_list_page(request, after=after, before=before, done=done)
 
@@ -132,7 +132,7 @@ class Board:
 
     def _require_writable(self) -> None:
         if not self._writable:
-            raise Problem(403, "The settings do not let sessions write here.")
+            raise Problem(403, "The settings do not allow writing with a session.")
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,

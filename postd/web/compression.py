@@ -38,8 +38,8 @@ def wants_gzip(request: Request) -> bool:
 def gzip_etag(etag: bytes, form: bytes = b"") -> bytes:
     """Return the entity tag of the compressed representation, which must differ (RFC 9110 §8.8.3.3).
 
-    Where another process may compress the same text to other bytes, `form` is a hash of what the bytes depend on beside
-    the text, in hexadecimal digits.
+    If another process may compress the same text to other bytes, `form` is a hash, in hexadecimal digits, of everything
+    else that determines the bytes.
     """
     return b'%b-gzip%b%b"' % (etag[:-1], b"-" if form else b"", form)
 
@@ -47,9 +47,9 @@ def gzip_etag(etag: bytes, form: bytes = b"") -> bytes:
 def acceptable_etags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
     """Return the tags of the representations that a client accepts, preferred first.
 
-    A client that accepts gzip may have either, and is answered with the tag that it names. One that does not may not
-    be sent the tag of the compressed one: a cache in between selects a stored response by the tag of a 304 (RFC 9111
-    §4.3.4). `etag` is that of the uncompressed representation.
+    A client that accepts gzip may have either representation, and the response has the tag that it names. A client that
+    does not accept gzip must not be sent the tag of the compressed one: a cache selects a stored response by the tag of
+    a 304 (RFC 9111 §4.3.4). `etag` is that of the uncompressed representation.
     """
     return (gzip_etag(etag), etag) if gzipped else (etag,)
 

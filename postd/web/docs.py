@@ -24,8 +24,8 @@ ORIGINS_MAX = 8
 class Docs:
     """The OpenAPI document and the page made from it; `applications` are those beside this one.
 
-    Both are made when they are first requested, and so are the imports: they take 10 to 20 ms, and many servers are
-    never asked. The page shows the server's origin as the client sees it.
+    Both, and their imports, are made at the first request: they take 10 to 20 ms, and many servers never get one. The
+    page shows the server's origin as the client sees it.
     """
 
     app = Application()
@@ -79,7 +79,7 @@ class Docs:
         from postd.web.openapi.samples import ORIGIN  # noqa: PLC0415 - see the class
 
         page, policy = self._template
-        # What depends on `Host` is not to be stored (reference: Safe by default).
+        # A response that depends on `Host` must not be stored (reference: Safe by default).
         stored = b"no-cache" if self._clients.public_url else b"no-store"
         headers = {**PAGE_HEADERS, b"Cache-Control": stored, b"Content-Security-Policy": policy}
         # An origin has no character that is special in HTML, or in a string of the shell or of Python.

@@ -10,14 +10,14 @@ import orjson
 from postd.protocol.gzip import Part, inflate, make_part
 
 SEPARATOR = b",\n"
-"""What is between two posts of a list."""
+"""The text between two posts of a list."""
 
 _START = b'  {\n    "id": '
 _END = b"\n  }"
-_BETWEEN = _END + SEPARATOR  # neither is anywhere else in a list: JSON has no line breaks in strings
+_BETWEEN = _END + SEPARATOR  # occurs nowhere else in a list: JSON has no line breaks in strings
 
 PIECE_OVERHEAD_BYTES = 512
-"""What a piece takes beside its posts."""
+"""The memory of a piece beside its posts, in bytes."""
 
 
 def encode_posts(posts: Iterable[tuple[int, str]]) -> list[bytes]:
@@ -37,7 +37,7 @@ def last_id(encoded: Sequence[bytes]) -> int:
 
 
 class Held:
-    """Counts the bytes of all pieces that exist, also of those that only a response still has."""
+    """Counts the bytes of all pieces in memory, including those that only a response refers to."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -55,7 +55,7 @@ class Piece:
     Attributes:
         length: the length of the text.
         part: the text compressed, None if that was not needed yet.
-        held_bytes: what the piece takes, in all its forms.
+        held_bytes: the memory of the piece in all its forms, in bytes.
     """
 
     __slots__ = ("_held", "_text", "count", "held_bytes", "high", "length", "low", "part")
@@ -86,7 +86,7 @@ class Piece:
 
     @property
     def plain_bytes(self) -> int:
-        """What the uncompressed form takes, 0 if the compressed one is kept alone."""
+        """The memory of the uncompressed form, in bytes; 0 if only the compressed one is kept."""
         return 0 if self._text is None else PIECE_OVERHEAD_BYTES + self.length
 
     def keep_part(self, part: Part) -> None:

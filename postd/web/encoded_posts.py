@@ -1,7 +1,7 @@
-"""The posts as lists send them: encoded in pieces at one version, renewed from the change log (reference: Lists).
+"""A cache of encoded posts for lists: pieces at one version, updated from the change log (reference: Lists).
 
 A piece is read when a list needs it, with the changes since the version of the others, so that all pieces are always at
-one version. A change encodes one piece anew. Responses that are being sent keep the pieces of their version.
+one version. A change replaces one piece. Responses in progress keep the pieces of their version.
 """
 
 import time
@@ -20,7 +20,7 @@ from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_
 
 PIECE_POSTS = 512
 """Posts that are read and streamed at a time: about the size of a socket buffer. A piece with more than twice as many
-is divided, two that together have no more become one."""
+is split; two adjacent ones with together no more are merged."""
 
 SNAPSHOT_POSTS = 10_000
 """A list of up to this many posts is read before it is sent."""
@@ -33,14 +33,14 @@ COMPRESSED_MAX_BYTES = 32 * 1024 * 1024
 """Limit on the further pieces, which are kept compressed: some 850,000 posts more."""
 
 RETAINED_MAX_BYTES = 16 * 1024 * 1024
-"""Limit on earlier pieces that slow clients still have to read, beyond which they are given a stream and no snapshot.
-The responses begun until then retain no more than all pieces of one further version."""
+"""Limit on the earlier pieces that slow clients still read. Beyond it, lists are streamed without a snapshot. Responses
+begun before retain no more than all pieces of one further version."""
 
 MARGIN_BYTES = 1024 * 1024
-"""More than any piece takes: none is added where there is less room."""
+"""More memory than any piece takes: no piece is added if less is left."""
 
 SPLICED_MAX = 8
-"""More changes of a piece divide it into its posts, which takes some 0.1 ms."""
+"""With more changes, a piece is split into its posts, which takes some 0.1 ms."""
 
 TURN_MAX_S = 0.002
 """How long to work before the reactor gets a turn."""
@@ -57,13 +57,13 @@ class EncodedPosts:
         self._highs: list[int] = []  # of the pieces, to search in
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
-        self._lock = DeferredLock()  # for what changes the pieces
+        self._lock = DeferredLock()  # for changes of the pieces
         self._reads_begun = self._last_read = 0
         self._turn_began_s = 0.0
 
     @property
     def retained_bytes(self) -> int:
-        """What pieces of earlier versions take, which responses still have."""
+        """The memory of pieces of earlier versions that responses still refer to, in bytes."""
         return self._held.bytes - sum(piece.held_bytes for piece in self._pieces)
 
     def is_at(self, version: Version) -> bool:
@@ -76,7 +76,7 @@ class EncodedPosts:
         """Return the pieces with the first posts whose ids are larger than `after`, as of one moment.
 
         Args:
-            version: that was the current one when this was called; that of the pieces may be a later one.
+            version: the current version at the time of the call; the pieces may have a later one.
             after: the first piece may have earlier posts, too.
             limit: how many posts they have at least, if there are as many; None for all.
 
@@ -137,7 +137,7 @@ class EncodedPosts:
         )
 
     def _at(self, after: int) -> Piece | None:
-        """Return the piece whose range has the ids that follow one, None if it is not there."""
+        """Return the cached piece with the ids after a given one, None if there is none."""
         index = bisect_right(self._highs, after)
         return self._pieces[index] if index < len(self._pieces) and self._pieces[index].low <= after else None
 
@@ -174,7 +174,7 @@ class EncodedPosts:
             self._version = page.version
 
     async def _apply(self, changes: Sequence[tuple[int, str | None]]) -> list[Piece]:
-        """Return the pieces after some changes. The old ones stay in use meanwhile."""
+        """Return the pieces after some changes. The old pieces stay in use until the new ones are complete."""
         affected: dict[int, dict[int, str | None]] = {}
         for post_id, text in changes:
             index = bisect_left(self._highs, post_id)
@@ -188,7 +188,7 @@ class EncodedPosts:
         return pieces
 
     def _change(self, piece: Piece, changes: dict[int, str | None]) -> list[Piece]:
-        """Return the pieces in the place of one that was changed."""
+        """Return the replacement of a changed piece: one or more pieces."""
         freed = piece.plain_bytes
         spliced = piece.spliced(changes) if len(changes) <= SPLICED_MAX else None
         if spliced is not None and spliced[1] <= 2 * PIECE_POSTS:
@@ -203,7 +203,7 @@ class EncodedPosts:
         ]
 
     def _join(self, pieces: list[Piece], index: int) -> None:
-        """Make one piece of that at an index and the next one if they are adjacent and short."""
+        """Merge the pieces at an index and after it if they are adjacent and short."""
         first, *others = pieces[index : index + 2]
         for second in others:
             if first.high == second.low and first.count + second.count <= PIECE_POSTS:
@@ -227,14 +227,14 @@ class EncodedPosts:
         self._publish(pieces)
 
     def _keep(self, low: int, high: int, text: bytes, count: int, freed_bytes: int) -> Piece:
-        """Return a new piece, compressed where it would be one uncompressed piece too many."""
+        """Return a new piece, compressed if the limit on uncompressed pieces is reached."""
         piece = Piece(low, high, text, count, self._held)
         if self._plain_bytes - freed_bytes + piece.plain_bytes > PLAIN_MAX_BYTES:
             piece.compress()
         return piece
 
     def _publish(self, pieces: list[Piece]) -> None:
-        """Use these pieces from now on, but the last ones if they are too many."""
+        """Use these pieces from now on, without the last ones if there are too many."""
         compressed_bytes = sum(piece.held_bytes for piece in pieces if not piece.plain_bytes)
         while compressed_bytes > COMPRESSED_MAX_BYTES:
             dropped = pieces.pop()

@@ -211,7 +211,7 @@ class Events:
     def _wake_some(self, waiting: list[Deferred[None]]) -> None:
         """Wake subscribers, a few in each turn: waking thousands at once would delay other requests."""
         for one in waiting[:WAKE_BATCH]:
-            if not one.called:  # its client has gone
+            if not one.called:  # else its client has disconnected
                 one.callback(None)
         if len(waiting) > WAKE_BATCH:
             self.clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])

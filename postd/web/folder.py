@@ -122,7 +122,7 @@ class _File(File):
             spans = producer.rangeInfo
         else:
             spans = [(b"", 0, self.getsize())]
-        # In place of the producers of stock `File`, which send a file that grew meanwhile in its new length.
+        # Replaces the producers of stock `File`, which send the new length of a file that grows during the response.
         return SimpleNamespace(start=partial(respond, request, _send_spans(request, fileForReading, spans)))
 
 

@@ -57,16 +57,19 @@ class DescribedRequest(NativeRequest):
         described = {pair for pair in (forwarded, original) if any(value is not None for value in pair)}
         method, uri = described.pop() if len(described) == 1 else (None, None)
         if method is None or uri is None:
-            raise Problem(400, "The request to judge needs a method and a URI: both forwarded, or both original.")
+            raise Problem(
+                400,
+                "The request needs X-Forwarded-Method and X-Forwarded-Uri, or X-Original-Method and X-Original-URI.",
+            )
         host = sent.get(b"X-Forwarded-Host", [None])[0]
         if not TOKEN.fullmatch(method) or not _URI.fullmatch(uri) or not (host is None or is_host(host)):
-            raise Problem(400, "The method, the URI or the host of the request to judge is malformed.")
+            raise Problem(400, "The method, the URI or the host of the forwarded request is malformed.")
         self._request = request
         self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
         self.fields = dict(sent)
         if host is not None:
             self.fields[b"Host"] = [host]
-        # A preflight is judged like any other request: what is let in reaches the other server.
+        # A preflight is authenticated like any other request, because it would reach the other server.
         self.fields.pop(b"Access-Control-Request-Method", None)
 
     def __getattr__(self, name: str) -> Any:
@@ -90,29 +93,29 @@ class DescribedRequest(NativeRequest):
 
     @property
     def accepts_redirect(self) -> bool:
-        """Whether a redirect to the form is of use: a browser opens a page, and the proxy passes redirects on."""
+        """Whether a redirect to the form works: a browser opens a page, and the proxy passes redirects on."""
         if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
             return False
         return wants_html(self)
 
     def isSecure(self) -> bool:
-        """Return whether the client uses TLS, where X-Forwarded-Proto does not say; that of the proxy is its own."""
+        """Return whether the client uses TLS, as far as the connection shows; `X-Forwarded-Proto` has precedence."""
         return b"X-Forwarded-Proto" not in self.fields and self._request.isSecure()
 
 
 class ForwardAuth(Guard):
-    """The guard of a page that judges other servers' requests, for trusted proxies alone."""
+    """The guard of a page that authenticates requests to other servers, for trusted proxies only."""
 
     def resource_for(self, request: Any) -> IResource:
         if not self._clients.trusts(request.getClientAddress()):
-            raise Problem(403, "Only trusted proxies may ask here.")
+            raise Problem(403, "Only trusted proxies may use this resource.")
         if request.postpath:
             raise not_found()
         request.described = DescribedRequest(request)
         return super().resource_for(request.described)
 
     def invite(self, request: Request) -> Response | None:
-        """Lead browsers to the form, and back to the page that they asked for."""
+        """Redirect browsers to the form, with the requested page as `next`."""
         assert isinstance(request, DescribedRequest)
         invitation = super().invite(request) if request.accepts_redirect else None
         if invitation is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
@@ -121,7 +124,7 @@ class ForwardAuth(Guard):
 
 
 async def admit(request: Request) -> Response:
-    """Return the answer that lets a request in, with its identity."""
+    """Return the response that allows a request, with its identity."""
     identity = request.identity
     assert identity is not None  # the guard has set it
     return _make_admission(identity.account, identity.scheme, identity.scopes if identity.issuer else None)

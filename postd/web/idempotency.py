@@ -1,7 +1,7 @@
 """Idempotency keys: a POST that is repeated takes effect once (reference: Idempotency keys).
 
-Field and statuses are those of draft-ietf-httpapi-idempotency-key-header, except that a key is taken as it is: the
-draft wants it quoted, but most clients send it bare.
+Field and statuses are those of draft-ietf-httpapi-idempotency-key-header, except that a key is used as sent: the draft
+requires quotes, which most clients leave out.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The lists of posts, whole and by page, made from encoded posts and kept with their version (reference: Lists)."""
+"""Lists of posts, complete or by page, made from encoded posts and cached by version (reference: Lists)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,10 +18,10 @@ KEPT_MAX_BYTES = 8 * 1024 * 1024
 60 characters. Compressed ones take at most as much again."""
 
 KEPT_OVERHEAD_BYTES = 2048
-"""What a kept response takes beside its body: fields, entity tags."""
+"""The memory of a cached response beside its body, in bytes: fields, entity tags."""
 
 SHORT_PAGE_POSTS = 100
-"""To read a page of up to this many posts costs less than to renew the encoded posts for it."""
+"""Reading a page of up to this many posts costs less than updating the encoded posts for it."""
 
 Span = tuple[int, int | None]
 """The posts with ids larger than the first number, at most as many as the second one; None: all."""
@@ -34,8 +34,8 @@ _REFERENCE_BYTES = 8
 class PostLists:
     """Responses with lists of posts, by span.
 
-    They are kept until the posts change; then they are made from the encoded posts, which cost what has changed. A list
-    that is too long for that is streamed. `caching` are the fields for caches of all responses.
+    They are cached until the posts change; then they are made again from the encoded posts, at a cost in proportion to
+    the change. A list that is too long for that is streamed. `caching` are the caching fields of all responses.
     """
 
     def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, clock: IReactorTime) -> None:

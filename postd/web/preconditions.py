@@ -16,7 +16,7 @@ def has_preconditions(request: Request) -> bool:
 
 
 def is_not_modified(request: Request, etag: bytes) -> bool:
-    """Return whether a read is to be answered with 304, because the client has the current representation.
+    """Return whether a read gets 304, because the client has the current representation.
 
     Raises:
         Problem: 412, `If-Match` does not match.

@@ -18,7 +18,7 @@ def check_method(request: Request) -> None:
         Problem: 405.
     """
     if request.method not in {b"GET", b"HEAD"}:
-        raise Problem(405, "Allowed here: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
+        raise Problem(405, "Allowed methods: GET, HEAD.", headers={b"Allow": b"GET, HEAD"})
 
 
 async def show_name(request: Request) -> Response:

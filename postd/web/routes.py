@@ -39,7 +39,8 @@ _NOT_FOUND = error_page(not_found())
 class ProtectedPage(Struct, frozen=True):
     """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users.
 
-    With `forward` it judges requests to other servers. `read_scope` and `write_scope` are as in `ProtectedResource`.
+    With `forward` it authenticates requests to other servers. `read_scope` and `write_scope` are as in
+    `ProtectedResource`.
     """
 
     path: str
@@ -80,7 +81,7 @@ class _Root(Resource):
         return child
 
     def getChild(self, path: bytes, request: Any) -> IResource:
-        """Return the page that is nearest above a path."""
+        """Return the page with the longest path that is a prefix of a path."""
         segments = (path, *request.postpath[: self._longest - 1])
         for length in range(len(segments), 0, -1):
             page = self._pages.get(segments[:length])
@@ -94,7 +95,7 @@ class _Root(Resource):
 
 
 class _OnDemand(Resource):
-    """A resource that is made, and whose modules are imported, for its first request, not at the start."""
+    """A resource that is made at its first request; its modules are imported only then."""
 
     isLeaf = True
 
@@ -116,7 +117,7 @@ def _folder(path: str) -> IResource:
     return Folder(path)
 
 
-def make_root(  # noqa: PLR0913 - all that there is
+def make_root(  # noqa: PLR0913 - all parts of the tree
     store: PostStore,
     events: Events,
     access: Access,
@@ -137,7 +138,7 @@ def make_root(  # noqa: PLR0913 - all that there is
     for page in pages:
         place = tuple(page.path.encode("ascii").split(b"/")[1:])
         if page.forward:
-            # What it protects has the origin that the proxy describes, whose paths are not known here.
+            # It protects the whole origin that the proxy forwards, whose paths are unknown here.
             other = ProtectedResource(access.clients.without_public_url(), "", page.read_scope, page.write_scope)
             admission = ViewResource(admit)
             by_path[place] = access.protect(admission, page.schemes, other, page.users, guard=ForwardAuth)

@@ -33,7 +33,7 @@ def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mappin
 class StreamedSnapshot:
     """The responses with a long list at one version: plain, gzip and 304.
 
-    While slow clients retain too much of earlier versions, it is streamed as the posts are then.
+    If slow clients retain too much of earlier versions, the list is streamed instead, without a snapshot.
 
     Args:
         pieces: the posts.

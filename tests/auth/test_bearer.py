@@ -212,7 +212,7 @@ class IssuerTests:
 
 class ScopeTests:
     def test_malformed_scope_setting_is_refused(self, issuers: Issuers) -> None:
-        with pytest.raises(ValueError, match="is no scope"):
+        with pytest.raises(ValueError, match="is not a scope"):
             issuers.add_absent(read_scope='a"b')
 
     @ensureDeferred

@@ -333,10 +333,12 @@ class FailureTests:
             for number in range(3):
                 world.fail(f"opaque-{number}", FetchError("connection refused"))
             for number in range(3):
-                world.fail(f"opaque-{number}", UnusableError("it answers 401"))
+                world.fail(f"opaque-{number}", UnusableError("unexpected HTTP status 401"))
             world.ask("opaque")
-            world.fail("opaque-0", UnusableError("it answers 401"))
-        expected = [f"bearer {ISSUER}: {ENDPOINT}: {why}" for why in ("connection refused", *["it answers 401"] * 2)]
+            world.fail("opaque-0", UnusableError("unexpected HTTP status 401"))
+        expected = [
+            f"bearer {ISSUER}: {ENDPOINT}: {why}" for why in ("connection refused", *["unexpected HTTP status 401"] * 2)
+        ]
         assert [formatEvent(event) for event in events] == expected
         assert {event["log_level"] for event in events} == {LogLevel.warn}
         shown = repr(events)

@@ -40,7 +40,7 @@ JITTER = (0.8, 1.2)
 AHEAD = (0.8, 0.95)
 
 UNREACHABLE = FetchError("connection refused")
-UNUSABLE = UnusableError("it answers 404")
+UNUSABLE = UnusableError("unexpected HTTP status 404")
 
 
 class PendingRequest:

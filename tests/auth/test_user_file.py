@@ -109,7 +109,7 @@ class DecodeUsersTests:
         [
             ("alice", "users: line 1: has no colon; a line is name:hash"),
             (f"\n#\n:{BCRYPT}", "users: line 3: the name is empty"),
-            (f"al\x1bice:{BCRYPT}", "users: line 1: the name has a control character in it"),
+            (f"al\x1bice:{BCRYPT}", "users: line 1: the name has a control character"),
             (f"alice :{BCRYPT}", "users: line 1: the name begins or ends with white space"),
             (f"\u00a0alice:{BCRYPT}", "users: line 1: the name begins or ends with white space"),
             (f"{'é' * 128}:{BCRYPT}", "users: line 1: the name has more than 255 bytes"),
@@ -133,9 +133,9 @@ class DecodeUsersTests:
         [
             ("alice:", "the hash is empty"),
             ("alice::" + DIGEST, "the hash is empty"),
-            ("alice:secret", "the hash is plain text or of a kind that is not known here"),
+            ("alice:secret", "the hash is plain text or of an unknown kind"),
             ("alice:$apr1$a$b", "the hash is an Apache MD5 hash ($apr1$)"),
-            (f"alice:{BCRYPT[:-1]}", "the hash is no complete bcrypt hash"),
+            (f"alice:{BCRYPT[:-1]}", "the hash is not a complete bcrypt hash"),
             (f"{BCRYPT}:alice", "the hash is plain text"),
             (f"alice:postd:{MD5}", "the hash is plain text"),
         ],
@@ -146,19 +146,19 @@ class DecodeUsersTests:
     @pytest.mark.parametrize(
         ("field", "why"),
         [
-            ("", "has a part in it that is none of MD5, SHA-256, realm"),
-            ("Alice Smith", "has a part in it that is none of MD5, SHA-256, realm"),
-            (f"SHA-512-256={SHA256},realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
-            (f"md5={MD5},realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
-            (f"MD5={MD5},,realm=postd", "has a part in it that is none of MD5, SHA-256, realm"),
+            ("", "has an unknown part; allowed: MD5, SHA-256, realm"),
+            ("Alice Smith", "has an unknown part; allowed: MD5, SHA-256, realm"),
+            (f"SHA-512-256={SHA256},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
+            (f"md5={MD5},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
+            (f"MD5={MD5},,realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
             (f"MD5={MD5},MD5={MD5},realm=postd", "has MD5 twice"),
             (f"MD5={MD5[:-1]},realm=postd", "does not have 32 hexadecimal digits after MD5="),
             (f"MD5={MD5}x,realm=postd", "does not have 32 hexadecimal digits after MD5="),
             (f"SHA-256={MD5},realm=postd", "does not have 64 hexadecimal digits after SHA-256="),
             (f"MD5={MD5}", "has no realm; it ends with realm=<text>"),
             ("realm=postd", "has a realm and no hash; it begins with MD5= or SHA-256="),
-            (f"MD5={MD5},realm=", "has a realm that is empty or has something else in it than printable ASCII"),
-            (f'MD5={MD5},realm="x"', "has a realm that is empty or has something else in it than printable ASCII"),
+            (f"MD5={MD5},realm=", "has a realm that is empty, or not printable ASCII"),
+            (f'MD5={MD5},realm="x"', "has a realm that is empty, or not printable ASCII"),
             (f"MD5={MD5},realm=postd,SHA-256={SHA256}", "has a realm that has a hash in it; realm=<text> is the last"),
         ],
     )
@@ -186,12 +186,12 @@ class CheckNameTests:
         ("name", "why"),
         [
             ("", "is empty"),
-            ("a:b", "has a colon in it"),
+            ("a:b", "has a colon"),
             ("#a", "begins with #"),
             (" a", "begins or ends with white space"),
             ("a\u3000", "begins or ends with white space"),
-            ("a\nb", "has a control character in it"),
-            ("a\x9bb", "has a control character in it"),
+            ("a\nb", "has a control character"),
+            ("a\x9bb", "has a control character"),
             ("a\ud800", "is not UTF-8 text"),
             ("x" * 256, "has more than 255 bytes"),
             ("\u0958" * 80, "has more than 255 bytes"),
@@ -218,7 +218,7 @@ class MakeAccountTests:
         [
             ("a:b", "secret", "postd", "the name has a colon"),
             ("alice", "", "postd", "the password is empty"),
-            ("alice", "secret", 'a"b', "the realm is empty or has something else"),
+            ("alice", "secret", 'a"b', "the realm is empty, or not printable"),
             ("alice", "secret", f"x,MD5={MD5}", "the realm has a hash in it"),
         ],
     )
@@ -322,7 +322,7 @@ class ReadUserFileTests:
             (file.parent, "cannot be read: Is a directory"),
             (Path("/dev/zero"), "is not a regular file"),
             (Path("/dev/null/x"), "cannot be read: Not a directory"),
-            (Path("a\0b"), "cannot be read: there is a NUL in the path"),
+            (Path("a\0b"), "cannot be read: the path has a NUL character"),
         ):
             with pytest.raises(ConfigError, match=why):
                 read_user_file(path)
@@ -396,7 +396,7 @@ class EditUserFileTests:
         assert edit_refusal(missing) == f"{missing}: cannot be written: No such file or directory"
         long = file.parent / ("x" * 255)
         assert edit_refusal(long) == f"{long}: cannot be written: File name too long"
-        assert "there is a NUL in the path" in edit_refusal(Path("a\0b"))
+        assert "the path has a NUL character" in edit_refusal(Path("a\0b"))
         file.symlink_to(file)
         assert "Too many levels of symbolic links" in edit_refusal(file)
 
@@ -504,7 +504,7 @@ class OwnerTests:
             file.write_bytes(b"")
             file.chmod(0o644)
             done = _run_limited("import os; os.setuid(12345)", file)
-            assert done == f"{file}: belongs to another user; do this as that user or as root"
+            assert done == f"{file}: belongs to another user; run the command as that user or as root"
             assert file.read_bytes() == b""
             assert names_in(folder) == ["users"]
             file.unlink()

@@ -74,7 +74,7 @@ class UserDirectoryTests:
         with pytest.raises(ConfigError, match="line 1"):
             users.check()
         file.unlink()
-        with pytest.raises(ConfigError, match="is gone"):
+        with pytest.raises(ConfigError, match="no longer exists"):
             users.check()
         assert self.names(users) == {"alice"}
 
@@ -190,7 +190,7 @@ class UserDirectoryTests:
         file.write_text(ALICE)
         users = self.make(file, changes)
         file.unlink()
-        self.check_kept(file, users, changes, "gone")
+        self.check_kept(file, users, changes, "no longer exists")
         file.write_text(BOB)
         assert users.refresh()
         assert self.names(users) == {"bob"}

@@ -45,7 +45,7 @@ def test_defaults_are_ok_and_create_nothing(folder: Path) -> None:
         [
             "settings: ok",
             "users: ok, none are set",
-            f"store: ok, sqlite:{folder}/postd.db is not there yet; the server makes it",
+            f"store: ok, sqlite:{folder}/postd.db does not exist yet; the server creates it",
             HOSTS,
         ],
         "",
@@ -57,7 +57,7 @@ def test_empty_redis_is_ok(folder: Path, tmp_path_factory: pytest.TempPathFactor
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         status, lines, error = check("--store", server.url)
     assert (status, error) == (0, "")
-    assert lines[2] == f"store: ok, {server.url}/0: there is no postd store in this database; the server makes it"
+    assert lines[2] == f"store: ok, {server.url}/0: there is no postd store in this database; the server creates it"
 
 
 def test_existing_store_and_users_are_ok(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_users_without_digest_or_with_weak_hash_are_named(folder: Path) -> None:
     assert "no Digest in the realm 'postd' for bob" in lines[1]
     assert "`postd user passwd NAME`" in lines[1]
     assert "the hash of bob is weak: " in lines[2]
-    assert error == "postd: 2 things are wrong\n"
+    assert error == "postd: found 2 problems\n"
 
 
 def test_h_a1_of_another_realm_does_not_count(folder: Path) -> None:
@@ -98,7 +98,7 @@ def test_missing_h_a1_is_ok_without_a_digest_rule(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (lambda folder: None, "there is no such user file yet: no user can sign in"),
+        (lambda folder: None, "the user file does not exist yet: no user can sign in"),
         (lambda folder: write_users(folder, b"# nobody\n"), "has no users: no user can sign in"),
         (lambda folder: write_users(folder, b"alice:plain\n"), "users: line 1: "),
         (lambda folder: write_users(folder, alice(), 0o644), "has mode 0644"),
@@ -109,7 +109,7 @@ def test_bad_user_file_is_reported(folder: Path, prepare: object, words: str) ->
     assert callable(prepare)
     prepare(folder)
     status, lines, error = check("--users", "users")
-    assert (status, error) == (1, "postd: 1 thing is wrong\n")
+    assert (status, error) == (1, "postd: found 1 problem\n")
     assert words in lines[1]
 
 
@@ -124,7 +124,7 @@ def test_invalid_settings_are_reported(folder: Path) -> None:
     (folder / "postd.toml").write_text('[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "www"')
     status, lines, _ = check("-c", "postd.toml")
     assert status == 1
-    assert lines[0] == f"settings: postd.toml: page[0].files: {folder}/www: there is no such folder"
+    assert lines[0] == f"settings: postd.toml: page[0].files: {folder}/www: the folder does not exist"
     (folder / "postd.toml").write_text("realms = 1")
     status, lines, error = check("-c", "postd.toml")
     assert (status, lines) == (1, [])
@@ -135,15 +135,15 @@ def test_unusable_listeners_are_reported(folder: Path) -> None:
     for listen, more, words in (
         ("bogus", "", "'bogus' is not an endpoint such as"),
         ("ssl:443:privateKey=none.pem:certKey=none.pem", "", "none.pem: No such file or directory"),
-        ("tcp:8080", "", "tcp:8080: anyone who reaches this address could write"),
-        ("tcp6:8080:interface=\\\\:\\\\:", "", "anyone who reaches this address could write"),
-        ("haproxy:tcp:80", 'users = "u"\ninsecure = ["open-writes"]\n', "passwords would travel in plain text"),
+        ("tcp:8080", "", "tcp:8080: writes are open to other machines"),
+        ("tcp6:8080:interface=\\\\:\\\\:", "", "writes are open to other machines"),
+        ("haproxy:tcp:80", 'users = "u"\ninsecure = ["open-writes"]\n', "passwords would be sent in clear text"),
         (
             "unix:a.sock:mode=666",
             'trusted_proxies = ["unix"]\n',
-            "a.sock:mode=666: every user of this machine may connect",
+            "a.sock:mode=666: every user of this machine can connect",
         ),
-        ("haproxy:unix:a.sock:mode=606", "", "every user of this machine may connect to this socket"),
+        ("haproxy:unix:a.sock:mode=606", "", "every user of this machine can connect to this socket"),
     ):
         (folder / "postd.toml").write_text(f'listen = ["{listen}"]\n{more}')
         status, lines, _ = check("-c", "postd.toml")
@@ -151,7 +151,7 @@ def test_unusable_listeners_are_reported(folder: Path) -> None:
         assert lines[0].startswith("settings: postd.toml: listen: ")
         assert words in lines[0]
     (folder / "postd.toml").write_text('listen = ["tcp:1"]\n[admin]\nlisten = ["tcp:1"]')
-    assert check("-c", "postd.toml")[2] == "postd: postd.toml: admin.listen[0]: tcp:1 is listened on already\n"
+    assert check("-c", "postd.toml")[2] == "postd: postd.toml: admin.listen[0]: tcp:1 occurs twice\n"
     (folder / "postd.toml").write_text('[log]\nfile = "nowhere/log"')
     words = f"postd.toml: log.file: {folder}/nowhere/log: No such file or directory"
     assert check("-c", "postd.toml")[1][0] == f"settings: {words}"
@@ -192,7 +192,7 @@ def test_unusable_store_is_reported(folder: Path) -> None:
         ("memory:", "memory: exists only in the process of the server"),
         ("sqlite:missing/postd.db", "its folder is not writable"),
         (f"sqlite:{folder}", "it is not a file"),
-        ("mysql:x", "is no store"),
+        ("mysql:x", "is not a store"),
     ):
         status, lines, _ = check("--store", url)
         assert status == 1

@@ -84,7 +84,7 @@ def test_revoke_needs_user_or_all(store: Path) -> None:
     [
         ("sqlite:missing.db", "missing.db: there is no such file"),
         ("memory:", "memory: exists only in the process of the server"),
-        ("mysql:x", "'mysql:x' is no store"),
+        ("mysql:x", "'mysql:x' is not a store"),
         ("sqlite:text", "it is not an SQLite database"),
     ],
 )

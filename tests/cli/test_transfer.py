@@ -84,7 +84,7 @@ def test_existing_file_is_not_overwritten(store: Path, command: str) -> None:
     for name in ("postd.db", "link", "."):
         status, shown, error = postd(store.parent, command, name)
         assert (status, shown, error.count("\n")) == (1, "", 1)
-        assert f"{name}: there is such a file already" in error
+        assert f"{name}: the file exists already" in error
     assert store.read_bytes() == before
     assert names_in(store.parent) == {"postd.db", "link"}
 
@@ -92,7 +92,7 @@ def test_existing_file_is_not_overwritten(store: Path, command: str) -> None:
 @pytest.mark.parametrize("command", ["export", "backup"])
 def test_unwritable_file_is_named(store: Path, command: str) -> None:
     status, shown, error = postd(store.parent, command, "missing/file")
-    assert (status, shown, error) == (1, "", "postd: missing/file: there is no such folder\n")
+    assert (status, shown, error) == (1, "", "postd: missing/file: the folder does not exist\n")
 
 
 @pytest.mark.parametrize("command", [["export"], ["export", "new"], ["backup", "new"], ["copy", "--to", "sqlite:new"]])
@@ -101,7 +101,7 @@ def test_unusable_store_is_one_line_and_creates_nothing(tmp_path: Path, command:
     for url, why in (
         ("sqlite:missing.db", "missing.db: there is no such file"),
         ("memory:", "memory: exists only in the process of the server"),
-        ("mysql:x", "'mysql:x' is no store"),
+        ("mysql:x", "'mysql:x' is not a store"),
         ("sqlite:text", "it is not an SQLite database"),
     ):
         status, shown, error = postd(tmp_path, *command, "--store", url)
@@ -133,11 +133,11 @@ def test_existing_id_refuses_the_import(store: Path) -> None:
     given = '{"id":1,"post":"new"}\n{"id":3,"post":"other"}\n'
     status, shown, error = postd(store.parent, "import", given=given)
     assert (status, shown, error.count("\n")) == (1, "", 1)
-    assert "standard input: there is a post with the id 3 already" in error
+    assert "standard input: a post with id 3 exists already" in error
     assert "--skip-existing" in error
     assert error.endswith("nothing was imported\n")
     assert posts_in(store) == POSTS
-    said = "1 post imported; 1 skipped, whose ids are taken\n"
+    said = "1 post imported; 1 skipped because their ids exist already\n"
     assert postd(store.parent, "import", "--skip-existing", given=given) == (0, said, "")
     assert posts_in(store) == [(1, "new"), *POSTS]
 
@@ -148,7 +148,7 @@ def test_existing_id_refuses_the_import(store: Path) -> None:
         ("{", "it is not JSON"),
         ('{"id":0,"post":"x"}', "its id is not a whole number"),
         ('{"id":9,"post":""}', "must not be empty"),
-        ('{"id":1,"post":"twice"}', "an earlier line has the id 1 as well"),
+        ('{"id":1,"post":"twice"}', "id 1 is on an earlier line already"),
         (f'{{"id":9,"post":"x"{" " * 70000}}}', "it has more than 64 KiB"),
         pytest.param("x" * 1_000_000, "it has more than 64 KiB", id="a megabyte"),
     ],
@@ -201,7 +201,7 @@ def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[s
 def test_copy_needs_an_empty_target(store: Path) -> None:
     other = make_store(store.parent / "other.db", [(1, "x")])
     status, _, error = postd(store.parent, "copy", "--to", f"sqlite:{other}")
-    assert (status, error) == (1, f"postd: sqlite:{other}: there are posts in it; copy to an empty store\n")
+    assert (status, error) == (1, f"postd: sqlite:{other}: the store has posts; copy to an empty store\n")
     assert posts_in(other) == [(1, "x")]
     run_sql(other, "DELETE FROM post")
     assert postd(store.parent, "copy", "--to", f"sqlite:{other}")[0] == 0
@@ -214,7 +214,7 @@ def test_copy_to_the_same_store_is_refused(store: Path) -> None:
     for name in ("./postd.db", "link.db", "hard.db"):
         status, shown, error = postd(store.parent, "copy", "--to", f"sqlite:{name}")
         assert (status, shown, error.count("\n")) == (1, "", 1)
-        assert "is the store to copy from" in error
+        assert "is the source of the copy" in error
     assert "--to: memory: exists only" in postd(store.parent, "copy", "--to", "memory:")[2]
     status, _, error = postd(store.parent, "copy")
     assert (status, error.count("\n")) == (2, 1)
@@ -256,7 +256,7 @@ def test_progress_of_a_pipe_is_shown_in_kib(tmp_path: Path) -> None:
 def test_backup_to_standard_output_is_refused(tmp_path: Path) -> None:
     status, shown, error = postd(tmp_path, "backup", "-")
     assert (status, shown) == (2, "")
-    assert "a backup is a file: give its name" in error
+    assert "a backup is written to a file, not to stdout; give a file name" in error
     assert list(tmp_path.iterdir()) == []
 
 

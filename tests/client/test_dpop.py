@@ -421,9 +421,9 @@ async def test_refused_token_after_a_nonce_stays_within_the_limit_of_attempts(tm
     ("members", "why"),
     [
         ({"token_type": "Bearer"}, "the token is not bound to the key: the issuer grants a bearer token"),
-        ({"token_type": "mac"}, "the answer has no DPoP token"),
-        ({"token_type": None}, "the answer has no DPoP token"),
-        ({"access_token": None}, "the answer has no DPoP token"),
+        ({"token_type": "mac"}, "the response has no DPoP token"),
+        ({"token_type": None}, "the response has no DPoP token"),
+        ({"access_token": None}, "the response has no DPoP token"),
         ({"error": "invalid_dpop_proof"}, "no token granted: invalid_dpop_proof"),
     ],
     ids=["bearer", "another type", "no type", "no token", "an error"],
@@ -464,7 +464,7 @@ async def test_type_of_a_token_is_compared_without_case(tmp_path: Path) -> None:
 def test_plain_http_to_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         AuthClient(REACTOR, "http://posts.example", DPoP(BearerFile(str(tmp_path / "token")), KEY))
-    assert "DPoP would be sent in plain text" in str(caught.value)
+    assert "DPoP would be sent in clear text" in str(caught.value)
 
 
 def test_other_source_is_a_type_error() -> None:

@@ -361,7 +361,7 @@ def test_credentials_of_another_kind_are_a_type_error() -> None:
 def test_secret_is_not_sent_in_plain_text(auth: Basic | BearerFile) -> None:
     with pytest.raises(ConfigError) as refused:
         PostClient(REACTOR, "http://posts.example", auth)
-    assert "plain text" in str(refused.value)
+    assert "clear text" in str(refused.value)
     assert "secret" not in str(refused.value)
     for url in ("https://posts.example", "http://localhost:8080", "http://127.0.0.2"):
         PostClient(REACTOR, url, auth)

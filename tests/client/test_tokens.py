@@ -169,7 +169,7 @@ async def test_refused_token_is_replaced_once(expires_in: object, tmp_path: Path
     [
         ({"error": "invalid_scope"}, 400, "no token granted: invalid_scope"),
         ({"error": "\x1b[31m"}, 400, "no token granted: no error code"),
-        ({}, 401, "it answers 401"),
+        ({}, 401, "unexpected HTTP status 401"),
         ({"token_type": "DPoP"}, 200, "no bearer token"),
         ({"access_token": None}, 200, "no bearer token"),
         ({"access_token": "a b"}, 200, "not one token"),
@@ -191,8 +191,8 @@ async def test_failed_token_request_is_reported(members: dict[str, Any], status:
     ("document", "why"),
     [
         ({"issuer": "https://elsewhere.example"}, "not this issuer's"),
-        ({"token_endpoint": "http://elsewhere.example/token"}, "no token_endpoint that is https"),
-        ({"token_endpoint": None}, "no token_endpoint that is https"),
+        ({"token_endpoint": "http://elsewhere.example/token"}, "no token_endpoint with an https URL"),
+        ({"token_endpoint": None}, "no token_endpoint with an https URL"),
     ],
     ids=["another issuer", "plain http", "none"],
 )

@@ -141,7 +141,7 @@ async def test_silent_stream_is_replaced() -> None:
     async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
         watch = posts.watch(silent_max_s=0.2, on_wait=lambda why, _: waits.append(why))
         assert await take(watch, 1) == [change(5)]
-        assert waits[0].startswith("nothing was heard")
+        assert waits[0].startswith("nothing was received")
 
 
 @ensureDeferred

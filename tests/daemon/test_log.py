@@ -290,7 +290,7 @@ def test_full_disk_is_reported_once_and_the_gap_is_logged(
     access(file, "four")
     one, two, gap, three, four = path.read_text().splitlines()
     assert (one, two, three, four) == ("one", "two", "three", "four")
-    assert "11 lines are missing here, or parts of them: File too large" in gap
+    assert "11 log lines were lost or cut here: File too large" in gap
     assert stderr.getvalue() == warning
 
 

@@ -31,7 +31,7 @@ def settings(toml: str) -> Settings:
 def test_plaintext_credentials_on_a_public_listener_are_a_problem(toml: str, what: str) -> None:
     line = exposure_problem(settings(f"{toml}{OTHERS_WRITE}"))
     assert line is not None
-    assert line.startswith(f"{what} would travel in plain text; listen on loopback, unix: or ssl:, ")
+    assert line.startswith(f"{what} would be sent in clear text; listen on loopback, unix: or ssl:, ")
     for known in ('insecure = ["plaintext-passwords"]', 'trusted_proxies = ["10.0.0.1"]'):
         assert exposure_problem(settings(f"{known}\n{toml}{OTHERS_WRITE}")) is None
 
@@ -64,10 +64,10 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
     [
         ('"bearer", "basic"', "alice", ""),
         ('"bearer"', "https://idp.example#bob", ""),
-        ('"bearer"', "https://other#eve", "there is no such issuer under [[bearer]]"),
+        ('"bearer"', "https://other#eve", "[[bearer]] has no such issuer"),
         ('"bearer"', "https://idp.example", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "https://idp.example#", "the owner of a token is written ISSUER#NAME"),
-        ('"bearer"', "alice", "it is a name of the user file, and all schemes of the page have names of issuers"),
+        ('"bearer"', "alice", "it is a name of the user file, and all schemes of the page identify users by issuer"),
         ('"basic"', "https://idp.example#bob", '"bearer" is not among the schemes'),
     ],
 )
@@ -75,7 +75,7 @@ def test_page_user_that_can_never_enter_is_named(schemes: str, user: str, why: s
     page = f'[[page]]\npath = "/a"\nschemes = [{schemes}]\nusers = ["{user}"]\n'
     account = make_account("alice", "secret", "postd")
     found = problems(f'users = "users"\n{OTHERS_WRITE}{page}{IDP}', {"alice": account})
-    assert found == ([f"page /a: {user} of its users can never enter: {why}"] if why else [])
+    assert found == ([f"page /a: {user} of its users can never have access: {why}"] if why else [])
 
 
 def test_client_id_without_introspection_endpoint_is_a_problem() -> None:
@@ -98,7 +98,7 @@ def test_client_id_without_introspection_endpoint_is_a_problem() -> None:
     ],
 )
 def test_proofs_are_a_problem_where_clients_name_any_host(toml: str, *, warns: bool) -> None:
-    why = "a proof is checked against the Host that a client names, any here: set public_url or hosts"
+    why = "proofs are checked against the Host of the request, which may be any host: set public_url or hosts"
     line = f"dpop of https://idp.example: {why}"
     for rule, expected in (("refuse", []), ("accept", [line] * warns), ("require", [line] * warns)):
         assert problems(f'{toml}\n{OTHERS_WRITE}{IDP}dpop = "{rule}"\n') == expected

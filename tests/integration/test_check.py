@@ -88,12 +88,12 @@ def test_each_failing_issuer_is_reported(tmp_path: Path, issuer: Issuer) -> None
     foreign = "the document is not this issuer's: its issuer has to be the same to the byte"
     both = (
         f"{issuer.issuer}/.well-known/openid-configuration: {foreign}; "
-        f"{issuer.issuer}/.well-known/oauth-authorization-server: it answers 404"
+        f"{issuer.issuer}/.well-known/oauth-authorization-server: unexpected HTTP status 404"
     )
     missing = f"{tmp_path}/ca.pem: cannot be read: No such file or directory"
     assert lines[1] == f"bearer {issuer.issuer}/: {both}"
     assert lines[2] == f"bearer {issuer.issuer}: postd.toml: bearer[2].ca_file: {missing}"
-    assert error == "postd: 3 things are wrong\n"
+    assert error == "postd: found 3 problems\n"
 
 
 def test_check_ends_on_ctrl_c(tmp_path: Path, issuer: Issuer) -> None:
@@ -121,8 +121,8 @@ def test_introspection_endpoint_is_checked(tmp_path: Path, issuer: Issuer, statu
     issuer.replies["/jwks"] = Reply(status=status)  # whatever is wrong with the keys
     table = f'issuer = "{issuer.issuer}"\nintrospection_endpoint = "{endpoint}"\nclient_id = "postd"'
     exit_code, lines, _ = check(tmp_path, f'{table}\nclient_secret_file = "secret"')
-    result = f"{endpoint}: it answers 401" if code else f"ok, {endpoint} answers"
-    assert lines[0].endswith("/jwks: it answers 401") is bool(code)
+    result = f"{endpoint}: unexpected HTTP status 401" if code else f"ok, {endpoint} answers"
+    assert lines[0].endswith("/jwks: unexpected HTTP status 401") is bool(code)
     assert (exit_code, lines[1]) == (code, f"bearer {issuer.issuer}: {result}")
     (asked,) = [asked for asked in issuer.asked if asked.path == "/introspect"]
     assert asked.headers["authorization"] == "Basic cG9zdGQ6aHVzaA=="

@@ -133,7 +133,7 @@ def test_world_writable_unix_socket_of_trusted_peers_is_warned_of(socket_folder:
     listen = ["unix:closed.sock", "unix:open.sock:mode=666"]
     settings = socket_folder / "postd.toml"
     settings.write_text(f"listen = {listen}")
-    warned = f"unix:address={socket_folder}/open.sock:mode=666: every user of this machine may connect to this socket"
+    warned = f"unix:address={socket_folder}/open.sock:mode=666: every user of this machine can connect to this socket"
     with Daemon(socket_folder, "-c", "postd.toml", listen=None) as daemon:
         assert "every user" not in daemon.log
         for times in (1, 2):
@@ -177,13 +177,13 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
     [
         ("colour = 1", ["postd.toml: colour", "unknown key", "listen, store"]),
         ("store = 1", ["postd.toml: store", "Expected `str`"]),
-        ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is no store", "allowed: sqlite:PATH, redis://"]),
+        ("store = 'mysql:x'", ["postd.toml: store", "'mysql:x' is not a store", "allowed: sqlite:PATH, redis://"]),
         ("store = ''", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ("store = 'sqlite:'", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ("store = 'sqlite:no/such/folder/x.db'", ["postd.toml: store", "no/such/folder/x.db", "No such file"]),
         ("store = 'sqlite::memory:'", ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
         ('store = "sqlite:a\\u0000b"', ["postd.toml: store", "allowed: sqlite:PATH, redis://"]),
-        ("listen = ['systemd:domain=INET:index=0']", ["postd.toml: listen", "systemd has not passed on"]),
+        ("listen = ['systemd:domain=INET:index=0']", ["postd.toml: listen", "systemd has not passed a socket"]),
         ("listen = ['tcp:x']", ["postd.toml: listen", "'tcp:x'"]),
         ("listen = []", ["postd.toml: listen", "nothing to listen on"]),
         ("[limits]\nbody = '1GB'", ["postd.toml: limits.body", "16KiB"]),
@@ -213,7 +213,7 @@ def test_unusable_settings_exit_with_one_line(tmp_path: Path, mode: tuple[str, .
         (["--listne", "tcp:0"], ["option --listne not recognized", "--help"]),
         (["--store"], ["option --store requires argument"]),
         (["extra"], ["Wrong number of arguments"]),
-        (["--store", "memory"], ["--store: 'memory' is no store"]),
+        (["--store", "memory"], ["--store: 'memory' is not a store"]),
         (["-s", "sqlite:/", "-l", FREE_PORT], ["--store: /: it is not a file"]),
         (["-l", "tcp:0:interface=0.0.0.0"], ["--listen: tcp:0:interface=0.0.0.0", "open-writes"]),
         (["--workers", "two"], ["--workers: 'two' is not a whole number from 0 to 1024; 0 is one a core"]),

@@ -627,7 +627,7 @@ def test_stop_answers_pending_requests_within_its_grace(tmp_path: Path, workers:
     assert [keeper.error for keeper in keepers] == [None] * 4
     assert all(keeper.ended_in_order for keeper in keepers)
     assert 2.9 < waited_s < 10  # the default
-    assert "1 connections are cut off, after 3.0 s" in daemon.log
+    assert "shutdown: 1 connections aborted after 3.0 s" in daemon.log
     stored = {text for (text,) in run_sql(tmp_path / "postd.db", "SELECT post FROM post")}
     assert stored == set(acknowledged)
     assert "Traceback" not in daemon.log

@@ -162,7 +162,7 @@ def ask_many(node: Daemon, count: int) -> None:
         for _ in range(count // 100):
             client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
             answers = b""
-            while answers.count(b"does not answer now") < 100:
+            while answers.count(b"is not available") < 100:
                 answers += client.recv(65536)
             assert answers.count(b"HTTP/1.1 503 ") == 100
 
@@ -219,7 +219,7 @@ def test_start_without_redis_serves_503(tmp_path: Path) -> None:
                 assert f"store redis://:***@127.0.0.1:{redis_port}/0;" in node.log
                 assert client.get("/post").text == "[]\n"
                 assert client.post("/post", json={"post": "x"}).status_code == 201
-        assert node.log.count("the password stands in the URL") == 1
+        assert node.log.count("the password is in the URL") == 1
         assert SECRET not in node.log
 
 
@@ -243,7 +243,7 @@ def test_refusal_by_redis_fails_the_start_in_one_line(tmp_path: Path) -> None:
             (f"redis://:wr0ng@{place}", ["--store: redis://:***@", "WRONGPASS"]),
             (f"redis://limited:wr0ng@{place}", ["--store: redis://limited:***@", "refuses HSET: "]),
             (f"redis://{place}?password_file=none", ["--store: ", f"{tmp_path}/none", "No such file or directory"]),
-            (f"redis://:wr0ng@{place}/x", ["--store: ", "has no number where that of a database is wanted"]),
+            (f"redis://:wr0ng@{place}/x", ["--store: ", "has an invalid database number"]),
             (f"rediss://:{SECRET}@{place}?ca_file=none", ["--store: ", f"{tmp_path}/none", "cannot be read"]),
         ):
             result = run_postd(tmp_path, "-l", FREE_PORT, "-s", url)
@@ -262,8 +262,9 @@ def test_check_of_redis_shows_no_password(tmp_path: Path) -> None:
         place = f"127.0.0.1:{redis.port}"
         status, output = check(f"redis://:{SECRET}@{place}")
         assert status == 0
-        assert f"store: ok, redis://:***@{place}/0: there is no postd store in this database; the server makes it" in (
-            output
+        assert (
+            f"store: ok, redis://:***@{place}/0: there is no postd store in this database; the server creates it"
+            in (output)
         )
         assert redis.ask("DBSIZE") == 0
     status, output = check(f"redis://:{SECRET}@{place}")

@@ -557,7 +557,7 @@ class WarningTests:
     def warnings(self, events: Sequence[Any]) -> list[str]:
         return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
 
-    @pytest.mark.parametrize(("content", "state"), [(None, "there is no such user file yet"), ("", "has no users")])
+    @pytest.mark.parametrize(("content", "state"), [(None, "the user file does not exist yet"), ("", "has no users")])
     def test_user_file_without_users(self, tmp_path: Path, make: Make, content: str | None, state: str) -> None:
         path = tmp_path / "others"
         if content is not None:
@@ -576,7 +576,7 @@ class WarningTests:
             program = make(realm="another")
             program.mount("basic", "basic")
         assert self.warnings(events) == []
-        cure = "give each a new password with `postd user passwd NAME`"
+        cure = "set their passwords again with `postd user passwd NAME`"
         with capturedLogs() as events:
             program.mount("digest", "digest")
             program.mount("more", "digest")

@@ -104,7 +104,7 @@ class ScopeTests:
         [" ", " a", "a ", "a  b", "a\tb", "a\n", "a\r\nb", 'a"b', "a\\b", "a\0", "a\x7f", "schreiben\u00e4", "\uff41"],
     )
     def test_scope_that_needs_escapes_is_refused(self, text: str) -> None:
-        with pytest.raises(ValueError, match="is no scope"):
+        with pytest.raises(ValueError, match="is not a scope"):
             decode_scope(text)
 
     @given(st.text() | st.text(st.characters(max_codepoint=0x7F)))

@@ -24,7 +24,7 @@ from postd.protocol.password import (
 )
 from tests.helpers import SALT
 
-ANEW = "make it anew with `postd user passwd NAME` or `htpasswd -B`"
+ANEW = "set the password again with `postd user passwd NAME` or `htpasswd -B`"
 
 
 def bcrypt_hash(password: bytes, prefix: str = "$2y$") -> str:
@@ -66,10 +66,10 @@ class CheckPasswordTests:
         ("password", "why"),
         [
             ("", "is empty"),
-            ("a\nb", "has a control character in it, which no client could send (RFC 7617 §2)"),
-            ("a\x00", "has a control character in it, which no client could send (RFC 7617 §2)"),
-            ("\x7f", "has a control character in it, which no client could send (RFC 7617 §2)"),
-            ("\x85", "has a control character in it, which no client could send (RFC 7617 §2)"),
+            ("a\nb", "has a control character, which clients cannot send (RFC 7617 §2)"),
+            ("a\x00", "has a control character, which clients cannot send (RFC 7617 §2)"),
+            ("\x7f", "has a control character, which clients cannot send (RFC 7617 §2)"),
+            ("\x85", "has a control character, which clients cannot send (RFC 7617 §2)"),
             ("x" * 1001, "has more than 1,000 characters"),
             ("a\ud800", "is not UTF-8 text"),
         ],
@@ -166,15 +166,15 @@ class CheckHashTests:
             (argon2_hash(kind=Type.D), "is an Argon2d hash ($argon2d$)"),
             (bcrypt_hash(b"x", "$2x$"), "is a hash of a faulty bcrypt ($2x$)"),
             ("$2$04$abcdefgh", "is a hash of the first bcrypt ($2$)"),
-            ("$pbkdf2-sha256$29000$N2YMIWQsBWBMae09x1jrPQ$1t8iyB2A", "is of a kind that is not known here"),
+            ("$pbkdf2-sha256$29000$N2YMIWQsBWBMae09x1jrPQ$1t8iyB2A", "is of an unknown kind"),
             ("rqXexS6ZhobKA", "is plain text or a DES crypt hash"),
-            ("hunter2", "is plain text or of a kind that is not known here"),
-            (" " + BCRYPT, "is plain text or of a kind that is not known here"),
+            ("hunter2", "is plain text or of an unknown kind"),
+            (" " + BCRYPT, "is plain text or of an unknown kind"),
             ("", "is empty"),
         ],
     )
     def test_other_kinds_of_hash_are_named_but_not_quoted(self, stored: str, kind: str) -> None:
-        assert refusal(stored) == f"{kind}; only Argon2id and bcrypt are taken: {ANEW}"
+        assert refusal(stored) == f"{kind}; supported are Argon2id and bcrypt: {ANEW}"
 
     @pytest.mark.parametrize(
         "stored",
@@ -197,7 +197,7 @@ class CheckHashTests:
         ],
     )
     def test_incomplete_argon2id_hash_is_refused(self, stored: str) -> None:
-        assert refusal(stored) == f"is no complete Argon2id hash of version 19; {ANEW}"
+        assert refusal(stored) == f"is not a complete Argon2id hash of version 19; {ANEW}"
 
     @pytest.mark.parametrize(
         "stored",
@@ -212,11 +212,11 @@ class CheckHashTests:
         ],
     )
     def test_incomplete_bcrypt_hash_is_refused(self, stored: str) -> None:
-        assert refusal(stored) == f"is no complete bcrypt hash; {ANEW}"
+        assert refusal(stored) == f"is not a complete bcrypt hash; {ANEW}"
 
     @pytest.mark.parametrize("number", ["m=1048577", "m=9999999999", "t=101", "p=65"])
     def test_too_costly_argon2id_hash_is_refused(self, number: str) -> None:
-        assert "takes too much to verify" in refusal(re.sub(f"{number[0]}=[0-9]+", number, ARGON2))
+        assert "costs too much to verify" in refusal(re.sub(f"{number[0]}=[0-9]+", number, ARGON2))
 
     def test_argon2id_hash_invalid_to_argon2_is_refused(self) -> None:
         assert "m below 8 times p" in refusal(ARGON2.replace("p=1", "p=2"))
@@ -257,7 +257,7 @@ class WeaknessTests:
     @pytest.mark.parametrize(("cost", "weak"), [("04", True), ("05", True), ("09", True), ("10", False), ("12", False)])
     def test_weakness_of_bcrypt(self, cost: str, weak: bool) -> None:  # noqa: FBT001 - a column of the table
         stored = BCRYPT.replace("$04$", f"${cost}$")
-        assert weakness(stored) == ("at least cost 10 is wanted" if weak else None)
+        assert weakness(stored) == ("cost 10 or more is recommended" if weak else None)
         assert hash_kind(stored) == f"bcrypt cost {int(cost)}"
 
     @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ class WeaknessTests:
     )
     def test_weakness_of_argon2id(self, memory_kib: int, passes: int, weak: bool) -> None:  # noqa: FBT001 - a column of the table
         stored = ARGON2.replace("m=8,t=1", f"m={memory_kib},t={passes}")
-        wanted = f"m={memory_kib}, t={passes}; at least m=19456, t=2 is wanted"
+        wanted = f"m={memory_kib}, t={passes}; at least m=19456, t=2 is recommended"
         assert weakness(stored) == (wanted if weak else None)
         assert hash_kind(stored) == "argon2id"
 

@@ -131,7 +131,7 @@ def test_form_of_another_site_is_refused_with_a_page(browser: Browser) -> None:
     browser.driver.get(FOREIGN_FORM.format(browser.url))
     browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
     browser.wait_for("/login")
-    assert browser.text == "Forbidden\nThis was sent by a page of another site.\nGo to the start page"
+    assert browser.text == "Forbidden\nA page of another site sent this request.\nGo to the start page"
 
 
 def test_policy_allows_the_pages(browser: Browser) -> None:

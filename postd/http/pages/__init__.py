@@ -1,4 +1,4 @@
-"""HTML pages: the template, what pages share, and which clients get them in the place of plain text.
+"""HTML pages: the common template, and the choice between HTML and plain text.
 
 A page is a single response: style sheet and script are inline, and there are no images or fonts. Its content security
 policy allows only these and forms to this server.
@@ -57,7 +57,7 @@ def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
 def make_html_response(
     status: HTTPStatus, title: str, content: str, *, site_name: str = "", headers: Mapping[bytes, bytes] = PAGE_HEADERS
 ) -> Response:
-    """Return the response with a page in the common style (`fill_page`); `headers` are those of the same in text."""
+    """Return the response with a page in the common style (`fill_page`); `headers` are those of the plain text form."""
     page = fill_page(title, content, site_name=site_name, style=STYLE)
     return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": _POLICY})
 

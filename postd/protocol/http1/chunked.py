@@ -68,15 +68,15 @@ class ChunkedDecoder:
     def _take_size(self, position: int, _pieces: list[bytes]) -> int:
         line, after = self._line(position)
         if len(line) > _CHUNK_LINE_MAX_BYTES:
-            raise HttpSyntaxError(400, "A chunk has too long an extension.")
+            raise HttpSyntaxError(400, "The extension of a chunk is too long.")
         if after == position:
             return position
         match = _CHUNK_LINE.fullmatch(line)
         if match is None:
-            raise HttpSyntaxError(400, "A chunk begins with its size, in hexadecimal digits.")
+            raise HttpSyntaxError(400, "A chunk must begin with its size, in hexadecimal digits.")
         self._extensions_room -= len(line) - len(match[1])
         if self._extensions_room < 0:
-            raise HttpSyntaxError(400, "The chunks have too many extensions.")
+            raise HttpSyntaxError(400, "The extensions of the chunks are too long.")
         self._chunk_left = int(match[1], 16)
         self._received += self._chunk_left
         if self._received > self._max_bytes:
@@ -96,7 +96,7 @@ class ChunkedDecoder:
     def _take_data_end(self, position: int, _pieces: list[bytes]) -> int:
         end = self._buffer[position : position + 2]
         if not b"\r\n".startswith(end):
-            raise HttpSyntaxError(400, "A chunk is not as long as it says.")
+            raise HttpSyntaxError(400, "A chunk does not have the size that it declares.")
         if len(end) < len(b"\r\n"):
             return position
         self._next = self._take_size
@@ -112,7 +112,7 @@ class ChunkedDecoder:
             self.finished = True
             return after
         if not _NOT_IN_TRAILERS.isdisjoint(decode_fields([line], self._canonical_name)):
-            raise HttpSyntaxError(400, "A trailer must not tell where the request goes or ends.")
+            raise HttpSyntaxError(400, "Content-Length, Transfer-Encoding and Host are not allowed as trailers.")
         self._trailers += 1
         self._trailers_bytes += len(line)
         return after

@@ -95,7 +95,7 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
         decoded.persistent = minor == 1 and b"close" not in _members(fields[b"Connection"])
     if b"Expect" in fields and minor:
         if [value.lower() for value in fields[b"Expect"]] != [b"100-continue"]:
-            raise HttpSyntaxError(417, "Nothing but 100-continue can be expected here.")
+            raise HttpSyntaxError(417, "The only supported expectation is 100-continue.")
         decoded.expects_continue = True
     return decoded
 
@@ -132,7 +132,7 @@ class HeadDecoder:
 
 
 def _decode_other_line(line: bytes, last: Head) -> Head | None:
-    """Return the head with this request line and the fields of the last one; None if these mean something else here."""
+    """Return the head with this request line and the fields of the last one; None if they depend on the line."""
     check_text(line, 0)
     method, target, minor = _decode_request_line(line)
     if minor != last.minor or not target.startswith(b"/"):
@@ -213,25 +213,27 @@ def _decode_request_line(line: bytes) -> tuple[bytes, bytes, int]:
     """Return method, target and minor version (RFC 9112 §3)."""
     words = line.split(b" ")
     if len(words) != len(("method", "target", "version")):
-        raise HttpSyntaxError(400, "The first line is a method, a target and a version, with one space in between.")
+        raise HttpSyntaxError(
+            400, "The request line must be a method, a target and a version, separated by single spaces."
+        )
     method, target, version = words
     if version == b"HTTP/1.1":
         minor = 1
     else:
         match = _VERSION.fullmatch(version)
         if match is None:
-            raise HttpSyntaxError(400, "The version of a request is written HTTP/1.1.")
+            raise HttpSyntaxError(400, "The version must be written as in HTTP/1.1.")
         if match[1] != b"1":
-            raise HttpSyntaxError(505, "This server speaks HTTP/1.1.")
+            raise HttpSyntaxError(505, "The supported versions are HTTP/1.1 and HTTP/1.0.")
         minor = int(match[2] != b"0")
     if method not in _METHODS and not TOKEN.fullmatch(method):
-        raise HttpSyntaxError(400, "The method is no token.")
+        raise HttpSyntaxError(400, "The method is not a token.")
     if len(method) > METHOD_MAX_BYTES or method == b"CONNECT":
-        raise HttpSyntaxError(501, "This server knows no such method.")
+        raise HttpSyntaxError(501, "The method is not supported.")
     if len(target) > TARGET_MAX_BYTES:
         _refuse_length(line)
     if b"#" in target or b"\t" in target or not target.isascii():
-        raise HttpSyntaxError(400, "A request target is ASCII, percent-encoded, without a fragment.")
+        raise HttpSyntaxError(400, "The request target must be ASCII, percent-encoded, without a fragment.")
     if not target.startswith((b"/", b"*")) and not _ABSOLUTE_FORM.fullmatch(target):
         _refuse_target()
     return method, target, minor
@@ -250,7 +252,7 @@ def _decode_other_form(head: Head) -> bytes:
 
 
 def _refuse_target() -> NoReturn:
-    raise HttpSyntaxError(400, "A request target is a path, or the whole of an http or https URL.")
+    raise HttpSyntaxError(400, "The request target must be a path, or a complete http or https URL.")
 
 
 def _check_host(values: list[bytes] | None, minor: int) -> None:
@@ -260,7 +262,7 @@ def _check_host(values: list[bytes] | None, minor: int) -> None:
     if values is None or len(values) != 1:
         raise HttpSyntaxError(400, "The request must have one Host field.")
     if not is_host(values[0]):
-        raise HttpSyntaxError(400, "The Host field must have a host, and may have a port.")
+        raise HttpSyntaxError(400, "The Host field must be a host, optionally with a port.")
 
 
 @lru_cache(maxsize=64)
@@ -285,19 +287,19 @@ def _decode_length(fields: Fields, minor: int) -> int | None:
         assert lengths is not None
         # The same value twice is refused as well, which §6.3 would allow.
         if len(lengths) != 1 or not lengths[0].isdigit():
-            raise HttpSyntaxError(400, "Content-Length must be there once, as a number.")
+            raise HttpSyntaxError(400, "Content-Length must be a number, and occur once.")
         # 20 digits exceed every limit, and int() refuses some thousands of them.
         return int(lengths[0].lstrip(b"0")[:20] or b"0")
     if lengths is not None:
-        raise HttpSyntaxError(400, "A request has Content-Length or Transfer-Encoding, not both.")
+        raise HttpSyntaxError(400, "Content-Length and Transfer-Encoding cannot be combined.")
     if not minor:
-        raise HttpSyntaxError(400, "HTTP/1.0 has no Transfer-Encoding.")
+        raise HttpSyntaxError(400, "HTTP/1.0 does not support Transfer-Encoding.")
     if len(codings) == 1 and codings[0].lower() == b"chunked":
         return None
     names = _members(codings)
     if names[-1] != b"chunked" or names.count(b"chunked") > 1 or not all(map(TOKEN.fullmatch, names)):
-        raise HttpSyntaxError(400, "The last Transfer-Encoding must be chunked, and only the last.")
-    raise HttpSyntaxError(501, "This server knows no Transfer-Encoding but chunked.")
+        raise HttpSyntaxError(400, "Transfer-Encoding must end with chunked, and have it once.")
+    raise HttpSyntaxError(501, "The only supported Transfer-Encoding is chunked.")
 
 
 def _members(values: list[bytes]) -> list[bytes]:

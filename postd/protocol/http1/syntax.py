@@ -1,4 +1,4 @@
-"""What heads and chunked bodies have in common: lines, tokens, field names, limits (RFC 9110 §5, RFC 9112 §2)."""
+"""The common syntax of heads and chunked bodies: lines, tokens, field names, limits (RFC 9110 §5, RFC 9112 §2)."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ CanonicalName = Callable[[bytes], bytes]
 
 TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-# What may stand in a line, comments and field values included (RFC 9110 §5.5): no control characters but tabs.
+# The characters allowed in a line, comments and field values included (RFC 9110 §5.5): no controls but tabs.
 _TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 
 _name_cache: dict[bytes, bytes] = {}
@@ -46,7 +46,7 @@ def check_text(lines: bytes, line_ends: int) -> None:
     """
     # All bytes that are not text must be the line ends found by splitting, of two bytes each.
     if len(lines.translate(None, _TEXT)) != 2 * line_ends:
-        raise HttpSyntaxError(400, "Lines end with CR LF, and have no other control characters than tabs in them.")
+        raise HttpSyntaxError(400, "Lines must end with CR LF, and contain no control characters but tabs.")
 
 
 def check_partial_text(lines: bytes) -> None:
@@ -94,4 +94,4 @@ def _canonical(sent: bytes, canonical_name: CanonicalName) -> bytes:
 
 
 def _refuse_field() -> NoReturn:
-    raise HttpSyntaxError(400, "A field is a name, a colon and a value, on one line.")
+    raise HttpSyntaxError(400, "A header field must be a name, a colon and a value, on one line.")

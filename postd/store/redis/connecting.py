@@ -112,10 +112,10 @@ async def _check_role(protocol: RedisProtocol, *, by_sentinel: bool) -> None:
     if role == "master":
         return
     if by_sentinel:  # temporary: the sentinels or the server have not finished a failover
-        raise StoreUnavailableError(f"{protocol.where}: is no primary")
+        raise StoreUnavailableError(f"{protocol.where}: is not a primary")
     if role == "sentinel":
-        raise StoreRefusedError(f"{protocol.where}: is a sentinel; write redis+sentinel://HOST:PORT/PRIMARY")
-    raise StoreRefusedError(f"{protocol.where}: is a replica, which cannot be written to; name the primary")
+        raise StoreRefusedError(f"{protocol.where}: is a sentinel; use a URL like redis+sentinel://HOST:PORT/PRIMARY")
+    raise StoreRefusedError(f"{protocol.where}: is a replica, which is read-only; use the URL of the primary")
 
 
 def _make_endpoint(address: RedisAddress, host: Host | None, reactor: IReactor) -> IStreamClientEndpoint:

@@ -201,13 +201,13 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
             while (reply := self._replies.gets()) is not False:
                 self.replyReceived(reply)
         except txredisapi.InvalidData:
-            self.drop("does not answer as Redis does")
+            self.drop("replies are not in the Redis protocol")
 
     def connectionLost(self, why: Failure = connectionDone) -> None:
         if why.check(VerificationError) or (why.check(SSL.Error) and "certificate verify failed" in str(why.value)):
-            self._set_loss(StoreRefusedError, "its certificate is not to be trusted, or is another host's")
+            self._set_loss(StoreRefusedError, "its certificate is not trusted, or is for another host")
         elif why.check(SSL.Error):
-            self._set_loss(StoreUnavailableError, "does not speak TLS as it should")
+            self._set_loss(StoreUnavailableError, "TLS error")
         else:
             self._set_loss(StoreUnavailableError, "the connection was lost")
         super().connectionLost(why)

@@ -55,7 +55,7 @@ class RedisDatabase:
         self._create = create
         if self._address.password:
             self._log.warn(
-                "store: {where}: the password stands in the URL, where others may read it; a password_file is safer",
+                "store: {where}: the password is in the URL, where other users may read it; use a password_file",
                 where=self.description,
             )
         run_blocking(lambda reactor: self._make_connection(reactor).try_once())
@@ -186,8 +186,8 @@ class RedisDatabase:
             await self._check_rights(protocol)  # to write the keys that did not exist at the first check
         if found == "diverged":
             self._log.warn(
-                "store: {where}: the server was started anew, or is another one: it may lack the last writes; new ids "
-                "are larger than {last_id}",
+                "store: {where}: the server was restarted or replaced, and may lack the last writes; new ids are "
+                "larger than {last_id}",
                 where=where,
                 last_id=detail,
             )
@@ -214,7 +214,7 @@ class RedisDatabase:
             names = [name for name, error in refused if (name in KEYS.values()) == (" key" in error.text)]
             raise StoreRefusedError(
                 f"{protocol.where}: refuses {', '.join(names)}: {refused[0][1].text} "
-                "(what postd needs: etc/redis.conf.example)"
+                "(required permissions: etc/redis.conf.example)"
             )
 
 
@@ -236,13 +236,13 @@ def _check_version(where: str, info: Info) -> None:
     version, oldest = info.get(f"{name.lower()}_version", ""), _OLDEST[name]
     parts = version.split(".")[:2]
     if not all(part.isdecimal() for part in parts) or tuple(map(int, parts)) < oldest:
-        raise StoreRefusedError(f"{where}: is {name} {version}; it takes {oldest[0]}.{oldest[1]} or newer")
+        raise StoreRefusedError(f"{where}: is {name} {version}; postd needs {oldest[0]}.{oldest[1]} or newer")
 
 
 def _problems(info: Info) -> Iterator[str]:
     """Yield the settings of a server that put acknowledged writes at risk."""
     if info.get("aof_enabled") == "0":
-        yield "it keeps no append-only file: what it has acknowledged is lost when it ends (etc/redis.conf.example)"
+        yield "it keeps no append-only file: acknowledged writes are lost when it stops (etc/redis.conf.example)"
     policy = info.get("maxmemory_policy", "noeviction")
     if info.get("maxmemory", "0") != "0" and policy != "noeviction":
         yield f"it removes keys when it is full (maxmemory-policy {policy}); noeviction would refuse writes instead"

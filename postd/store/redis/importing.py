@@ -46,7 +46,7 @@ class RedisImport:
         options = ("1" if skip_existing else "", "1" if into_empty else "", last_id, revision)
         outcome, detail = await self._database.write(_COMMIT, *staged, *options, deadline_s=COMMIT_MAX_S)
         if outcome == "lost":
-            raise StoreUnavailableError(f"{self._database.description}: has lost the posts that were to be imported")
+            raise StoreUnavailableError(f"{self._database.description}: has lost the staged posts of the import")
         if outcome == "not empty":
             raise StoreNotEmptyError
         if outcome == "taken":

@@ -215,7 +215,7 @@ class ReconnectingRedis:
         except TimeoutError:
             raise StoreUnavailableError(f"{self._address.description}: does not answer") from None
         except (LookupError, TypeError, ValueError):  # a reply lacks something
-            raise StoreUnavailableError(f"{self._address.description}: does not answer as Redis does") from None
+            raise StoreUnavailableError(f"{self._address.description}: replies are not in the Redis protocol") from None
         except (CancelledError, StoreRefusedError, StoreUnavailableError):
             raise
         except Exception as error:  # noqa: BLE001 - no error ends the attempts

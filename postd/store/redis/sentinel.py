@@ -75,7 +75,7 @@ async def _ask_sentinel(address: RedisAddress, sentinel: Host, reactor: IReactor
             await authenticate(protocol, address, password)
             found = await protocol.call(*query)
         if not found:
-            raise StoreUnavailableError(f"{protocol.where}: knows no primary {address.primary!r}")
+            raise StoreUnavailableError(f"{protocol.where}: does not monitor a primary {address.primary!r}")
         epoch = await _ask_epoch(protocol, address.primary)
     except RedisReplyError as error:
         if "unknown command" in error.text:

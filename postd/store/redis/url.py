@@ -82,7 +82,7 @@ def decode_redis_url(url: str) -> RedisAddress:
     """
     kind, separator, rest = url.partition("://")
     if kind not in _PARAMETERS or not separator:
-        raise ValueError("is not a URL of a Redis store")
+        raise ValueError("is not the URL of a Redis store")
     place, _, query = rest.partition("?")
     authority, slash, path = place.partition("/")  # a path may have an @ in it, too
     credentials, _, host = authority.rpartition("@")
@@ -104,7 +104,7 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
     if kind == "redis+unix":
         path = unquote(place)
         if not path or "\0" in path:
-            raise ValueError("has no path of a socket")
+            raise ValueError("has no socket path")
         try:
             check_socket_path(path)
         except ValueError as error:
@@ -115,7 +115,7 @@ def _with_place(address: RedisAddress, kind: str, place: str, parameters: Mappin
     if kind == "redis+sentinel":
         primary, _, path = path.partition("/")
         if not primary:
-            raise ValueError("has no name of a primary, which stands behind the sentinels: …/NAME")
+            raise ValueError("has no name of the primary after the sentinels: …/NAME")
         address = replace(address, primary=unquote(primary))
     elif len(hosts) > 1:
         raise ValueError("has more than one host; several are for redis+sentinel")
@@ -128,7 +128,7 @@ def _decode_parameters(kind: str, query: str) -> dict[str, str]:
     for parameter in query.split("&") if query else ():
         name, _, value = parameter.partition("=")
         if name not in allowed or name in parameters or not value:
-            raise ValueError(f"may have, once, after the question mark: {', '.join(sorted(allowed))}{_QUOTED}")
+            raise ValueError(f"allows after the question mark, once each: {', '.join(sorted(allowed))}{_QUOTED}")
         parameters[name] = unquote(value)
     return parameters
 
@@ -136,11 +136,11 @@ def _decode_parameters(kind: str, query: str) -> dict[str, str]:
 def _decode_host(text: str, port: int) -> Host:
     match = _HOST.fullmatch(text)
     if match is None or int(match[3] or port) not in range(1, _PORT_MAX + 1):
-        raise ValueError(f"has no HOST or HOST:PORT where one is wanted{_QUOTED}")
+        raise ValueError(f"has an invalid HOST or HOST:PORT{_QUOTED}")
     return Host(match[1] or match[2], int(match[3] or port))
 
 
 def _decode_db(text: str) -> int:
     if not _DB.fullmatch(text):
-        raise ValueError(f"has no number where that of a database is wanted{_QUOTED}")
+        raise ValueError(f"has an invalid database number{_QUOTED}")
     return int(text)

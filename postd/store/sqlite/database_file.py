@@ -244,8 +244,8 @@ class DatabaseFile:
     def _no_copy(self, connection: sqlite3.Connection, schema: int, known: int, why: str | None) -> StoreRefusedError:
         room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
         return StoreRefusedError(
-            f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the copy that is kept first "
-            f"cannot be made: {why}; it takes {room}"
+            f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the backup copy cannot be "
+            f"written: {why}; it takes {room}"
         )
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:

@@ -8,7 +8,7 @@ from postd.model import PostText
 from postd.web.board import tag_text
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
-_READ_ONLY = "The settings do not let sessions write."
+_READ_ONLY = "The settings do not allow writing with a session."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
 _OTHER = "The post was changed meanwhile; a page with both texts."

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1.0 document of what is served."""
+"""The OpenAPI 3.1.0 document of the served routes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -231,7 +231,7 @@ def _describe(
 def _example_location(path: str, status: int, reply: Reply) -> str:
     if status == HTTPStatus.CREATED:
         return f"{path}/{PARAMETERS['id'].example}"
-    assert reply.body is not None  # a redirect's text is where it leads to
+    assert reply.body is not None  # the text of a redirect is its target
     return str(reply.body.example).rstrip()
 
 

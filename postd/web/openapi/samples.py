@@ -44,8 +44,8 @@ class SampleRequest(Struct, frozen=True):
         target: path and query.
         curl: further words of the command line, such as the file for cookies.
         body: JSON value or form fields; None for no body.
-        is_form: whether the body is sent as a form; a password in it is asked for, or read from a file.
-        redirects: whether the response that is expected is a redirect, which none of the clients is to follow.
+        is_form: whether the body is sent as a form; a password in it is prompted for, or read from a file.
+        redirects: whether the expected response is a redirect, which no client follows.
         streams: whether the response has no end, and is shown as it arrives.
     """
 
@@ -82,7 +82,7 @@ def make_curl(request: SampleRequest, credentials: str, *, origin: str = ORIGIN)
     # -d makes it a POST.
     if request.method != ("GET" if request.body is None else "POST"):
         words.append(f"-X {request.method}")
-    # In quotation marks also where it needs none here: another origin may, such as one with an IPv6 address.
+    # Always quoted: an origin with an IPv6 address needs it.
     return " ".join([*filter(None, words), f"'{origin}{request.target}'"])
 
 

@@ -13,7 +13,7 @@ document of a server with all schemes, in Chromium, with a policy that allows fi
 | found by axe | nothing | 57 places | 210 places | 190 places |
 | samples of the document | shown | not without a plugin | shown | shown |
 
-What they have beyond it is a form that sends requests. This page takes 300 lines of Python.
+Their one further feature is a form that sends requests. This page takes 300 lines of Python.
 """
 
 import json

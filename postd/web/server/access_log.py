@@ -1,18 +1,18 @@
-"""The access log: a line a request, in the combined form of Apache with more behind it, or as JSON.
+"""The access log: one line per request, in Apache's combined format with additional fields, or as JSON.
 
 | field | text | JSON |
 |---|---|---|
 | the client's address, behind trusted proxies too | first | `client` |
 | the account, if the credentials were accepted | third, else `-` | `user` |
 | when the request was answered | in brackets | `time` |
-| its first line, as far as it is shown | in quotes | `method`, `target`, `protocol` |
+| the request line, redacted | in quotes | `method`, `target`, `protocol` |
 | the status, and the bytes of the body | after that | `status`, `bytes` |
-| `Referer` and `User-Agent`, likewise | in quotes | `referer`, `agent` |
-| the rule that its path fits, as README has it | `route=` | `route` |
+| `Referer` and `User-Agent`, redacted | in quotes | `referer`, `agent` |
+| the route, such as `/post/<id>` | `route=` | `route` |
 | the scheme of its credentials | `scheme=` | `scheme` |
-| from its head to its answer's end, in milliseconds | `ms=` | `ms` |
-| what the client, a proxy or we call it, here and elsewhere in the log | `id=` | `id` |
-| method and target that a page with `forward` has judged; absent elsewhere | `judged=` | `judged` |
+| from the end of its head to the end of the response, in milliseconds | `ms=` | `ms` |
+| its id, from the client, a proxy or postd, as in other lines of the log | `id=` | `id` |
+| method and target of the request that a page with `forward` has judged; absent elsewhere | `judged=` | `judged` |
 
 `postd.http.redaction` decides which parts of a request are shown.
 """
@@ -40,21 +40,21 @@ from postd.http.redaction import (
 from postd.web.server.interface import AnsweredRequest
 
 DELAY_S = 0.1
-"""How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
+"""How long lines are collected into one log event: an event for each would take a third of a request's time."""
 
 FIRST_LINES_MAX, FIRST_LINE_MAX_BYTES = 1024, 256
-"""Limits on the first lines that are kept as shown, and on the length of their targets."""
+"""Limits on the cached redacted request lines, and on the length of their targets."""
 
-_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # not escaped by JSON, but special to terminals and some readers
 
 _log = Logger("postd.access")
 
 _Asked = tuple[bytes, bytes, bytes, str | None, bytes | None]
-"""What the shown first line depends on: method, target, version, route and file."""
+"""The values that determine a redacted request line: method, target, version, route and file."""
 
 
 class _FirstLine(Struct, frozen=True):
-    """The first line of a request as shown, whole and in its parts, which are absent if it could not be decoded."""
+    """A redacted request line, as text and in its parts, which are absent if it could not be decoded."""
 
     text: str = "-"
     method: str | None = None
@@ -63,7 +63,7 @@ class _FirstLine(Struct, frozen=True):
 
 
 class AccessLog:
-    """Writes the lines, a bundle an event of `postd.access`, whose `lines` are ended by newlines but for the last."""
+    """Writes batches of lines as events of `postd.access`; `lines` of an event are joined by line feeds."""
 
     def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
@@ -78,7 +78,7 @@ class AccessLog:
         self._closed = False
 
     def note(self, request: AnsweredRequest, took_s: float, now: float) -> None:
-        """Note a request that was answered, in so many seconds, at a time of the epoch."""
+        """Add a line for an answered request: its duration in seconds, and the time in seconds since the epoch."""
         if not self._lines and not self._closed:
             self._flushing = self._reactor.callLater(DELAY_S, self.flush)
         self._lines.append(self._format(request, took_s * 1000, now))

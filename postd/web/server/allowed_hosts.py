@@ -1,7 +1,7 @@
-"""The hosts that requests may name, against DNS rebinding (reference: Hosts).
+"""The allowed hosts of requests, a defense against DNS rebinding (reference: Hosts).
 
-A page whose host name resolves to 127.0.0.1 shares its origin with a server on loopback: the browser lets the page read
-and write there. The `Host` field still has the page's name, so it is judged before anything else of a request is.
+If the host name of a page resolves to 127.0.0.1, a server on loopback has the same origin as the page, which can then
+read and write there. The `Host` field still has the page's name, so it is checked before anything else in a request.
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ class ConnectionAddresses(Protocol):
         """Whether it came through a listener that only this machine can reach."""
 
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the client's address and ours."""
+        """Return the addresses of the client and of the server."""
 
 
 class Hosts:

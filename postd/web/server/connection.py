@@ -12,11 +12,12 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
   (`postd.web.server.allowed_hosts`).
 - Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
   bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
-- Of pipelined requests one is processed in an iteration of the reactor, none while the client does not read its
-  responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted goes on reading behind a paused
-  response, and processes all that one read returned whether or not the responses can be sent.
+- One pipelined request is processed in each iteration of the reactor, none while the client does not read its
+  responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues to read behind a paused
+  response, and processes all requests of one read even if the responses cannot be sent.
 - A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
-  takes that for a disconnect. So a disconnect is noticed only by a write: the work for a request must end by itself.
+  treats that as a disconnect. As a consequence only a write detects a disconnect: the work for a request must end by
+  itself.
 - When the server stops, responses have `Connection: close`, requests in progress finish, and idle connections are
   closed. Stock Twisted drops them all, with pending responses.
 """
@@ -99,7 +100,7 @@ class HttpConnection(Protocol):
         self._body: list[bytes] = []
         self.deadline_s = math.inf
 
-    # From the transport
+    # Called by the transport
 
     def connectionMade(self) -> None:
         transport = self.transport
@@ -134,7 +135,7 @@ class HttpConnection(Protocol):
         self._close_after_input()
 
     def writeConnectionLost(self) -> None:
-        """Called when our side is closed."""
+        """Called when this side is closed."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._enter(Event.CONNECTION_LOST)
@@ -180,10 +181,10 @@ class HttpConnection(Protocol):
         if self._producer is not None:
             self._producer.stopProducing()
 
-    # The interface to requests; twisted.web's Request calls most of it
+    # Called by requests, most of it by twisted.web's Request
 
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the client's address and ours, as a PROXY header has them, which comes before the first request."""
+        """Return the addresses of the client and of the server, those of the PROXY header if there is one."""
         if self._addresses is None:
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses
@@ -263,7 +264,7 @@ class HttpConnection(Protocol):
         """Close the connection when all output is sent, or after `idle_s` without progress."""
         self._close(self.site.limits.idle_s)
 
-    # The interface to the factory
+    # Called by the factory
 
     def close_if_idle(self) -> None:
         """Close the connection unless a request has begun or a response is being sent."""
@@ -288,7 +289,7 @@ class HttpConnection(Protocol):
             else:
                 self.abort()
         elif self.state in READING:
-            self._refuse(HttpSyntaxError(408, "The request took too long to come in."))
+            self._refuse(HttpSyntaxError(408, "The request was not received in time."))
         elif self.state is State.IDLE and not has_unread(self.transport):
             self._close_idle()
 
@@ -398,7 +399,7 @@ class HttpConnection(Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close our side, and discard for a while what still arrives (RFC 9112 §9.6)."""
+        """Close this side, and discard further input for a while (RFC 9112 §9.6)."""
         self.deadline_s = self._clock.seconds() + LINGER_S
         self._acknowledged = bytes_acknowledged(self.transport)
         self._input.resumeProducing()

@@ -99,7 +99,7 @@ class HttpFactory(Site):
         self._id_start = os.urandom(5).hex()
         self._ids = 0
 
-    def reconfigure(  # noqa: PLR0913 - what a reload changes
+    def reconfigure(  # noqa: PLR0913 - all that a reload changes
         self,
         root: IResource,
         *,
@@ -217,7 +217,7 @@ class HttpFactory(Site):
             closed.callback(None)
 
     async def drain(self, *, within_s: float) -> None:
-        """Return when all requests are answered and all connections closed; abort what is left after `within_s`."""
+        """Return when all requests are answered and all connections closed; abort the others after `within_s`."""
         if not self.channels:
             return
         self._all_closed = Deferred()
@@ -227,7 +227,7 @@ class HttpFactory(Site):
         except DeferredTimeoutError:
             self._all_closed = None
             left = list(self.channels)
-            _log.warn("{count} connections are cut off, after {s} s", count=len(left), s=within_s)
+            _log.warn("shutdown: {count} connections aborted after {s} s", count=len(left), s=within_s)
             for channel in left:
                 channel.abort()
         finally:
@@ -248,7 +248,7 @@ class HttpFactory(Site):
             try:
                 channel.pass_deadline()
             except Exception:  # noqa: BLE001 - the timeouts of other connections must still be checked
-                _log.failure("could not end a connection whose time has passed")
+                _log.failure("a connection could not be closed at its timeout")
 
     def _note_refused(self, group: str | None = None) -> None:
         """Count a refused connection, and warn, at intervals, that a group or the server is at its limit."""
@@ -260,10 +260,13 @@ class HttpFactory(Site):
         self._refusal_noted_s[kind] = now
         if group is None:
             count = self.connections_max
-            _log.warn("there are {count} connections: others are turned away ([limits] connections)", count=count)
+            _log.warn(
+                "connection limit reached: {count} connections, further ones are refused ([limits] connections)",
+                count=count,
+            )
         else:
             _log.warn(
-                "{group} has {count} connections, half of [limits] connections: further ones of an address are refused",
+                "{group} has {count} connections, half of [limits] connections: further ones from it are refused",
                 group=group,
                 count=self._groups[group],
             )

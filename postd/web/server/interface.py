@@ -12,7 +12,7 @@ from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
 
 
 class AnsweredRequest(Request, Protocol):
-    """What the log and the metrics have of a request.
+    """A request as the log and the metrics see it.
 
     Attributes:
         clientproto: the version in its request line.
@@ -30,7 +30,7 @@ class AnsweredRequest(Request, Protocol):
 
 
 class Limits(Protocol):
-    """What one client may ask of the server (`[limits]`), in bytes and seconds."""
+    """The limits on clients (`[limits]`), in bytes and seconds."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -38,15 +38,15 @@ class Limits(Protocol):
 
     @property
     def header_s(self) -> float:
-        """From the first byte of a head to its last."""
+        """The time from the first byte of a head to its last."""
 
     @property
     def body_s(self) -> float:
-        """From the end of a head to that of its body."""
+        """The time from the end of a head to the end of its body."""
 
     @property
     def idle_s(self) -> float:
-        """A connection without a request; an answer of which the client takes nothing."""
+        """The time of a connection without a request, and of a response that the client does not read."""
 
     @property
     def connections(self) -> int:
@@ -54,12 +54,12 @@ class Limits(Protocol):
 
 
 class Site(Protocol):
-    """What all connections and their requests share.
+    """The state that all connections and their requests share.
 
     Attributes:
         draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
-        secure_fields: what returns the lines that a response has in its head where it goes over TLS.
+        secure_fields: returns the header lines of responses over TLS.
     """
 
     reactor: IReactorTime
@@ -74,16 +74,16 @@ class Site(Protocol):
         """Count a connection from now on."""
 
     def regroup(self, channel: Any, peer: IAddress) -> bool:
-        """Count a connection as one of this peer; return whether the peer may have it."""
+        """Count a connection for its peer; return whether the peer is within its limit."""
 
     def forget(self, channel: Any) -> None:
-        """Count a connection no more."""
+        """Count a connection as closed."""
 
     def date_line(self) -> bytes:
         """Return the field `Date` of a response that is sent now."""
 
     def next_request_id(self) -> str:
-        """Return a unique name of a request."""
+        """Return a unique id for a request."""
 
     def log(self, request: AnsweredRequest) -> None:
         """Log and count a request that was answered, or whose client disconnected."""

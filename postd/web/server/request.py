@@ -2,9 +2,9 @@
 
 Departures from stock Twisted:
 
-- It is constructed when it is complete, from a decoded head. What our resources do not use (`args`, headers in
-  Twisted's form) is made on demand.
-- A response whose body is known is sent with its head in one write (`send`).
+- It is constructed when it is complete, from a decoded head. Attributes that postd's own resources do not use (`args`,
+  headers in Twisted's form) are made on demand.
+- A response with a known body is sent in one write, with its head (`send`).
 - No `Server` field with a version in it (reference: Safe by default), and no encoder.
 - Each response has the id of its request (`X-Request-Id`), from the client, a proxy or postd, which is in the log, too.
 """
@@ -46,7 +46,7 @@ _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 """An acceptable `X-Request-Id`: it is logged unchanged."""
 
 _TOKEN = re.compile(rb"eyJ|(?![0-9a-f-]+\Z)[A-Za-z0-9_-]{43}", re.DOTALL)
-"""The beginning of a JWT, or what may be a session's id or a nonce. A W3C `traceparent` is hexadecimal."""
+"""The beginning of a JWT, or a possible session id or nonce. A W3C `traceparent` is hexadecimal, and allowed."""
 
 _ALLOWED_SOMEWHERE = make_no_content({b"Allow": b"GET, HEAD, POST, PUT, DELETE, OPTIONS"})
 
@@ -163,7 +163,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
             self.send(response)
 
     def send(self, response: Response) -> None:
-        if self.channel is None:  # the client has gone
+        if self.channel is None:  # the client has disconnected
             return
         body = response.body if self.method != b"HEAD" else b""
         self._begin(response.status, response.head, body)

@@ -1,14 +1,14 @@
-"""From a request to a view of a Klein application, and from its result or error to the answer.
+"""Routing: from a request to a view of a Klein application, and from its result or error to the response.
 
 This is `KleinResource` with these departures:
 
-- The `Host` field plays no part in routing. Klein binds its map to it for each request, and werkzeug raises for what
-  is no host name.
-- A path is matched as it was sent, decoded once: `//post`, `/post//1` and `/post%2F1` are not taken for `/post` and
-  `/post/1`, and a path that is not UTF-8 is nothing we have (404) instead of 400 and a traceback.
-- Methods are case-sensitive (RFC 9110 §9.1); werkzeug would take `post` for `POST`.
-- What a path leads to is remembered, and a view that waits for nothing is answered without a Deferred.
-- One table has all errors (`postd.http.errors`; `postd.http.driver`).
+- Routing ignores the `Host` field. Klein binds its map to it for each request, and werkzeug raises an exception if it
+  is not a host name.
+- A path is matched as sent, decoded once: `//post`, `/post//1` and `/post%2F1` do not match `/post` and `/post/1`. A
+  path that is not UTF-8 is 404 instead of 400 and a traceback.
+- Methods are case-sensitive (RFC 9110 §9.1); werkzeug treats `post` as `POST`.
+- The route of a path is cached, and a view that does not wait is answered without a Deferred.
+- One table maps all errors (`postd.http.errors`; `postd.http.driver`).
 """
 
 import re
@@ -26,12 +26,12 @@ from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.protocol.percent import percent_decode
 
 REMEMBERED_MAX = 4096
-"""How many pairs of method and path are remembered; paths with ids in them have no end."""
+"""How many pairs of method and path are cached; the number of paths with ids is unlimited."""
 
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
 _Match = tuple[Callable[..., Coroutine[Any, Any, Response | StreamedResponse]], Mapping[str, Any], str]
-"""A view, its arguments, and the rule as the log has it."""
+"""A view, its arguments, and the route for the log."""
 
 
 ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Response | StreamedResponse]])
@@ -46,7 +46,7 @@ class Application(Klein):
 
 
 class Router(KleinResource):
-    """The resource of an application; `views` is an instance of the class that has it, as its attribute `app`."""
+    """The resource of a Klein application; `views` is an instance of the class that has it as its attribute `app`."""
 
     def __init__(self, views: Any) -> None:
         app: Application = views.app
@@ -68,14 +68,14 @@ class Router(KleinResource):
             allowed = ", ".join(sorted({*(error.valid_methods or ()), "OPTIONS"}))
             headers = {b"Allow": allowed.encode("ascii")}
             if request.method != b"OPTIONS":
-                raise Problem(405, f"Allowed here: {allowed}.", headers=headers) from None
+                raise Problem(405, f"Allowed methods: {allowed}.", headers=headers) from None
             request.send(make_no_content(headers))
             return NOT_DONE_YET
         return respond(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:
         name = method.decode("ascii")
-        # werkzeug upper-cases what it is asked for; a name with a space in it is no method of any rule.
+        # werkzeug would upper-case the method; a name with a space matches no rule.
         name = name if name == name.upper() else f"not {name}"
         rule, arguments = self._urls.match(_path(path), name, return_rule=True)
         # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.

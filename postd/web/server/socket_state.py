@@ -30,7 +30,7 @@ def bytes_acknowledged(transport: Any) -> int:
 
 
 def has_unread(transport: Any) -> bool:
-    """Return whether the kernel has bytes of the client that were not read yet."""
+    """Return whether the kernel holds unread input of the client."""
     handle = _socket_of(transport)
     if handle is None:
         return False
@@ -43,7 +43,7 @@ def has_unread(transport: Any) -> bool:
 
 
 def has_unsent(transport: Any) -> bool:
-    """Return whether there is output that the kernel has not taken yet."""
+    """Return whether there is output that the kernel has not accepted yet."""
     return _socket_of(transport) is not None and has_buffered_output(_innermost(transport))
 
 
@@ -51,7 +51,7 @@ def end_output(transport: Any) -> None:
     """Close the sending direction at once."""
     handle = _socket_of(transport)
     if handle is not None:
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # the socket is closed
             handle.shutdown(socket.SHUT_WR)
 
 

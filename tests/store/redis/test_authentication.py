@@ -140,7 +140,7 @@ def test_missing_permission_for_any_command_refuses_the_start(
 def test_all_missing_permissions_are_named_in_one_message(lasting: RedisServer, limited_url: str) -> None:
     lasting.ask("ACL", "SETUSER", "postd", "-hset", "-zadd", "-incr")
     with pytest.raises(
-        StoreRefusedError, match=r": refuses HSET, ZADD: .+ \(what postd needs: etc/redis.conf.example\)"
+        StoreRefusedError, match=r": refuses HSET, ZADD: .+ \(required permissions: etc/redis.conf.example\)"
     ):
         make_store(limited_url).prepare()
     lasting.ask("ACL", "SETUSER", "postd", "+hset", "+zadd", "resetkeys", "~postd:[^n]*")

@@ -84,9 +84,9 @@ async def test_demoted_primary_is_dropped(lasting: RedisServer, log: Log) -> Non
         lasting.ask("REPLICAOF", "127.0.0.1", free_port())
         try:
             await fails(store.add_post("ghost"))
-            await wait_for_error(store, "is a replica, which cannot be written to; name the primary")
+            await wait_for_error(store, "is a replica, which is read-only; use the URL of the primary")
             await wait_for_error(idle, "is a replica")
-            with pytest.raises(StoreRefusedError, match="is a replica, which cannot be written to; name the primary"):
+            with pytest.raises(StoreRefusedError, match="is a replica, which is read-only; use the URL of the primary"):
                 make_store(lasting.url).prepare()
         finally:
             lasting.ask("REPLICAOF", "NO", "ONE")
@@ -168,8 +168,8 @@ async def test_risky_settings_of_a_server_are_logged_once(tmp_path: Path, log: L
 @pytest.mark.parametrize(
     ("name", "version", "why"),
     [
-        (b"redis", b"6.0.", r"is Redis 6\.0\.\d*; it takes 6\.2 or newer$"),
-        (b"valkey", b"7.1.", r"is Valkey 7\.1\.\d*; it takes 7\.2 or newer$"),
+        (b"redis", b"6.0.", r"is Redis 6\.0\.\d*; postd needs 6\.2 or newer$"),
+        (b"valkey", b"7.1.", r"is Valkey 7\.1\.\d*; postd needs 7\.2 or newer$"),
         (b"redis", b"10.0", None),
         (b"valkey", b"10.", None),
     ],

@@ -77,12 +77,12 @@ def test_url_is_decoded_and_described(url: str, address: dict[str, Any], descrip
     assert decoded.description == description
 
 
-HOST_WANTED = "has no HOST or HOST:PORT where one is wanted"
-DB_WANTED = "has no number where that of a database is wanted"
+HOST_WANTED = "has an invalid HOST or HOST:PORT"
+DB_WANTED = "has an invalid database number"
 BAD_URLS = [
-    ("redis:", "is not a URL of a Redis store"),
-    ("redis:host", "is not a URL of a Redis store"),
-    ("redis+tcp://host", "is not a URL of a Redis store"),
+    ("redis:", "is not the URL of a Redis store"),
+    ("redis:host", "is not the URL of a Redis store"),
+    ("redis+tcp://host", "is not the URL of a Redis store"),
     ("redis://", HOST_WANTED),
     ("redis:///1", HOST_WANTED),
     ("redis://host:", HOST_WANTED),
@@ -96,16 +96,16 @@ BAD_URLS = [
     ("redis://host/1/2", DB_WANTED),
     ("redis://a,b", "has more than one host; several are for redis+sentinel"),
     (f"redis://:{SECRET}@host?password_file=/p", "has a password and a password_file"),
-    ("redis://host?ca_file=/ca", "may have, once, after the question mark: password_file"),
-    ("redis://host?db=1", "may have, once, after the question mark: password_file"),
-    ("redis://host?password_file=", "may have, once, after the question mark: password_file"),
-    ("rediss://h?ca_file=a&ca_file=b", "may have, once, after the question mark: ca_file, password_file"),
-    ("redis+unix://", "has no path of a socket"),
-    ("redis+unix://?db=1", "has no path of a socket"),
-    ("redis+unix:///a%00b", "has no path of a socket"),
+    ("redis://host?ca_file=/ca", "allows after the question mark, once each: password_file"),
+    ("redis://host?db=1", "allows after the question mark, once each: password_file"),
+    ("redis://host?password_file=", "allows after the question mark, once each: password_file"),
+    ("rediss://h?ca_file=a&ca_file=b", "allows after the question mark, once each: ca_file, password_file"),
+    ("redis+unix://", "has no socket path"),
+    ("redis+unix://?db=1", "has no socket path"),
+    ("redis+unix:///a%00b", "has no socket path"),
     (f"redis+unix:///{'x' * 107}", "has a path of 108 bytes, more than the 107 of a UNIX socket"),
     ("redis+unix:///a?db=x", DB_WANTED),
-    ("redis+sentinel://a,b", "has no name of a primary, which stands behind the sentinels"),
+    ("redis+sentinel://a,b", "has no name of the primary after the sentinels"),
     ("redis+sentinel://a,/main", HOST_WANTED),
     ("redis+sentinel://a/main/x", DB_WANTED),
 ]
