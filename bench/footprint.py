@@ -1,4 +1,4 @@
-"""What a server takes before anybody loads it: the time of its start, and memory."""
+"""Start time and idle memory of a server."""
 
 import time
 from http import HTTPStatus

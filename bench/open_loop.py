@@ -5,8 +5,8 @@ each run). A latency counts from the moment at which its request was due: if the
 requests that become due meanwhile wait, and their waiting counts. wrk, which sends the next request of a connection
 when it has the last answer, would leave out just those.
 
-The client has a core of its own and spins on it. What it takes itself is told too: how much later than possible, that
-is than due and with a connection free, each request was sent.
+The client has a core of its own and spins on it. Its own delay is measured, too: how much later than possible, that is
+than due and with a connection free, each request was sent.
 """
 
 import gc
@@ -89,11 +89,11 @@ class OpenLoop:
                 gc.enable()
 
     def _ask(self, due: list[float], connections: list[Connection], ready: select.epoll) -> Latencies:
-        told = Latencies()
+        measured = Latencies()
         of_descriptor = {connection.socket.fileno(): connection for connection in connections}
         free = deque(connections)
         sent, start = 0, _clock()
-        while len(told.latency_s) < len(due):
+        while len(measured.latency_s) < len(due):
             now = _clock() - start
             if now > due[-1] + REQUEST_S:
                 raise BenchError(f"{self._name}: an answer did not come within {REQUEST_S} s")
@@ -101,7 +101,7 @@ class OpenLoop:
                 connection = free.popleft()
                 connection.due = due[sent]
                 connection.socket.send(self._request)
-                told.own_s.append(_clock() - start - max(connection.due, connection.free_since))
+                measured.own_s.append(_clock() - start - max(connection.due, connection.free_since))
                 sent += 1
             for descriptor, _ in ready.poll(0):
                 connection = of_descriptor[descriptor]
@@ -112,9 +112,9 @@ class OpenLoop:
                 if self._is_whole(connection.received):
                     connection.received = b""
                     connection.free_since = _clock() - start
-                    told.latency_s.append(connection.free_since - connection.due)
+                    measured.latency_s.append(connection.free_since - connection.due)
                     free.append(connection)
-        return told
+        return measured
 
     def _is_whole(self, received: bytes) -> bool:
         """Tell whether an answer has come to its end.

@@ -48,10 +48,10 @@ svg { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif }
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: who it is, in whose color, and requests a second."""
+    """A bar: name, style class, requests a second."""
 
     name: str
-    color: str
+    style: str
     per_second: float
 
 
@@ -142,9 +142,9 @@ def draw(results: Results) -> str:
         for bar in bars:
             width = (right - left) * bar.per_second / most
             lines.append(
-                f'<rect class="{bar.color}" x="{left}" y="{y:.1f}" width="{width:.1f}" height="{BAR - 3}" rx="2"/>'
+                f'<rect class="{bar.style}" x="{left}" y="{y:.1f}" width="{width:.1f}" height="{BAR - 3}" rx="2"/>'
             )
-            style = "value" if bar.color == "postd" else "quiet"
+            style = "value" if bar.style == "postd" else "quiet"
             lines.append(text_at(left + width + 6, y + BAR - 6, f"{bar.per_second:,.0f} {bar.name}", style))
             y += BAR
         y += GAP

@@ -1,4 +1,4 @@
-"""The rows of the table: who is put to which work, and which figures are divided by which."""
+"""The rows of the table: the servers of each workload, and the ratios of their figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,8 +64,8 @@ from bench.workloads import (
 )
 
 THREADS_FOR_HASHES, THREADS_BESIDE_HASHES = 4, 40
-"""Of Falcon, which has no others for what takes long. Where somebody reads beside the 32 who hash, as many as FastAPI
-has: that one must not wait for all of them. Where nobody does, few: they are faster."""
+"""Threads of Falcon, which has no others for long calls. Where one client reads while 32 sign in, as many as FastAPI
+has, so that a read does not wait for all the hashes. Otherwise few, which is faster."""
 
 START_AND_STOP_S = 1.2
 """Of a server, with the checks before and after."""
@@ -73,7 +73,7 @@ START_AND_STOP_S = 1.2
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is measured, and how."""
+    """A server, and how it is measured."""
 
     name: str
     measure: Measure
@@ -88,11 +88,12 @@ class Prepare(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """A workload and who is put to it."""
+    """A workload, and the servers that are measured with it."""
 
     contenders: Sequence[Contender]
     ratios: Sequence[tuple[str, str]] = ()
-    """Which of them are divided by which; without any postd, the first one, by each of the others, its peers."""
+    """Names of contenders: the figures of the first are divided by those of the second. Without any, postd, which is
+    the first contender, is divided by each of the others, its peers."""
     prepare: Prepare | None = None
     """Fills a folder of which each contender gets a copy; without it each starts in an empty one."""
     measurements: int = 1
@@ -131,6 +132,23 @@ def beside_itself(row: Row, before: Path) -> Row:
     prepare = partial(row.prepare, tree=before) if row.prepare else None
     return replace(row, contenders=contenders, ratios=ratios, prepare=prepare)
 
+
+_PAGED = (
+    falcon("posts:paged_app"),
+    blacksheep("posts:paged_app"),
+    fastapi("posts:paged_app"),
+    flask("posts:paged_app"),
+    fastify("log", "pages"),
+)
+"""The peers that serve lists by page."""
+_HELLO = (
+    falcon(),
+    blacksheep(),
+    fastapi("hello:app"),
+    flask(),
+    fastify("log"),
+)
+"""The peers for start time and idle memory; FastAPI's is its first example."""
 
 ROWS = {
     "get20": side_by_side(measure_get20, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()),
@@ -173,21 +191,13 @@ ROWS = {
     "page": side_by_side(
         measure_page,
         POSTD,
-        falcon("posts:paged_app"),
-        blacksheep("posts:paged_app"),
-        fastapi("posts:paged_app"),
-        flask("posts:paged_app"),
-        fastify("log", "pages"),
+        *_PAGED,
         prepare=partial(fill, PAGED),
     ),
     "pages-mixed": side_by_side(
         measure_pages_mixed,
         POSTD,
-        falcon("posts:paged_app"),
-        blacksheep("posts:paged_app"),
-        fastapi("posts:paged_app"),
-        flask("posts:paged_app"),
-        fastify("log", "pages"),
+        *_PAGED,
         GROUP_PAGED,
         prepare=partial(fill, PAGED),
     ),
@@ -206,22 +216,14 @@ ROWS = {
     "start": side_by_side(
         measure_start,
         POSTD,
-        falcon(),
-        blacksheep(),
-        fastapi("hello:app"),
-        flask(),
-        fastify("log"),
+        *_HELLO,
         prepare=partial(fill, SHORT_LIST),
         other_s=0,
     ),
     "idle": side_by_side(
         measure_idle,
         POSTD,
-        falcon(),
-        blacksheep(),
-        fastapi("hello:app"),
-        flask(),
-        fastify("log"),
+        *_HELLO,
         prepare=partial(fill, SHORT_LIST),
         measurements=0,
         other_s=2.5,

@@ -169,11 +169,11 @@ def measure_p99(server: Server, folder: Path, duration: Duration) -> dict[str, f
         body = check_list(server, address.port, SHORT_LIST)
         load(server, address.port, duration.warm_up_s)
         per_second = SHARE_OF_PEAK * load(server, address.port, duration.measured_s).per_second
-        told = OpenLoop(server.name, address.port, "/post", body).ask(per_second, duration.measured_s)
+        measured = OpenLoop(server.name, address.port, "/post", body).ask(per_second, duration.measured_s)
     return {
-        "ms": percentile(told.latency_s, 99) * 1000,
-        "ms, median": median(told.latency_s) * 1000,
-        "ms, client's own": percentile(told.own_s, 99) * 1000,
+        "ms": percentile(measured.latency_s, 99) * 1000,
+        "ms, median": median(measured.latency_s) * 1000,
+        "ms, client's own": percentile(measured.own_s, 99) * 1000,
         "at requests/s": per_second,
     }
 
@@ -185,13 +185,14 @@ def measure_tail(server: Server, folder: Path, duration: Duration) -> dict[str, 
         peak, requests = load_with_posts(server, address.port, duration)
         per_second = SHARE_OF_PEAK * peak.per_second
         new = json.dumps({"post": text_of(2)}).encode()
-        told = OpenLoop(server.name, address.port, "/post", ADDED.encode(), new).ask(per_second, duration.measured_s)
-    check_stored(server, folder, 1 + requests + len(told.latency_s), "SELECT count(*) FROM post")
+        open_loop = OpenLoop(server.name, address.port, "/post", ADDED.encode(), new)
+        measured = open_loop.ask(per_second, duration.measured_s)
+    check_stored(server, folder, 1 + requests + len(measured.latency_s), "SELECT count(*) FROM post")
     return {
-        "p50 ms": median(told.latency_s) * 1000,
-        "p99 ms": percentile(told.latency_s, 99) * 1000,
-        "p99.9 ms": percentile(told.latency_s, 99.9) * 1000,
-        "ms, client's own": percentile(told.own_s, 99) * 1000,
+        "p50 ms": median(measured.latency_s) * 1000,
+        "p99 ms": percentile(measured.latency_s, 99) * 1000,
+        "p99.9 ms": percentile(measured.latency_s, 99.9) * 1000,
+        "ms, client's own": percentile(measured.own_s, 99) * 1000,
         "at requests/s": per_second,
     }
 

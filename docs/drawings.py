@@ -44,7 +44,7 @@ POST_STEPS = (
     (2, 2, "decode the JSON, check the text"),
     (2, 2, "hold the Idempotency-Key"),
     (2, 3, "add_post"),
-    (3, 3, "queue the write; a batch is being committed"),
+    (3, 3, "queue the write for the next batch"),
     (3, 4, "all queued writes, up to 512"),
     (4, 4, "wait for the turn among processes"),
     (4, 4, "BEGIN; posts, change log, version; COMMIT"),

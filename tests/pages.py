@@ -30,6 +30,8 @@ from tests.helpers import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
+SERVER_PATIENCE_S = 300
+"""How long a server may take to start. README's first command installs postd before."""
 
 _PART = re.compile(r"^#+ (.+)$|^( *)```([\w{}]+) *(.*)\n((?s:.*?))^\2```$", re.MULTILINE)
 """A heading, or a code block."""
@@ -90,7 +92,7 @@ def read_blocks(page: str) -> list[Block]:
 
 
 class Reader:
-    """Somebody at a terminal who follows a page in a folder.
+    """Runs the blocks of a page in a folder.
 
     Args:
         folder: where commands are run and files are written.
@@ -138,7 +140,7 @@ class Reader:
         command = _ASKS_FOR_PASSWORD.sub(rf"echo '{PASSWORD}' | \1 --password-stdin", command)
         return subprocess.run(
             ["bash", "-c", command], cwd=self._folder, env=self._environment,
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
 
     def _serve(self, block: Block) -> None:
@@ -158,10 +160,6 @@ class Reader:
             assert process.poll() is None, (str(block), Path(log.name).read_text())
             assert time.monotonic() < deadline, (str(block), Path(log.name).read_text())
             time.sleep(0.05)
-
-
-SERVER_PATIENCE_S = 300
-"""How long a server may take to start. README's first command installs postd before."""
 
 
 def _is_open(port: int) -> bool:

@@ -1,4 +1,7 @@
-"""The pictures and figures of the documentation are as recent as what they show."""
+"""The pictures and figures of the documentation are as recent as what they show.
+
+Not compared: `terminal.svg`, and the Python modules that make the pages. Only templates, style sheets and scripts are.
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -6,12 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from docs import terminal
 from docs.drawings import DRAWINGS
 from docs.made_from import MADE_FROM, PICTURES, ROOT, list_hashes
-from docs.terminal import draw_terminal, record
 
 MAKE_ANEW = "docs/pictures are out of date: run `python -m docs.pictures`"
 PICTURE_MAX_BYTES = 60 * 1024
+PERFORMANCE = ROOT / "docs" / "explanation" / "performance.md"
+
+RESULT_OF_ROW = {
+    "`GET /post`, 20 posts": "get20",
+    "the same without an access log": "get20-nolog",
+    "the same, not modified (304)": "not-modified",
+    "`GET /post/<id>`": "get-one",
+    "`POST /post`, synced before the response": "post",
+    "nine reads, one write": "mixed",
+    "`GET` with Digest": "digest",
+    "`GET` with a session": "session",
+    "`GET` with a token (RS256)": "bearer",
+}
+"""The rows of the table in performance.md, and those of RESULTS.md."""
 
 
 def test_pictures_of_pages_are_not_older_than_the_pages() -> None:
@@ -36,15 +53,47 @@ def test_picture_is_small(path: Path) -> None:
     assert path.stat().st_size <= PICTURE_MAX_BYTES
 
 
-def test_terminal_shows_commands_with_their_output(tmp_path: Path) -> None:
-    lines = record(["# A <comment>", "echo '1 < 2'", "echo first; exec sleep 9"], tmp_path)
+def test_terminal_shows_commands_with_their_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "FOLLOWED_S", 1.0)
+    lines = terminal.record(["# A <comment>", "echo '1 < 2'", "echo first; exec sleep 9"], tmp_path)
     assert lines == ["# A <comment>", "$ echo '1 < 2'", "1 < 2", "$ echo first; exec sleep 9", "first", "^C"]
-    drawn = ET.fromstring(draw_terminal(lines, "A title"))
+    drawn = ET.fromstring(terminal.draw_terminal(lines, "A title"))
     assert ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")] == lines
 
 
+def read_tables(text: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the cells of Markdown tables: heading of the first column → row → heading of the column → cell."""
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    headings: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            headings = []
+        elif not headings:
+            headings = cells
+        else:
+            tables.setdefault(headings[0], {})[cells[0]] = dict(zip(headings[1:], cells[1:], strict=True))
+    return tables
+
+
+def test_table_of_performance_is_that_of_the_results() -> None:
+    results = read_tables((ROOT / "bench" / "RESULTS.md").read_text("utf-8"))
+    expected = {}
+    for row, result in RESULT_OF_ROW.items():
+        figures = results[""][f"{result} requests/s"]
+        ratio, best = results["postd /"][f"{result} requests/s"]["best Python peer"].split()
+        expected[row] = {
+            "postd": figures["postd"],
+            "best Python server": figures[best],
+            "Fastify": figures["fastify"].strip("-"),
+            "postd / best Python": ratio,
+        }
+    shown = read_tables(PERFORMANCE.read_text("utf-8"))["requests a second"]
+    assert {row: cells for row, cells in shown.items() if row.strip("-")} == expected
+
+
 def test_figures_of_performance_are_those_of_the_results() -> None:
-    page = (ROOT / "docs" / "explanation" / "performance.md").read_text("utf-8")
+    page = PERFORMANCE.read_text("utf-8")
     figures = set(re.findall(r"\d+(?:,\d{3})*\.\d+|\d+,\d{3}", page)) - {"100,000"}  # posts of a list
     known = set(re.findall(r"[\d.,]+", (ROOT / "bench" / "RESULTS.md").read_text("utf-8")))
     assert len(figures) > 20
