@@ -165,7 +165,8 @@ class AccessLog:
         method, target = show_method(request.method), show_target(request)
         protocol = request.clientproto.decode("ascii")
         line = _RequestLine(f"{method} {escape(target)} {protocol}", method, target, protocol)
-        if len(request.uri) <= TARGET_MAX_BYTES:
+        # What is redacted may be a secret, which would stay in memory.
+        if len(request.uri) <= TARGET_MAX_BYTES and target.encode() == request.uri:
             if len(self._request_lines) >= REQUEST_LINES_MAX:
                 self._request_lines.clear()
             self._request_lines[key] = line

@@ -51,7 +51,7 @@ class Room(Resource):
 class Connection:
     def __init__(self, *, as_json: bool) -> None:
         self.clock: Any = Clock()
-        access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
+        access_log = self.access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
         self.room = Room()
         self.site = HttpFactory(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
         self.transport = MemoryTransport()
@@ -119,6 +119,14 @@ def test_request_line_is_shown_by_all_that_it_depends_on(connection: Connection)
     for numbers in (range(REQUEST_LINES_MAX), range(5)):
         lines = connection.ask(*(get(f"/room/{number}") for number in numbers))
         assert [decode(line)["first"] for line in lines] == [f"GET /room/{number} HTTP/1.1" for number in numbers]
+
+
+@pytest.mark.parametrize("target", ["/room/7?access_token=secret", "/room/7?limit=5&secret", "/room/secret", "/secret"])
+def test_redacted_target_does_not_stay_in_memory(connection: Connection, target: str) -> None:
+    connection.ask(get("/room/7?limit=5"), get(target))
+    kept = repr(vars(connection.access_log))
+    assert "/room/7?limit=5" in kept
+    assert "secret" not in kept
 
 
 def test_line_has_what_was_judged(connection: Connection) -> None:
