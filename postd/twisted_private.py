@@ -5,12 +5,14 @@ public name serves it. tests/test_twisted_private.py has a test for each, of the
 checked with Twisted 26.10. No other module of postd uses a private name of another package.
 """
 
+import importlib
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
+from twisted.internet import endpoints
 from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.interfaces import IAddress, IProtocolFactory
 from twisted.internet.tcp import Port
@@ -97,6 +99,16 @@ def parse_proxy(header: bytes) -> ProxyAddresses:
 
 
 # TLS
+
+
+def complete_endpoints() -> None:
+    """Give `twisted.internet.endpoints` its parts with TLS if it was imported without pyOpenSSL (postd.daemon.startup).
+
+    The module stays the same one, so functions and classes that were imported from it before use TLS, too. Which global
+    name says that they are missing is documented nowhere.
+    """
+    if endpoints.TLSMemoryBIOFactory is None:
+        importlib.reload(endpoints)
 
 
 def join_trust_roots(*roots: Any) -> Any:

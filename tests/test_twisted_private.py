@@ -123,6 +123,24 @@ def test_systemd_sockets_are_those_of_the_environment_that_twisted_has_deleted()
     assert answer.stdout == "{'http': 3, 'admin': 4} False\n"
 
 
+def test_endpoints_without_openssl_are_completed_in_place() -> None:
+    code = """
+        import sys
+        sys.modules["OpenSSL"] = None
+        from twisted.internet import endpoints, reactor
+        from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+        del sys.modules["OpenSSL"]
+        from postd.twisted_private import complete_endpoints, systemd_sockets
+        sockets = systemd_sockets()
+        complete_endpoints()
+        from twisted.internet.ssl import optionsForClientTLS
+        wrapClientTLS(optionsForClientTLS("posts.example"), HostnameEndpoint(reactor, "posts.example", 443))
+        print(sys.modules["twisted.internet.endpoints"] is endpoints, systemd_sockets() is sockets)
+    """
+    answer = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, capture_output=True, text=True)
+    assert answer.stdout == "True True\n"
+
+
 def test_proxy_header_of_version_1_gives_both_addresses() -> None:
     ends = IPv4Address("TCP", "192.0.2.7", 5000), IPv4Address("TCP", "192.0.2.1", 80)
     assert parse_proxy(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80") == ends

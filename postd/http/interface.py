@@ -11,6 +11,7 @@ from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.responses import Response, StreamedResponse
+from postd.protocol.http1.head import Fields
 
 
 class NativeRequest:
@@ -22,7 +23,7 @@ class Request(Protocol):
 
     Attributes:
         method, uri, path: those of the request line; `path` without the query.
-        fields: the field lines of the head by name, in Twisted's spelling (`postd.protocol.http1.head.Head`).
+        fields: the field lines of the head by name, in Twisted's spelling, read-only.
         body: its body.
         postpath: the segments of the path below the resource that renders.
         route: the URL rule that matches the path, for log and metrics.
@@ -35,7 +36,7 @@ class Request(Protocol):
     method: bytes
     uri: bytes
     path: bytes
-    fields: dict[bytes, list[bytes]]
+    fields: Fields
     body: bytes
     postpath: list[bytes]
     route: str | None

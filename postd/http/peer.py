@@ -151,9 +151,9 @@ class PeerResolver:
         if request.method not in SAFE_METHODS:
             self.refuse_cross_site(request)
 
-    def _is_same_origin(self, origin: list[bytes], host: bytes) -> bool:
+    def _is_same_origin(self, origin: Sequence[bytes], host: bytes) -> bool:
         if self.public_url:
-            return origin == [self.public_url.encode()]
+            return [*origin] == [self.public_url.encode()]
         # Without the scheme: a proxy may terminate TLS without X-Forwarded-Proto.
         authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
         return len(origin) == 1 and authority != b"" and authority == host.lower()

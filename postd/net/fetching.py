@@ -37,7 +37,9 @@ from zope.interface import implementer
 from postd.errors import ConfigError
 from postd.protocol.discovery import check_url
 from postd.reactor import IReactor
-from postd.twisted_private import join_trust_roots
+from postd.twisted_private import complete_endpoints, join_trust_roots
+
+complete_endpoints()
 
 FETCH_MAX_S = 5.0
 URGENT_FETCH_MAX_S = 3.0

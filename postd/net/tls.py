@@ -23,6 +23,9 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
 from postd.errors import UnusableCertificateError
+from postd.twisted_private import complete_endpoints
+
+complete_endpoints()
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 """The cipher suites of TLS 1.2, those with DHE only where the endpoint has `dhParameters`. TLS 1.3 has its own."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from klein import Klein
@@ -12,10 +12,10 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.compression import VARY, NegotiatedText
+from postd.web.openapi.document import Schemes, find_routes, make_document
+from postd.web.openapi.samples import ORIGIN
+from postd.web.pages.docs import DOCS_POLICY, make_docs_page
 from postd.web.server.routing import Application
-
-if TYPE_CHECKING:
-    from postd.web.openapi.document import Schemes
 
 ORIGINS_MAX = 8
 """Limit on the pages that are kept: one for each origin, of some 100 kB."""
@@ -24,8 +24,7 @@ ORIGINS_MAX = 8
 class Docs:
     """The OpenAPI document and the page made from it; `applications` are those beside this one.
 
-    Both, and their imports, are made at the first request: they take 10 to 20 ms, and many servers never get one. The
-    page shows the server's origin as the client sees it.
+    Both are made when they are first requested. The page shows the server's origin as the client sees it.
     """
 
     app = Application()
@@ -33,7 +32,7 @@ class Docs:
     def __init__(  # noqa: PLR0913 - all but two by name
         self,
         applications: Sequence[Klein],
-        schemes: "Schemes",
+        schemes: Schemes,
         *,
         read: Collection[str],
         write: Collection[str],
@@ -57,8 +56,6 @@ class Docs:
 
     @cached_property
     def _document(self) -> Mapping[str, Any]:
-        from postd.web.openapi.document import find_routes, make_document  # noqa: PLC0415 - see the class
-
         routes = {route for application in self._applications for route in find_routes(application)}
         return make_document(routes, self._schemes, read=self._read, write=self._write)
 
@@ -68,22 +65,17 @@ class Docs:
         return _make_text(JSON, body, {b"Cache-Control": b"no-cache"})
 
     @cached_property
-    def _template(self) -> tuple[bytes, bytes]:
-        """The page, in which an origin is to be replaced, and its policy."""
-        from postd.web.pages.docs import DOCS_POLICY, make_docs_page  # noqa: PLC0415 - see the class
-
+    def _template(self) -> bytes:
+        """The page, in which an origin is to be replaced."""
         titles = {name: scheme.title for name, scheme in self._schemes.items()}
-        return make_docs_page(self._document, titles, self._site_name), DOCS_POLICY
+        return make_docs_page(self._document, titles, self._site_name)
 
     def _make_page(self, origin: str) -> NegotiatedText:
-        from postd.web.openapi.samples import ORIGIN  # noqa: PLC0415 - see the class
-
-        page, policy = self._template
         # A response that depends on `Host` must not be stored (reference: Safe by default).
         stored = b"no-cache" if self._clients.public_url else b"no-store"
-        headers = {**PAGE_HEADERS, b"Cache-Control": stored, b"Content-Security-Policy": policy}
+        headers = {**PAGE_HEADERS, b"Cache-Control": stored, b"Content-Security-Policy": DOCS_POLICY}
         # An origin has no character that is special in HTML, or in a string of the shell or of Python.
-        return _make_text(HTML, page.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
+        return _make_text(HTML, self._template.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
 
 
 def _make_text(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:

@@ -222,7 +222,7 @@ def _decode_start(request: Request, latest: int) -> int | None:
 
     `?after=` is for a browser's first request, which cannot have the field.
     """
-    lines: list[bytes] | None = request.fields.get(b"Last-Event-Id")  # in the spelling of decoded heads
+    lines = request.fields.get(b"Last-Event-Id")  # in the spelling of decoded heads
     values = decode_query(request).get("after") if lines is None else [line.decode("latin-1") for line in lines]
     if values is None:
         return latest

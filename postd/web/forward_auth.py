@@ -18,7 +18,7 @@ from postd.http.interface import NativeRequest, Request
 from postd.http.pages import wants_html
 from postd.http.responses import TEXT, Response, make_redirect, make_response
 from postd.protect.guard import Guard
-from postd.protocol.http1.head import is_host
+from postd.protocol.http1.head import Fields, is_host
 from postd.protocol.http1.syntax import TOKEN
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
 
@@ -66,11 +66,12 @@ class DescribedRequest(NativeRequest):
             raise Problem(400, "The method, the URI or the host of the forwarded request is malformed.")
         self._request = request
         self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
-        self.fields = dict(sent)
+        fields = dict(sent)
         if host is not None:
-            self.fields[b"Host"] = [host]
+            fields[b"Host"] = [host]
         # A preflight is authenticated like any other request, because it would reach the other server.
-        self.fields.pop(b"Access-Control-Request-Method", None)
+        fields.pop(b"Access-Control-Request-Method", None)
+        self.fields: Fields = fields
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)

@@ -6,7 +6,7 @@ requires quotes, which most clients leave out.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from postd.errors import KeyInUseError
@@ -39,7 +39,7 @@ class IdempotencyKeys:
         return _NO_KEY if values is None else self._hold(request, values)
 
     @contextmanager
-    def _hold(self, request: Request, values: list[bytes]) -> Iterator[IdempotencyKey]:
+    def _hold(self, request: Request, values: Sequence[bytes]) -> Iterator[IdempotencyKey]:
         if len(values) != 1 or not _KEY.fullmatch(values[0]):
             raise Problem(400, "Idempotency-Key must be given once, as 1 to 255 visible ASCII characters.")
         account = ("" if request.identity is None else request.identity.account).encode()

@@ -55,7 +55,7 @@ def check_preconditions(request: Request, etag: bytes) -> None:
         raise precondition_failed()
 
 
-def _first_match(field_lines: list[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:
+def _first_match(field_lines: Sequence[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:
     """Return the first of `etags` that a list of entity tags, or `*`, contains (RFC 9110 §8.8.3.2); None without one.
 
     A malformed list contains nothing, not even its well-formed part.

@@ -165,17 +165,15 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
                 root.putChild(segment, router)
             documented.append(views.app)
     if has_board:
-        schemes = () if "open" in write else (one for name, one in access.descriptions.items() if name in write)
-        writable = "session" in write
-        board = Router(
-            Board(store, access.clients, next(iter(schemes), None), site_name=access.realm, writable=writable)
-        )
+        to_write = (one for name, one in access.descriptions.items() if name in write)
+        scheme = None if "open" in write else next(to_write, None)
+        board = Router(Board(store, access.clients, scheme, site_name=access.realm, writable="session" in write))
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
 
     def make_docs() -> Router:
-        from postd.web.docs import Docs  # noqa: PLC0415 - see _OnDemand
+        from postd.web.docs import Docs  # noqa: PLC0415 - takes 10 to 20 ms, and many servers are never asked
 
         return Router(
             Docs(

@@ -9,12 +9,15 @@ import pytest
 
 _ISSUER = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
 _PROGRAM = """
-import json, sys
+import json, os, socket, sys
 from pathlib import Path
 from postd.daemon.startup import startup_imports
 from postd.settings.loading import load_settings
 
-loaded = load_settings(sys.argv[1] or None, {"listen": ["tcp:0:interface=127.0.0.1"]}, Path())
+passed = socket.create_server(("127.0.0.1", 0))  # as systemd passes it
+os.dup2(passed.fileno(), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
+loaded = load_settings(sys.argv[1], {"listen": [sys.argv[2]]}, Path())
 with startup_imports(loaded.settings):
     from twisted.internet import reactor
     from postd.daemon.service import make_service
@@ -31,10 +34,10 @@ _ON_DEMAND = {"postd.web.docs", "postd.web.openapi.document", "twisted.web.stati
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
 
 
-def imported(folder: Path, settings: str) -> set[str]:
+def imported(folder: Path, settings: str, listen: str = "tcp:0:interface=127.0.0.1") -> set[str]:
     """Return the modules that are loaded once a service is made."""
     (folder / "postd.toml").write_text(settings)
-    arguments = [sys.executable, "-c", _PROGRAM, "postd.toml"]
+    arguments = [sys.executable, "-c", _PROGRAM, "postd.toml", listen]
     result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
     return set(json.loads(result.stdout))
 
@@ -42,6 +45,19 @@ def imported(folder: Path, settings: str) -> set[str]:
 @pytest.mark.parametrize("settings", ["", 'users = "users"\napi = {write = ["basic", "digest", "session"]}\n'])
 def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, settings: str) -> None:
     assert not imported(tmp_path, settings) & (_ISSUERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "tcp6:0:interface=\\:\\:1",
+        "unix:http.sock",
+        "haproxy:tcp:0:interface=127.0.0.1",
+        "systemd:domain=INET:index=0",
+    ],
+)
+def test_listener_without_tls_imports_no_openssl(tmp_path: Path, listen: str) -> None:
+    assert not imported(tmp_path, "", listen) & _TLS
 
 
 def test_server_with_redis_imports_no_sqlite(tmp_path: Path) -> None:
@@ -59,7 +75,7 @@ def test_server_with_admin_listeners_imports_what_it_needs(tmp_path: Path) -> No
 
 
 _AFTERWARDS = """
-import gc
+import gc, sys
 import pytest
 from postd.daemon.startup import startup_imports
 from postd.settings.schema import Settings
@@ -71,12 +87,18 @@ with startup_imports(Settings()):
         import OpenSSL
 assert gc.isenabled()
 assert gc.get_freeze_count() > 0
+from twisted.internet import endpoints
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+early = HostnameEndpoint(reactor, "posts.example", 443)
+import postd.net.{module}
 from twisted.internet.ssl import optionsForClientTLS
 
-wrapClientTLS(optionsForClientTLS("posts.example"), HostnameEndpoint(reactor, "posts.example", 443))
+assert sys.modules["twisted.internet.endpoints"] is endpoints
+for endpoint in (early, HostnameEndpoint(reactor, "posts.example", 443)):
+    wrapClientTLS(optionsForClientTLS("posts.example"), endpoint)
 """
 
 
-def test_what_the_start_leaves_out_can_be_imported_afterwards() -> None:
-    subprocess.run([sys.executable, "-c", _AFTERWARDS], check=True)
+@pytest.mark.parametrize("module", ["tls", "fetching"])
+def test_tls_that_the_start_leaves_out_can_be_imported_afterwards(module: str) -> None:
+    subprocess.run([sys.executable, "-c", _AFTERWARDS.format(module=module)], check=True)

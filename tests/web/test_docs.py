@@ -194,7 +194,7 @@ def test_document_is_made_once_when_it_is_first_requested(
         made.append(arguments)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr("postd.web.openapi.document.make_document", make_document)
+    monkeypatch.setattr("postd.web.docs.make_document", make_document)
     monkeypatch.setattr("postd.web.docs.ORIGINS_MAX", 1)
     api = make('hosts = ["*"]\n')
     assert made == []

@@ -1,7 +1,7 @@
 """Heads of requests, and how their bodies are framed (RFC 9112 §2.1, §3, §6)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import NoReturn
@@ -31,8 +31,9 @@ KEPT_MAX_BYTES, KEPT_FIELDS_MAX = 1024, 24
 HEAD_END = b"\r\n\r\n"
 """The bytes that end a head."""
 
-Fields = Mapping[bytes, list[bytes]]
-"""The values of each field, in their order, by the field's name in its canonical spelling."""
+Fields = Mapping[bytes, Sequence[bytes]]
+"""The values of each field, in their order, by the field's name in its canonical spelling. They are read-only, because
+several requests may have the same ones (`HeadDecoder`)."""
 
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS"})  # a shortcut past the checks
 _VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
@@ -61,7 +62,7 @@ class Head(Struct):
     target: bytes
     path: bytes
     minor: int
-    fields: dict[bytes, list[bytes]]
+    fields: Fields
     length: int | None = 0
     persistent: bool = True
     expects_continue: bool = False
@@ -88,7 +89,7 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
     decoded = Head(method, target, target.partition(b"?")[0], minor, fields)
     _check_host(fields.get(b"Host"), minor)
     if not target.startswith(b"/"):
-        decoded.path = _decode_other_form(decoded)
+        decoded.path = _decode_other_form(method, target, fields)
     if b"Content-Length" in fields or b"Transfer-Encoding" in fields:
         decoded.length = _decode_length(fields, minor)
     if b"Connection" in fields or not minor:
@@ -103,7 +104,7 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
 class HeadDecoder:
     """Decodes the heads of a connection; the last one is kept, because the next request often has the same fields.
 
-    Two requests may get the same `Head`, or two heads the same `fields`, which they must not change.
+    Two requests may get the same `Head`, or two heads the same `fields`.
 
     Args:
         canonical_name: for the names of the fields.
@@ -239,15 +240,15 @@ def _decode_request_line(line: bytes) -> tuple[bytes, bytes, int]:
     return method, target, minor
 
 
-def _decode_other_form(head: Head) -> bytes:
+def _decode_other_form(method: bytes, target: bytes, fields: dict[bytes, list[bytes]]) -> bytes:
     """Return the path of a target in absolute or asterisk form; replace `Host` by its authority."""
-    if head.target == b"*" and head.method == b"OPTIONS":
-        return head.target
-    match = _ABSOLUTE_FORM.fullmatch(head.target)
+    if target == b"*" and method == b"OPTIONS":
+        return target
+    match = _ABSOLUTE_FORM.fullmatch(target)
     # Userinfo is refused (RFC 9110 §4.2.4), an empty host too (§4.2.1).
     if match is None or match[1].startswith(b":") or not match[1] or not is_host(match[1]):
         _refuse_target()
-    head.fields[b"Host"] = [match[1]]
+    fields[b"Host"] = [match[1]]
     return match[2].partition(b"?")[0] or b"/"
 
 
@@ -255,7 +256,7 @@ def _refuse_target() -> NoReturn:
     raise HttpSyntaxError(400, "The request target must be a path, or a complete http or https URL.")
 
 
-def _check_host(values: list[bytes] | None, minor: int) -> None:
+def _check_host(values: Sequence[bytes] | None, minor: int) -> None:
     """Check the values of `Host` (RFC 9112 §3.2)."""
     if values is None and not minor:
         return
@@ -302,6 +303,6 @@ def _decode_length(fields: Fields, minor: int) -> int | None:
     raise HttpSyntaxError(501, "The only supported Transfer-Encoding is chunked.")
 
 
-def _members(values: list[bytes]) -> list[bytes]:
+def _members(values: Sequence[bytes]) -> list[bytes]:
     """Return the members of a comma-separated list, in lower case (RFC 9110 §5.6.1)."""
     return [member.strip(b" \t").lower() for value in values for member in value.split(b",")]

@@ -1,20 +1,20 @@
-"""The access log: one line per request, in Apache's combined format with additional fields, or as JSON.
+"""The access log: a line a request, in the combined form of Apache with more behind it, or as JSON.
 
 | field | text | JSON |
 |---|---|---|
-| the client's address, behind trusted proxies too | first | `client` |
-| the account, if the credentials were accepted | third, else `-` | `user` |
-| when the request was answered | in brackets | `time` |
-| the request line, redacted | in quotes | `method`, `target`, `protocol` |
-| the status, and the bytes of the body | after that | `status`, `bytes` |
+| address of the client, as a trusted proxy reports it | first | `client` |
+| account, if the credentials were accepted | third, else `-` | `user` |
+| time of the response (UTC) | in brackets | `time` |
+| request line, redacted | first in quotes | `method`, `target`, `protocol` |
+| status, and size of the body in bytes | after the request line | `status`, `bytes` |
 | `Referer` and `User-Agent`, redacted | in quotes | `referer`, `agent` |
-| the route, such as `/post/<id>` | `route=` | `route` |
-| the scheme of its credentials | `scheme=` | `scheme` |
-| from the end of its head to the end of the response, in milliseconds | `ms=` | `ms` |
-| its id, from the client, a proxy or postd, as in other lines of the log | `id=` | `id` |
-| method and target of the request that a page with `forward` has judged; absent elsewhere | `judged=` | `judged` |
+| route that matches the path | `route=` | `route` |
+| scheme of the credentials | `scheme=` | `scheme` |
+| time from the end of the request head to the end of the response, in milliseconds | `ms=` | `ms` |
+| request id | `id=` | `id` |
+| method and target that a page with `forward` has checked; absent for other requests | `judged=` | `judged` |
 
-`postd.http.redaction` decides which parts of a request are shown.
+The reference is docs/reference/log.md. `postd.http.redaction` redacts.
 """
 
 import re
@@ -40,21 +40,21 @@ from postd.http.redaction import (
 from postd.web.server.interface import AnsweredRequest
 
 DELAY_S = 0.1
-"""How long lines are collected into one log event: an event for each would take a third of a request's time."""
+"""How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
-FIRST_LINES_MAX, FIRST_LINE_MAX_BYTES = 1024, 256
-"""Limits on the cached redacted request lines, and on the length of their targets."""
+REQUEST_LINES_MAX, TARGET_MAX_BYTES = 1024, 256
+"""Limits on the request lines that are cached, and on the length of their targets."""
 
-_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # not escaped by JSON, but special to terminals and some readers
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 
 _log = Logger("postd.access")
 
-_Asked = tuple[bytes, bytes, bytes, str | None, bytes | None]
-"""The values that determine a redacted request line: method, target, version, route and file."""
+_Key = tuple[bytes, bytes, bytes, str | None, bytes | None]
+"""What a redacted request line depends on: method, target, version, route and file."""
 
 
-class _FirstLine(Struct, frozen=True):
-    """A redacted request line, as text and in its parts, which are absent if it could not be decoded."""
+class _RequestLine(Struct, frozen=True):
+    """A redacted request line (RFC 9112 §3), whole and in its parts, which are absent if it could not be decoded."""
 
     text: str = "-"
     method: str | None = None
@@ -63,7 +63,7 @@ class _FirstLine(Struct, frozen=True):
 
 
 class AccessLog:
-    """Writes batches of lines as events of `postd.access`; `lines` of an event are joined by line feeds."""
+    """Writes the log: several lines are one event of `postd.access`, whose `lines` has newlines between them."""
 
     def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
         self._format = self._json_line if as_json else self._text_line
@@ -71,14 +71,20 @@ class AccessLog:
         self._address_of = address_of
         self._reactor = reactor
         self._lines: list[str] = []
-        self._first_lines: dict[_Asked, _FirstLine] = {}
+        self._request_lines: dict[_Key, _RequestLine] = {}
         self._second = 0
         self._date = ""
         self._flushing: IDelayedCall | None = None
         self._closed = False
 
     def note(self, request: AnsweredRequest, took_s: float, now: float) -> None:
-        """Add a line for an answered request: its duration in seconds, and the time in seconds since the epoch."""
+        """Add the line of a request.
+
+        Args:
+            request: the request, which is answered.
+            took_s: seconds from its head to the end of its response.
+            now: seconds since the epoch.
+        """
         if not self._lines and not self._closed:
             self._flushing = self._reactor.callLater(DELAY_S, self.flush)
         self._lines.append(self._format(request, took_s * 1000, now))
@@ -107,7 +113,7 @@ class AccessLog:
             user = "-" if account is None else show_user(account)
         return (
             f"{self._address_of(request)} - {user} "
-            f'[{self._date_at(int(now))}] "{self._first_line(request).text}" '
+            f'[{self._date_at(int(now))}] "{self._request_line(request).text}" '
             f"{request.code} {request.sentLength or '-'} "
             f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
@@ -121,14 +127,14 @@ class AccessLog:
         authentication = request.authentication
         username = None if authentication is None else authentication.account
         second = int(now)
-        first = self._first_line(request)
+        request_line = self._request_line(request)
         members = {
             "time": f"{self._date_at(second)}.{int((now - second) * 1000):03d}+00:00",
             "client": self._address_of(request),
             "user": None if username is None else shorten(username, USER_MAX_CHARS),
-            "method": first.method,
-            "target": first.target,
-            "protocol": first.protocol,
+            "method": request_line.method,
+            "target": request_line.target,
+            "protocol": request_line.protocol,
             "status": request.code,
             "bytes": request.sentLength,
             "referer": show_referer(referers[0]) if referers else None,
@@ -149,21 +155,22 @@ class AccessLog:
             self._date = datetime.fromtimestamp(second, UTC).strftime(self._date_format)
         return self._date
 
-    def _first_line(self, request: AnsweredRequest) -> _FirstLine:
-        asked = request.method, request.uri, request.clientproto, request.route, request.file
-        return self._first_lines.get(asked) or self._show_first_line(request, asked)
+    def _request_line(self, request: AnsweredRequest) -> _RequestLine:
+        key = request.method, request.uri, request.clientproto, request.route, request.file
+        return self._request_lines.get(key) or self._redact_request_line(request, key)
 
-    def _show_first_line(self, request: AnsweredRequest, asked: _Asked) -> _FirstLine:
+    def _redact_request_line(self, request: AnsweredRequest, key: _Key) -> _RequestLine:
         if not request.uri:
-            return _FirstLine()
+            return _RequestLine()
         method, target = show_method(request.method), show_target(request)
         protocol = request.clientproto.decode("ascii")
-        shown = _FirstLine(f"{method} {escape(target)} {protocol}", method, target, protocol)
-        if len(request.uri) <= FIRST_LINE_MAX_BYTES:
-            if len(self._first_lines) >= FIRST_LINES_MAX:
-                self._first_lines.clear()
-            self._first_lines[asked] = shown
-        return shown
+        line = _RequestLine(f"{method} {escape(target)} {protocol}", method, target, protocol)
+        # What is redacted may be a secret, which would stay in memory.
+        if len(request.uri) <= TARGET_MAX_BYTES and target.encode() == request.uri:
+            if len(self._request_lines) >= REQUEST_LINES_MAX:
+                self._request_lines.clear()
+            self._request_lines[key] = line
+        return line
 
 
 def _show_judged(described: Request) -> str:

@@ -10,6 +10,7 @@ Departures from stock Twisted:
 """
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from io import BytesIO
 from typing import Any
@@ -92,8 +93,9 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
         # Copied: resources may change them, and the next request may have the same head (`HeadDecoder`).
-        self.fields = {name: [*values] for name, values in self.fields.items()}
-        return DecodedHeaders(self.fields)
+        fields = {name: [*values] for name, values in self.fields.items()}
+        self.fields = fields
+        return DecodedHeaders(fields)
 
     @property
     def args(self) -> dict[bytes, list[bytes]]:  # type: ignore[override]
@@ -196,7 +198,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.site.log(self)
 
 
-def _decode_id(lines: list[bytes]) -> str | None:
+def _decode_id(lines: Sequence[bytes]) -> str | None:
     if len(lines) != 1 or not _ID.fullmatch(lines[0]) or _TOKEN.search(lines[0]):
         return None
     try:

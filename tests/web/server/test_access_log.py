@@ -21,7 +21,7 @@ from postd.http.redaction import (
     USER_MAX_CHARS,
 )
 from postd.settings.schema import Limits
-from postd.web.server.access_log import DELAY_S, FIRST_LINES_MAX, AccessLog
+from postd.web.server.access_log import DELAY_S, REQUEST_LINES_MAX, AccessLog
 from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, connect
 
@@ -51,7 +51,7 @@ class Room(Resource):
 class Connection:
     def __init__(self, *, as_json: bool) -> None:
         self.clock: Any = Clock()
-        access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
+        access_log = self.access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
         self.room = Room()
         self.site = HttpFactory(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
         self.transport = MemoryTransport()
@@ -107,8 +107,8 @@ def test_time_has_seconds_in_text_and_milliseconds_in_json(monkeypatch: pytest.M
         assert json.loads(as_json.ask(get("/room/7"))[0])["time"] == f"2027-01-15T08:00:{second}.{fraction}+00:00"
 
 
-def test_first_line_is_shown_by_all_that_it_depends_on(connection: Connection) -> None:
-    """Shown first lines are kept, some of them."""
+def test_request_line_is_shown_by_all_that_it_depends_on(connection: Connection) -> None:
+    """Request lines are cached, some of them."""
     for _ in range(2):
         for route, shown in (("/room/<id>", "/room/7"), ("/room", "/room/[1 bytes]")):
             connection.room.route = route
@@ -116,9 +116,17 @@ def test_first_line_is_shown_by_all_that_it_depends_on(connection: Connection) -
             firsts = [decode(line)["first"] for line in lines]
             assert firsts == [f"GET {shown} HTTP/1.1", f"PUT {shown} HTTP/1.1", "GET /room/[1 bytes] HTTP/1.1"]
     connection.room.route = "/room/<id>"
-    for numbers in (range(FIRST_LINES_MAX), range(5)):
+    for numbers in (range(REQUEST_LINES_MAX), range(5)):
         lines = connection.ask(*(get(f"/room/{number}") for number in numbers))
         assert [decode(line)["first"] for line in lines] == [f"GET /room/{number} HTTP/1.1" for number in numbers]
+
+
+@pytest.mark.parametrize("target", ["/room/7?access_token=secret", "/room/7?limit=5&secret", "/room/secret", "/secret"])
+def test_redacted_target_does_not_stay_in_memory(connection: Connection, target: str) -> None:
+    connection.ask(get("/room/7?limit=5"), get(target))
+    kept = repr(vars(connection.access_log))
+    assert "/room/7?limit=5" in kept
+    assert "secret" not in kept
 
 
 def test_line_has_what_was_judged(connection: Connection) -> None:
