@@ -245,7 +245,7 @@ class DatabaseFile:
         room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
         return StoreRefusedError(
             f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the backup copy cannot be "
-            f"written: {why}; it takes {room}"
+            f"made: {why}; it takes {room}"
         )
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:
