@@ -1,4 +1,4 @@
-"""An issuer of access tokens, to try postd with where no provider is at hand. It asks nobody for a password.
+"""An issuer of access tokens, to try postd with where no provider is at hand. It does not authenticate users.
 
     python etc/try_issuer.py [--audience URL] [--bind=THUMBPRINT] [SCOPE ...]
 

@@ -1,4 +1,4 @@
-"""The server's log, read as it grows: what must not stand in it, and what nobody expects there."""
+"""The server's log, checked as it grows for secrets, tracebacks and unexpected lines."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ _EXPECTED = (
     r"possible attack: Digest credentials ",
     r"#warn\] .*\bconnections\b",
     r": 421, its host ",
-    r"#warn\] dpop of http://127\.0\.0\.1:\d+: a proof is checked against the Host ",
+    r"#warn\] dpop of http://127\.0\.0\.1:\d+: proofs are checked against the Host ",
     r"\[twisted\.|\[-\]|\[twisted#|\[stdout#|\[postd\.\S+#info\] (Starting|Stopping) ",
     r"Received SIGTERM|Main loop terminated|Server Shut Down|Port \d+ Closed",
 )
@@ -42,7 +42,7 @@ class LogReader:
 
     Args:
         file: the log.
-        findings: where what is wrong is told.
+        findings: collects the broken conditions.
     """
 
     def __init__(self, file: Path, findings: Findings) -> None:
@@ -54,7 +54,7 @@ class LogReader:
         self.lines = 0
 
     def read(self) -> None:
-        """Look at the lines that have been written since the last time."""
+        """Check the lines written since the last call."""
         with self._file.open("rb") as log:
             log.seek(self._place)
             data = log.read()
@@ -64,7 +64,7 @@ class LogReader:
             self._look_at(line.decode(errors="replace"))
 
     def check_whole(self) -> None:
-        """Look at all lines once more, when all secrets are known. Takes some seconds for 100 MB."""
+        """Check all lines again, when all secrets are known. Takes some seconds for 100 MB."""
         with self._file.open("rb") as log:
             for line in log:
                 if len(line) > LINE_MAX_BYTES:

@@ -1,6 +1,6 @@
 """Credentials as values, and `AuthClient`, treq's client that sends them.
 
-Departure from stock treq, whose `auth=` supports Basic alone: credentials belong to the client and to one origin.
+Departure from stock treq, where `auth=` supports only Basic: credentials belong to the client and to one origin.
 Passwords and tokens are sent only over TLS or to loopback, unless the caller allows plain text.
 """
 

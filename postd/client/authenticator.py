@@ -37,13 +37,13 @@ class Authenticator(ABC):
 
     @abstractmethod
     async def authenticate(self, method: bytes, uri: bytes, headers: Headers, previous: Any = None) -> Any:
-        """Add credentials to a request; return what `should_retry` needs to know of them.
+        """Add credentials to a request; return them in a form for `should_retry`.
 
         Args:
             method: the method of the request.
             uri: the URI of the request.
             headers: the header fields, which get the credentials.
-            previous: what this returned when the same request was sent before, None if it was not.
+            previous: the result of this method for an earlier transmission of the request, None if there was none.
 
         Raises:
             SignInError: no credentials are available.
@@ -53,7 +53,7 @@ class Authenticator(ABC):
         """Return whether a request should be sent again, because better credentials are available.
 
         Args:
-            credentials: what `authenticate` returned for the request.
+            credentials: the result of `authenticate` for the request.
             uri: the URI of the request.
             response: the response to it.
 

@@ -62,7 +62,7 @@ class ConnectionPool:
 
 
 class _Connection(ProtocolWrapper):
-    """A connection below TLS, where it can be aborted whatever the peer does."""
+    """A connection below TLS, where it can be aborted without a reply of the peer."""
 
     transport: Any
 

@@ -40,7 +40,7 @@ class ProblemError(ClientError):
 
     Args:
         title: the kind of problem.
-        detail: what is wrong with this request; empty if the server does not report it.
+        detail: the problem of this request; empty if the server does not report it.
         pointer: JSON Pointer to the offending part of the body; empty if there is none.
         retry_after_s: seconds to wait before a retry; None if the server does not report it.
     """

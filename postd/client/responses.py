@@ -42,7 +42,7 @@ def raise_timeout(_: object, seconds: float) -> NoReturn:
 async def read_body(response: Any, *, max_s: float, clock: IReactorTime) -> bytes:
     """Return the body of a response, so that its connection can be reused.
 
-    What arrives within `max_s` seconds counts, up to `BODY_MAX_BYTES`; beyond that the connection is closed.
+    The body is read for `max_s` seconds, up to `BODY_MAX_BYTES`; beyond that the connection is closed.
     """
     body = _Body()
     response.deliverBody(body)

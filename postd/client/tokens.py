@@ -64,7 +64,7 @@ class Token(Struct, frozen=True):
 
 
 class TokenSource(ABC):
-    """The access tokens of a client, whichever scheme sends them."""
+    """The access tokens of a client, independent of the scheme that sends them."""
 
     @abstractmethod
     async def get(self) -> Token:

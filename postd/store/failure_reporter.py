@@ -1,4 +1,4 @@
-"""Log when something begins to fail and when it works again, instead of once a request."""
+"""Log when an operation begins to fail and when it works again, instead of each failed request."""
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -12,7 +12,7 @@ class FailureReporter:
     """Logs the first failure for each reason, and the first success after failures.
 
     Args:
-        what: names the operation in them.
+        what: the name of the operation in the log: reading or writing.
     """
 
     def __init__(self, log: Logger, what: str, clock: IReactorTime) -> None:

@@ -40,7 +40,7 @@ KEY_BYTES = 32
 """The length of a service key."""
 
 NONCE_COUNTS_KEPT_S = 60
-"""How long the counts of a nonce are kept after it expires: a node whose clock is behind still accepts it."""
+"""How long the counts of a nonce are kept after it expires: a node with a slow clock still accepts it."""
 
 
 FailureKeys = tuple[bytes, ...]
@@ -76,7 +76,7 @@ class Reservation(Struct, frozen=True):
 
 
 class IdempotencyKey(Struct, frozen=True):
-    """The key of a request that stores one post however often it is sent.
+    """The idempotency key of a request: repetitions of the request store one post.
 
     Args:
         key: identifies the client and the key that it sent.
@@ -100,8 +100,8 @@ class PostStore(Protocol):
     async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
         """Return at most `limit` posts with ids larger than `after`, and the changes since a version, if it is given.
 
-        There are changes only if the log proves that the version is an earlier one of the same history: after a backup
-        was restored it may not be, whatever its revision.
+        Changes are returned only if the log proves that the version belongs to the same history. After a restored
+        backup it may not, even if its revision is lower.
         """
 
     async def get_post(self, post_id: int) -> Post:
@@ -201,7 +201,7 @@ class LoginStore(Protocol):
         """Store a session under a hash of its identifier, and end the sessions that it replaces."""
 
     async def get_session(self, id_hash: bytes) -> Session | None:
-        """Return a session, None if there is none; an expired one may or may not be there still."""
+        """Return a session, None if there is none; an expired one may or may not be returned."""
 
     async def list_sessions(self) -> list[Session]:
         """Return all sessions, oldest first; some may have expired."""
@@ -236,7 +236,7 @@ class LoginStore(Protocol):
         """
 
     async def release_attempt(self, reservation: Reservation) -> None:
-        """Remove a reservation, once; an expired one may be gone already."""
+        """Remove a reservation, once; an expired one may have been removed already."""
 
     async def add_failure(
         self, keys: FailureKeys, *, now: float, expires: float, reservation: Reservation | None = None
@@ -255,7 +255,7 @@ class LoginStore(Protocol):
 
 
 class OperationObserver(Protocol):
-    """Is called with each operation of a store, for metrics."""
+    """Callback for each operation of a store, for metrics."""
 
     def __call__(self, operation: Literal["read", "write"], duration_s: float, /, *, failed: bool) -> None:
         """Note an operation, how long it took, waits included, and whether it raised `StoreUnavailableError`."""

@@ -1,6 +1,6 @@
 """Open a store, or a login store, by its URL.
 
-Each kind of store is imported when it is opened: with it come libraries that the others do without.
+Each kind of store is imported when it is opened, because it imports libraries that the others do not need.
 """
 # ruff: noqa: PLC0415 - therefore
 

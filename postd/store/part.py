@@ -1,4 +1,4 @@
-"""What all stores have in common: their parts over one database, reading by pages, a log of changes without gaps."""
+"""Code that all stores share: the parts over one database, reading by pages, a change log without gaps."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, TypeVar

@@ -2,8 +2,8 @@
 
 Rules of this package:
 
-- It runs under `trial` and under pytest-twisted, and imports neither: what is started here is an asynchronous context
-  manager, and has `start` and `stop`, so that `stop` can be a cleanup of a `TestCase`.
+- It runs under `trial` and under pytest-twisted, and imports neither: servers and issuers are asynchronous context
+  managers, and have `start` and `stop`, so that `stop` can be a cleanup of a `TestCase`.
 - Nothing outlives `stop`: no port, connection, thread or timer, which `trial` would report.
 - It is for tests alone: passwords are hashed cheaply, and keys are new in each run.
 

@@ -51,7 +51,7 @@ class Issuer(Server):
         return jwt.encode({"typ": "at+jwt", "alg": "ES256", "kid": self._key.kid}, signed, self._key)
 
     def trusted(self, **options: Any) -> TrustedIssuer:
-        """Return what `postd.protect.issuer` returns, with these options of it, for `Protection(issuers=[...])`."""
+        """Return the result of `postd.protect.issuer` with these options, for `Protection(issuers=[...])`."""
         return issuer(self.url, **{"audience": self.audience, **options})
 
 

@@ -22,7 +22,7 @@ from postd.reactor import IReactor
 from postd.testing.credentials import Fields
 
 PUMP_INTERVAL_S = 0.001
-"""How often what was written in memory is delivered."""
+"""How often data written in memory is delivered."""
 
 
 class _Client(Protocol):
@@ -172,7 +172,7 @@ class _MemoryEndpoint:
         return succeed(client)
 
     def flush(self) -> None:
-        """Deliver what either side has written."""
+        """Deliver the data that both sides have written."""
         for pump in list(self._pumps):
             pump.flush()
             if pump.clientIO.disconnected and pump.serverIO.disconnected:

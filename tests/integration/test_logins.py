@@ -523,7 +523,7 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
         (
             "[[page]]\npath = '/a'\nschemes = ['basic']\nfiles = 'no/such'",
             "",
-            ["postd.toml: page[0].files", "no/such", "no such folder"],
+            ["postd.toml: page[0].files", "no/such", "folder does not exist"],
         ),
         ("[[page]]\npath = '/a'\nschemes = ['bsaic']", "", ["postd.toml: page[0].schemes", '"digest", "bearer"']),
         ("api.write = ['password']", "", ["postd.toml: api.write", '"open", "digest", "bearer", "basic"']),

@@ -67,15 +67,15 @@ class _Attempts(Struct):
 class MemoryLogins:
     """A login store of one process, in memory (`postd.store.interface.LoginStoreWithLifecycle`).
 
-    It lasts as long as this object: a restart of it keeps all, and the end of the process nothing. An operation is done
-    without waiting, in one step, except for `purge_expired`.
+    The data live as long as this object: they survive `stop` and `start`, but not the process. Each operation is one
+    step without waiting, except for `purge_expired`.
 
     Args:
         reactor: runs on between the steps of a large purge.
 
     Attributes:
         description: the store for the log and for messages.
-        observer: is called with each read and write, whose duration is given as 0.
+        observer: is called with each read and write, with a duration of 0.
     """
 
     def __init__(self, *, reactor: IReactorTime) -> None:
@@ -93,7 +93,7 @@ class MemoryLogins:
         self._attempt_expiries = ExpiryQueue()  # of each key the first expiry
 
     def prepare(self, *, create: bool = True) -> None:
-        """Do nothing: there is nothing to check or to create."""
+        """Do nothing: a store in memory needs no check."""
 
     async def start(self) -> None:
         self._why_closed = ""

@@ -1,4 +1,4 @@
-"""One connection to a Redis server, with a deadline for each reply; what the errors of the server mean.
+"""One connection to a Redis server, with a deadline for each reply, and the meaning of the server's errors.
 
 Only the protocol of txredisapi is used. Its connection handlers queue commands while there is no connection, without a
 limit or a deadline, and execute them after a reconnect, long after they were reported as failed; a failed handshake
@@ -140,7 +140,7 @@ class RedisProtocol(txredisapi.BaseRedisProtocol):  # type: ignore[misc] # has n
             deadline: of the reply, by the reactor's clock. It is only noted in `deadlines`.
 
         Raises:
-            StoreUnavailableError: the connection is lost, before or meanwhile.
+            StoreUnavailableError: the connection is lost before the reply.
             StoreRefusedError: it is lost because the certificate of the server is not trusted.
             RedisReplyError: the reply is an error.
         """

@@ -4,10 +4,10 @@
    executed after it was reported as failed.
 2. A command has its reply within `DEADLINE_S`, or the connection is dropped with all pending commands.
 3. A write carries its deadline, in the server's time, and the server refuses one that is late: a server that was
-   suspended does not continue with writes that have failed meanwhile.
+   suspended does not execute writes that have failed since.
 4. Each new connection is checked: the server must be a primary, with the data that we know.
-5. Each second the server is asked for its role: a demotion, or a server that hangs while there is nothing to do, would
-   not be noticed otherwise.
+5. Each second the server is asked for its role, to detect a demotion, and a server that hangs while there are no
+   commands.
 6. With sentinels, a second connection confirms that a replica has the writes (`replication`). The two share their
    lifetime.
 """
@@ -86,8 +86,8 @@ class ReconnectingRedis:
         """Connect and disconnect.
 
         Raises:
-            StoreRefusedError: it will never serve us as it is.
-            StoreUnavailableError: it cannot be had now.
+            StoreRefusedError: the server cannot be used until it or the settings are changed.
+            StoreUnavailableError: the server is not available now.
         """
         protocol, self._confirmation = await self._attempt()
         for one in self._connections(protocol):

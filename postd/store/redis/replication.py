@@ -2,8 +2,8 @@
 
 A primary acknowledges a write before its replicas have it. If it dies in between, sentinels promote a replica that
 lacks an acknowledged write. WAIT returns how many replicas have all writes of one connection
-(https://redis.io/docs/latest/commands/wait/), and blocks that connection meanwhile. So WAIT has a connection of its
-own. A small write on it comes after the writes to be confirmed, in the order in which replicas receive all writes.
+(https://redis.io/docs/latest/commands/wait/), and blocks that connection until then. So WAIT has a connection of its
+own. A small write on it follows the writes to be confirmed, in the order in which replicas receive all writes.
 """
 
 import re
@@ -28,7 +28,7 @@ _GOOD_LAGS = {str(lag) for lag in range(LAG_MAX_S + 1)}
 
 
 class ReplicaConfirmation:
-    """Sends one WAIT at a time; requests that come meanwhile share the next.
+    """Sends one WAIT at a time; requests that arrive during it share the next.
 
     Attributes:
         is_busy: whether a WAIT is pending.

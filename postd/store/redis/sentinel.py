@@ -19,8 +19,8 @@ _POLL_EVERY_S = 0.005
 async def find_server(address: RedisAddress, *, reactor: IReactor) -> Host | None:
     """Return the server at an address, which sentinels may have to name; None for a UNIX socket.
 
-    All sentinels are asked together, so that those that do not answer cost next to no time. Where two disagree, one has
-    not heard of the last failover yet: the one that knows of most failovers is right.
+    All sentinels are asked at the same time, so that unavailable ones cause hardly any delay. If two disagree, one does
+    not know the last failover yet: the one with the largest number of failovers is right.
 
     Raises:
         StoreRefusedError: all sentinels refuse us.

@@ -1,4 +1,4 @@
-"""The Redis store: all that a service must remember, for any number of nodes."""
+"""The Redis store: the whole state of a service, for any number of nodes."""
 
 from postd.reactor import IReactor
 from postd.store.redis.database import RedisDatabase

@@ -13,7 +13,7 @@ from postd.store.sqlite.file_locks import SharedFile
 
 _HEADER_BYTES = 48
 _VERSION = 3007000
-"""Of the header's format, unchanged since SQLite 3.7.0; in native byte order."""
+"""The version of the header's format, unchanged since SQLite 3.7.0; in native byte order."""
 
 
 class CommitDetector:

@@ -388,7 +388,7 @@ class SqliteDatabase:
             raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
 
     def _file_is_in_place(self) -> bool:
-        """Return whether the open file is the one at its path; what is written to another would be lost."""
+        """Return whether the open file is the one at its path; writes to another file would be lost."""
         return identity_of(self._file.path) == self._opened_file
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:

@@ -94,7 +94,7 @@ class DatabaseFile:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
             # All checks come before the first change.
             steps = schema_steps()
-            with transaction(connection):  # another process may be creating the tables meanwhile
+            with transaction(connection):  # another process may be creating the tables
                 self._identify(connection)
                 schema = self._schema(connection, known=len(steps))
                 if schema:
@@ -163,7 +163,7 @@ class DatabaseFile:
     def _open(self, set_up: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
         """Connect and set up; an error leaves nothing open."""
         try:
-            # mode=rw: a file that was removed meanwhile must not be created again, empty.
+            # mode=rw: a file that was removed since must not be created again, empty.
             uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             try:
@@ -245,7 +245,7 @@ class DatabaseFile:
         room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
         return StoreRefusedError(
             f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the backup copy cannot be "
-            f"written: {why}; it takes {room}"
+            f"made: {why}; it takes {room}"
         )
 
     def _schema(self, connection: sqlite3.Connection, *, known: int) -> int:

@@ -26,7 +26,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 class Identity(NamedTuple):
-    """Identifies a file, whatever its name."""
+    """The identity of a file, independent of its name."""
 
     device: int
     inode: int

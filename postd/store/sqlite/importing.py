@@ -1,7 +1,7 @@
 """Import posts with their ids into an SQLite file (`postd.store.interface.Import`).
 
-Posts are staged in a temporary table, which SQLite keeps in a file of its own: nothing is locked meanwhile, memory is
-bounded, and a process that is killed leaves nothing behind. Then one transaction copies them.
+Posts are staged in a temporary table, which SQLite keeps in a file of its own: staging locks nothing, memory is
+bounded, and a process that is killed leaves no file behind. Then one transaction copies them.
 
 That transaction drops the triggers of new posts and creates them again: for each of a million posts they would write to
 the log, which keeps the last 10,000 only, and other writers would wait eight times as long. The work of the triggers is

@@ -1,8 +1,9 @@
-"""Query results that stay good until what they were read from has changed.
+"""A cache of query results, invalidated by commits.
 
-A commit is noticed in the WAL-index header (`postd.store.sqlite.commit_detector`), which does not say what it has
-changed: it empties the cache. But this process knows what its own commits change, and SQLite counts commits in that
-header: if there was one between the states before and after a commit of ours, then it was ours alone.
+A commit of any process is detected in the WAL-index header (`postd.store.sqlite.commit_detector`). It empties the
+cache, because the header does not show which tables have changed. A commit of this process invalidates only the tables
+that it has changed: SQLite counts commits in that header, so a difference of one between the states before and after
+the commit proves that no other process has committed in between.
 """
 
 import struct
@@ -16,7 +17,7 @@ CACHED_RESULTS_MAX = 4096
 """How many results of each table are cached; more, and they are removed."""
 
 TABLES = ("post", "session", "failure")
-"""What results are cached of: each with the tables and rows that belong to it, such as the version of the posts."""
+"""The tables with cached results, each with the rows that belong to it, such as the version of the posts."""
 
 _COMMITS_MAX = 64
 """How many commits of this process are remembered until the next read."""
@@ -67,7 +68,7 @@ class ReadCache:
             self._commits.append(_Commit(before, after, frozenset(changes)))
 
     def clear(self) -> None:
-        """Forget all, because another file is opened."""
+        """Empty the cache, because another file is opened."""
         self._commits.clear()
         self._advance(b"")
 

@@ -1,4 +1,4 @@
-"""The SQLite stores: all that a service must remember, in one file."""
+"""The SQLite stores: the whole state of a service, in one file."""
 
 import shutil
 import tempfile

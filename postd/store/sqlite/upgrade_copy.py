@@ -19,7 +19,7 @@ def keep_upgrade_copy(source: sqlite3.Connection, database: str, suffix: str) ->
     (`.2`, `.3`), unless the two are equal, as after a start that failed later: restarts do not fill the disk.
 
     Args:
-        source: a connection to the database, which no other process writes to or copies meanwhile.
+        source: a connection to the database; no other process writes to it or copies it at the same time.
         database: its path.
         suffix: of the copy, after the name of the database.
 

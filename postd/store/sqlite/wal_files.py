@@ -27,9 +27,9 @@ class WalFiles:
         self._database = os.path.realpath(database)  # SQLite resolves symlinks, too
         self._identity = identity
         self._memory = SharedFile(f"{self._database}-shm", os.O_RDONLY)
-        # The shared memory is removed last: as long as it exists, its lock says whose log is beside it.
+        # The shared memory is removed last: as long as it exists, its lock identifies the owner of the log beside it.
         self._names = {name: identity_of(name) for name in (f"{self._database}-wal", f"{self._database}-shm")}
-        # Checked after the names were read: if the database was replaced meanwhile, they may be those of the new one.
+        # Checked after the names were read: if the database was replaced since, they may be those of the new one.
         if identity is None or not self.are_in_use():
             self._names = {}
         else:

@@ -11,7 +11,7 @@ from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABL
 _READ_ONLY = "The settings do not allow writing with a session."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
-_OTHER = "The post was changed meanwhile; a page with both texts."
+_OTHER = "The post has changed since; a page with both texts."
 _SIGN_IN = Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",))
 _DONE = ("Location",)
 _WAS = tag_text("Hello, world")

@@ -74,7 +74,7 @@ OPERATIONS = {
         "replacePost",
         "Replace the text of a post",
         "Replaces the text, and never creates a post, because the server assigns the numbers. With `If-Match` it is "
-        "done only if the post has not changed meanwhile.",
+        "done only if the post has not changed since.",
         {200: Reply("The post has the new text.", text("Update a Post!\n"))},
         {400: _NO_JSON, 404: _NOT_THERE, 412: _CHANGED, 415: _NO_TYPE, 422: _NO_TEXT, 503: UNAVAILABLE, 507: FULL},
         "write",

@@ -184,7 +184,7 @@ def test_upgrade_without_space_for_the_copy_changes_nothing(path: Path) -> None:
     with files_at_most(len(content) - 4096), pytest.raises(StoreRefusedError) as caught:
         make_store(path).prepare()
     assert caught.value.why.startswith(
-        f"{path}: it cannot be upgraded from schema 3 to {NEWEST}: the copy that is kept first cannot be made: "
+        f"{path}: it cannot be upgraded from schema 3 to {NEWEST}: the backup copy cannot be made: "
     )
     assert caught.value.why.endswith("; it takes 1 MiB in a folder that postd may write to")
     assert path.read_bytes() == content
