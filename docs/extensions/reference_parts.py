@@ -1,6 +1,6 @@
 """The generated parts of the reference: Markdown from the settings' types, the commands, the metrics, the log calls.
 
-Each function of `PARTS` returns the text that takes the place of `<!-- generated: NAME -->` in a page.
+Each function of `PARTS` returns the text of a generated part of a page (`site_pages`).
 """
 
 import ast

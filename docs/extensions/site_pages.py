@@ -1,7 +1,8 @@
 """A Sphinx extension: generated parts of reference pages, and a check that pages load nothing from other hosts.
 
-A line `<!-- generated: NAME -->` in a page is replaced by Markdown that `reference_parts` makes from the code. A link
-to a Markdown file outside of docs/ becomes a download, as MyST does it for links to other files.
+The lines from `<!-- generated: NAME -->` to `<!-- end -->` in a page, which are for readers of the file, are replaced by
+Markdown that `reference_parts` makes from the code. A link to a Markdown file outside of docs/ becomes a download, as
+MyST does it for links to other files.
 """
 
 import re
@@ -12,7 +13,7 @@ import reference_parts
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _LONG_TYPE = re.compile(r"(?:<InterfaceClass |<function |~)(?:\w+\.)*(\w+)>?")
 _LINK_UP = re.compile(r"(?<=\]\()(\.\./[^)#\s]+\.md)(?:#[^)\s]*)?(?=\))")
 
