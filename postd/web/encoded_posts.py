@@ -58,6 +58,7 @@ class EncodedPosts:
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
         self._lock = DeferredLock()  # for changes of the pieces
+        self._releases = 0  # of the lock, that are pending
         self._reads_begun = self._last_read = 0
         self._turn_began_s = 0.0
 
@@ -107,7 +108,7 @@ class EncodedPosts:
             assert self._version is not None
             return (self._version, pieces) if gap is None else None
         finally:
-            self._lock.release()
+            self._release()
 
     async def stream(self, after: int) -> AsyncGenerator[Piece]:
         """Yield pieces with all posts whose ids are larger than `after`.
@@ -131,12 +132,21 @@ class EncodedPosts:
                     await self._read(after)
                 piece = self._at(after)
             finally:
-                self._lock.release()
+                self._release()
             if piece is not None:
                 return piece
         page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
         high = page.posts[-1][0] if page.more else POST_ID_MAX
         return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
+
+    def _release(self) -> None:
+        """Release the lock. Waiting coroutines are resumed in a loop: nested, they would exceed the recursion limit."""
+        self._releases += 1
+        if self._releases > 1:  # called by a coroutine that the loop below has resumed
+            return
+        while self._releases:
+            self._lock.release()
+            self._releases -= 1
 
     @property
     def _has_room(self) -> bool:

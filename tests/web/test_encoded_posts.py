@@ -347,6 +347,33 @@ class ListContract:
             assert answer.body == encode(at[:limit])
 
     @ensureDeferred
+    async def test_a_thousand_lists_that_wait_for_one_read_are_all_sent(
+        self, stores: list[Store], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = stores[0]
+        await import_posts(store, [(n, f"post {n}") for n in range(1, 9)])
+        posts, version = EncodedPosts(store, clock=reactor), await store.version()
+        ready: Deferred[None] = Deferred()
+        list_posts = store.list_posts
+
+        async def list_later(**arguments: Any) -> Any:
+            await ready
+            return await list_posts(**arguments)
+
+        monkeypatch.setattr(store, "list_posts", list_later)
+        asked: list[Deferred[Any]] = [
+            Deferred.fromCoroutine(posts.snapshot(version, after=0, limit=None))
+            if n % 2
+            else Deferred.fromCoroutine(anext(posts.stream(0)))
+            for n in range(1000)
+        ]
+        ready.callback(None)
+        snapshots = await gatherResults(asked, consumeErrors=True).addTimeout(10, reactor)
+        assert sum(piece.count for piece in snapshots[1][1]) == 8
+        assert all(one == snapshots[1] for one in snapshots[1::2])
+        assert all(one is snapshots[0] for one in snapshots[::2])
+
+    @ensureDeferred
     async def test_change_reads_no_posts(self, stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
         store = stores[0]
         await import_posts(store, [(n, f"post {n}") for n in range(1, 26)])
