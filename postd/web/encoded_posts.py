@@ -23,7 +23,7 @@ PIECE_POSTS = 512
 is split; two adjacent ones with together no more are merged."""
 
 SNAPSHOT_POSTS = 10_000
-"""A list of up to this many posts is read before it is sent."""
+"""A list of up to this many posts is read before it is sent, and is always one snapshot."""
 
 PLAIN_MAX_BYTES = 16 * 1024 * 1024
 """Limit on the pieces that are kept uncompressed: some 150,000 posts of 60 characters. Their compressed forms, made for

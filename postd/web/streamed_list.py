@@ -11,7 +11,7 @@ from postd.http.responses import JSON, Response, StreamedResponse, make_streamed
 from postd.protocol.gzip import HEADER, TRAILER_BYTES, Part, Stream, make_part
 from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.encoded_piece import SEPARATOR, Piece
-from postd.web.encoded_posts import RETAINED_MAX_BYTES, EncodedPosts
+from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
 
 OPENING, CLOSING, EMPTY = b"[\n", b"\n]\n", b"[]\n"
 
@@ -33,7 +33,8 @@ def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mappin
 class StreamedSnapshot:
     """The responses with a long list at one version: plain, gzip and 304.
 
-    If slow clients retain too much of earlier versions, the list is streamed instead, without a snapshot.
+    While slow clients retain too much of earlier versions, a list of more than `SNAPSHOT_POSTS` is streamed instead,
+    without a snapshot.
 
     Args:
         pieces: the posts.
@@ -49,6 +50,7 @@ class StreamedSnapshot:
         self._pieces = pieces
         self._headers = headers
         self._posts, self._after = posts, after
+        self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
         self._length = _BRACKETS + sum(piece.length for piece in pieces) + len(SEPARATOR) * (len(pieces) - 1)
         self._compressing: SingleFlight[None, None] = SingleFlight()
 
@@ -61,7 +63,7 @@ class StreamedSnapshot:
         not_modified = not_modified_if_current(request, self._headers)
         if not_modified is not None:
             return not_modified
-        if self._posts.retained_bytes > RETAINED_MAX_BYTES:
+        if self._may_be_streamed and self._posts.retained_bytes > RETAINED_MAX_BYTES:
             return stream_list(request, self._posts.stream(self._after), self._headers)
         if not wants_gzip(request):
             return make_streamed_response(JSON, _generate(_each(self._pieces)), self._headers, length=self._length)

@@ -499,6 +499,7 @@ class ListContract:
         await import_posts(store, [(n, "x" * 100) for n in range(1, 29)])
         await store.replace_post(1, "with a tag")
         monkeypatch.setattr("postd.web.streamed_list.RETAINED_MAX_BYTES", 3000)
+        monkeypatch.setattr("postd.web.streamed_list.SNAPSHOT_POSTS", 27)
         lists = make_lists(store)
         begun: list[StreamedResponse] = []
         for n in range(60):
@@ -520,6 +521,18 @@ class ListContract:
         answer = await get(lists, (0, None))
         assert answer.etag is not None
         assert posts.retained_bytes == 0
+
+    @ensureDeferred
+    async def test_short_list_is_a_snapshot_whatever_slow_readers_retain(
+        self, stores: list[Store], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = stores[0]
+        await import_posts(store, [(n, "x" * 100) for n in range(1, 29)])
+        await store.replace_post(1, "with a tag")
+        monkeypatch.setattr("postd.web.streamed_list.RETAINED_MAX_BYTES", -1)
+        made = await make_lists(store).respond(cast(Request, Asked()), (0, None))
+        assert isinstance(made, StreamedResponse)
+        assert b"ETag" in made.head
 
 
 class SqliteListTests(ListContract):
