@@ -1,8 +1,8 @@
 """A Sphinx extension: generated parts of reference pages, and a check that pages load nothing from other hosts.
 
 The lines from `<!-- generated: NAME -->` to `<!-- end -->` in a page, which are for readers of the file, are replaced
-by Markdown that `reference_parts` makes from the code. A link to a Markdown file outside of docs/ becomes a download, as
-MyST does it for links to other files.
+by Markdown that `reference_parts` makes from the code. A link to a Markdown file outside of docs/ becomes a download,
+as MyST does it for links to other files.
 """
 
 import re
