@@ -696,7 +696,7 @@ class ScopeTests:
 
 class PolicyTests:
     def test_policy_without_audience_and_required_claims_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="required_claims must tell for whom a token is"):
+        with pytest.raises(ValueError, match="required_claims must identify the recipient of a token"):
             TokenPolicy(ISSUER, frozenset())
         assert TokenPolicy(ISSUER, frozenset(), required_claims={"client_id": ("mine",)})
 
