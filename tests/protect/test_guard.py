@@ -875,7 +875,7 @@ class LogTests:
                 assert ask_raw(api.site, api.clock, request, peer).status == 401
             refusals = [event for event in events if "login refused" in event["log_format"]]
             assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
-                (scheme, user, address)
+                (scheme, user or "-", address)
             ]
             assert why in refusals[0]["why"]
             check_secret(events, value, "wr0ng", PASSWORD)
