@@ -263,7 +263,7 @@ async def test_missing_response_times_out(sent: bytes, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "RESPONSE_MAX_S", 1.0)  # time to read the request, on a busy machine too
     monkeypatch.setattr(module, "ATTEMPTS_MAX", 2)
     async with serving(lambda _: sent) as server, PostClient(REACTOR, server.url) as posts:
-        assert "no answer within" in str(await error_of(posts.add("x"), NoAnswerError))
+        assert "no response within" in str(await error_of(posts.add("x"), NoAnswerError))
         assert len(server.requests) == 2
 
 

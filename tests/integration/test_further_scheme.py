@@ -85,7 +85,7 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('account = "robot"', "", "postd.toml: apikey: Object missing required field `account`"),
+        ('account = "robot"', "", "postd.toml: apikey: account is missing"),
         ('account = "robot"', "account = 7", "postd.toml: apikey: account: expected a string, got a whole number"),
         ('["apikey", "basic"]', '["apikeys"]', "'apikeys' is not the name of a scheme"),
         ("[apikey]", "[basic]\nfoo = 1\n[apikey]", "postd.toml: basic: unknown key; this scheme has no table"),

@@ -274,7 +274,7 @@ class TokenTests:
                 assert token not in answer.body.decode()
         refusals = [event for event in events if "login refused" in event["log_format"]]
         assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
-            ("bearer", None, "127.0.0.1")
+            ("bearer", "-", "127.0.0.1")
         ]
         assert refusals[0]["why"]
         if len(token) > 8:

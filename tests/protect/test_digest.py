@@ -754,7 +754,7 @@ class LogTests:
         assert [(event["scheme"], event["user"], event["address"]) for event in refusals] == [
             ("digest", "'alice'", "127.0.0.1"),
             ("digest", "'alice'", "127.0.0.1"),
-            ("digest", None, "127.0.0.1"),
+            ("digest", "-", "127.0.0.1"),
             ("digest", "an unknown user of 5 bytes", "127.0.0.1"),
             ("digest", "an unknown user of 6 bytes", "127.0.0.1"),
         ]
