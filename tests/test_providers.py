@@ -231,4 +231,15 @@ def reason_texts() -> list[str]:
 def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
     _, _, refused = page.read_text().partition("\n## Troubleshooting\n")
     for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):
-        assert any(text.startswith(reason) or reason.endswith(text) for text in reason_texts()), reason
+        known = (text.startswith(reason) or reason.endswith(text) or reason.startswith(text) for text in reason_texts())
+        assert any(known), reason
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.number == 1], ids=str)
+def test_reason_on_the_page_names_the_audience_of_its_settings(form: Form, issuer: Issuer, clock: Clock) -> None:
+    page = form.page.read_text()
+    if "aud is another audience" in page:
+        tokens = TOKENS[str(form)]
+        with pytest.raises(TokenError) as caught:
+            result_of(issuer.accept(make_token(issuer, clock, tokens.typ, {**tokens.access, "aud": "another"})))
+        assert f"`{caught.value}`" in page

@@ -230,7 +230,8 @@ class TokenPolicy(Struct, frozen=True):
         if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
             raise TokenError("aud is missing, or neither a string nor a list of strings")
         if self.audiences.isdisjoint(named):
-            raise TokenError("aud is another audience")
+            expected = " or ".join(f'"{one}"' for one in sorted(self.audiences))
+            raise TokenError(f"aud is another audience (expected {expected})")
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> float | None:
         expires_at = decode_date(claims, "exp")
