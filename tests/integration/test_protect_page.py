@@ -42,7 +42,7 @@ AUDIENCE, SCOPE = "https://posts.example", "post:read"
 
 KLEIN, BEARER, FORM = "Digest and Basic, with Klein", "Bearer tokens, with Klein", "A form, with Klein"
 PLAIN, TWIST, CHECKER = "twisted.web alone", "twist web", "Any checker of twisted.cred"
-WRAPPER = "Our checkers and factories in stock twisted.web"
+WRAPPER = "Checkers and factories of postd in stock twisted.web"
 PROGRAMS = (KLEIN, BEARER, FORM, PLAIN, TWIST, CHECKER, WRAPPER)
 
 
