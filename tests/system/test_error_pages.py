@@ -30,6 +30,14 @@ path = "/others"
 schemes = ["session"]
 users = ["bob"]
 """
+OUT_OF_LINE = """
+    const {left} = document.querySelector("h1").getBoundingClientRect();
+    return [...document.querySelectorAll("main > a")].filter(link => {
+        const range = new Range();
+        range.selectNodeContents(link);
+        return Math.abs(range.getBoundingClientRect().left - left) > 0.5;
+    }).map(link => link.textContent);
+"""
 FOREIGN_FORM = "data:text/html,<form method=POST action='{}/login'><input name=username><input type=submit></form>"
 
 
@@ -164,6 +172,7 @@ def check_accessible(browser: Chromium) -> None:
     for size in (DESK, PHONE, NARROWEST):
         browser.set_screen(size)
         assert browser.driver.execute_script(STICKING_OUT) == []
+        assert browser.driver.execute_script(OUT_OF_LINE) == []
         targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
         assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
     browser.set_screen(DESK)

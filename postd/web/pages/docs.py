@@ -39,7 +39,7 @@ DOCS_POLICY = make_policy(_STYLE)
 _PLACES = {"path": "in the path", "query": "in the query", "header": "header field"}
 
 _NOTES = {
-    SAMPLE_USER: "The name of a user. The password is asked for.",
+    SAMPLE_USER: "The name of a user. The sample asks for the password.",
     "TOKEN": "An environment variable with an access token.",
     "cookies.txt": "A file with the session cookie: the sample of `POST /login` writes it.",
     "password.txt": "A file with the password, without a line feed at its end.",
