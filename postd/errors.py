@@ -138,11 +138,15 @@ class StoreFullError(StoreUnavailableError):
 
 
 class TooManyFailuresError(PostdError):
-    """Too many logins have failed; further attempts are refused for `retry_after_s` seconds."""
+    """Too many logins have failed; further attempts are refused for `retry_after_s` seconds.
 
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(retry_after_s)
+    `why` is the reason for the log, "" if it was logged a short time ago.
+    """
+
+    def __init__(self, retry_after_s: int, why: str = "") -> None:
+        super().__init__(retry_after_s, why)
         self.retry_after_s = retry_after_s
+        self.why = why
 
 
 class LoginsBusyError(PostdError):

@@ -222,7 +222,9 @@ class InMemoryApi:
         result_of(self.store.start())
         self.logins.start()
         self.events = Events(self.store, reactor=reactor)
-        return make_site(make_tree(settings, self.store, self.events, self.logins), clock=self.clock)
+        site = make_site(make_tree(settings, self.store, self.events, self.logins), clock=self.clock)
+        site.site_name = settings.realm
+        return site
 
     def protect(self, resource: IResource, *schemes: str) -> IResource:
         """Return a resource behind a guard, as that of a page."""

@@ -26,13 +26,14 @@ from postd.auth.credentials import (
     InvalidTokenError,
     Refused,
     log_refusal,
+    log_throttled,
 )
 from postd.auth.identity import Identity
 from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.throttle import Throttle, address_keys
 from postd.caching import TTLCache
-from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError
+from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError, TooManyFailuresError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
 from postd.protocol.certificate import certificate_thumbprint
@@ -232,6 +233,8 @@ class BearerChecker(Checker):
         except ProofError as error:
             refusal = InvalidProofError(f"the proof: {error}")
             raise log_refusal(credentials.scheme, refusal, credentials.address) from None
+        except TooManyFailuresError as error:
+            raise log_throttled(credentials.scheme, error, credentials.address) from None
         missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes, scope=credentials.scope)
         if missing:
             owner = f"{accepted.issuer.url}#{accepted.token.user}"

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import Attribute, implementer
 
+from postd.errors import TooManyFailuresError
 from postd.protocol.digest import DigestResponse
 
 T = TypeVar("T")
@@ -147,6 +148,18 @@ def log_refusal(scheme: str, refusal: Refused, address: str) -> Refused:
         why=refusal.why,
     )
     return refusal
+
+
+def log_throttled(
+    scheme: str, error: TooManyFailuresError, address: str, username: str | None = None, *, known: bool = False
+) -> TooManyFailuresError:
+    """Log that the throttle has refused an attempt, if a line is due; return the error, to be raised.
+
+    `username` and `known` are as in `Refused`.
+    """
+    if error.why:
+        log_refusal(scheme, Refused(error.why, username, known=known), address)
+    return error
 
 
 def run_to_completion(work: Coroutine[Any, Any, T]) -> Deferred[T]:

@@ -5,12 +5,19 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 
 from postd.auth.checker import Checker
-from postd.auth.credentials import DigestCredentials, IDigestCredentials, Refused, StaleNonceError, log_refusal
+from postd.auth.credentials import (
+    DigestCredentials,
+    IDigestCredentials,
+    Refused,
+    StaleNonceError,
+    log_refusal,
+    log_throttled,
+)
 from postd.auth.identity import Identity
 from postd.auth.throttle import Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES, Account
 from postd.auth.users import UserDirectory
-from postd.errors import join_names
+from postd.errors import TooManyFailuresError, join_names
 from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
 from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
@@ -96,7 +103,11 @@ class DigestChecker(Checker):
         name = normalize(name)
         if "%" in name and self._users.get(name) is None:
             name = normalize(decode_encoded_username(name))
-        attempt = await self._throttle.admit(login_keys(name, credentials.address))
+        try:
+            attempt = await self._throttle.admit(login_keys(name, credentials.address))
+        except TooManyFailuresError as error:
+            is_known = self._users.get(name) is not None
+            raise log_throttled("digest", error, credentials.address, name, known=is_known) from None
         # No wait up to the comparison: the attempt may have no reservation (`Throttle.admit`).
         account = self._users.get(name)
         known = account.h_a1_for(self._realm, sent.algorithm) if account else None

@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from postd.auth.checker import Checker
-from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_refusal, log_throttled
 from postd.auth.identity import Identity
 from postd.auth.throttle import Attempt, Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
@@ -171,10 +171,15 @@ class PasswordChecker(Checker):
         else:
             stored = self._users.dummy_hash(name, await self._store.key(DUMMY_HASH_KEY))
         normalized = PasswordCredentials(credentials.scheme, name, password, credentials.address)
-        attempt = await self._throttle.admit(login_keys(name, credentials.address))
-        cached = self._verifier.check_cached(normalized, stored)
-        done = cached and not self._throttle.needs_release(attempt)
-        if not done and not await self._verify(normalized, stored, attempt, cached=cached, known=account is not None):
+        try:
+            attempt = await self._throttle.admit(login_keys(name, credentials.address))
+            cached = self._verifier.check_cached(normalized, stored)
+            done = cached and not self._throttle.needs_release(attempt)
+            right = done or await self._verify(normalized, stored, attempt, cached=cached, known=account is not None)
+        except TooManyFailuresError as error:
+            is_known = account is not None
+            raise log_throttled(credentials.scheme, error, credentials.address, name, known=is_known) from None
+        if not right:
             why = "wrong password" if account else "no such user"
             raise refused(normalized, why, known=account is not None)
         # Last: nothing waits between this check and the session that the caller begins.

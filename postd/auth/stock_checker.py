@@ -12,11 +12,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from postd.auth.checker import Checker, await_account
-from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused
+from postd.auth.credentials import IPasswordCredentials, PasswordCredentials, Refused, log_throttled
 from postd.auth.identity import Identity
 from postd.auth.password import check_lengths, refused
 from postd.auth.throttle import Throttle, login_keys
-from postd.errors import LoginsBusyError
+from postd.errors import LoginsBusyError, TooManyFailuresError
 from postd.model import has_issuer
 from postd.protocol.password import normalize
 
@@ -85,7 +85,10 @@ class StockChecker(Checker):
         except UnicodeEncodeError:
             raise refused(credentials, "not UTF-8 text") from None
         keys = login_keys(normalize(credentials.username), credentials.address)
-        attempt = await self._throttle.admit(keys, compares_at_once=False)
+        try:
+            attempt = await self._throttle.admit(keys, compares_at_once=False)
+        except TooManyFailuresError as error:
+            raise log_throttled(credentials.scheme, error, credentials.address, credentials.username) from None
         assert attempt.reservation is not None
         try:
             name = _check_name(await await_account(self._ask(sent, deadline=attempt.reservation.expires)))

@@ -13,6 +13,9 @@ and the store accepts writes. Until a failure is stored, all further attempts of
 process can be ahead of the store by one failure: with W workers and nodes at most `failures` + W - 1 wrong attempts are
 verified. This requires that a store executes the writes of a process in order, and that the clocks of nodes differ by
 less than `RESERVATION_TTL_S`.
+
+The reason of a refusal is for the log, and given once in `NOTE_S` for each limit that is reached: a client that goes on
+adds no more lines, while the access log has each of its requests.
 """
 
 import math
@@ -31,6 +34,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IReactorTime
 
+from postd.caching import TTLCache
 from postd.errors import StoreBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.host import client_network
 from postd.store.interface import FailureKeys, Failures, LoginStore, Reservation
@@ -44,11 +48,20 @@ WAIT_MAX_S = 3.0
 POLL_INTERVAL_S = 0.25
 """How often a waiting attempt reads the counts again, for changes by other workers and nodes."""
 
+NOTE_S = 60
+"""How long after the reason of a refusal was given no other is given for the same key, in seconds."""
+
+NOTED_MAX = 1024
+"""How many keys with a reason given are remembered, the latest ones."""
+
 WAKE_BATCH = 50
 """How many waiting attempts are resumed in one turn of the reactor."""
 
 _PAIR, _ADDRESS, _ACCOUNT = b"p", b"a", b"u"
 """The kinds of failure keys, their first byte: an account from an address, an address, an account."""
+
+_SETTINGS = {_PAIR: "failures", _ADDRESS: "address_failures", _ACCOUNT: "account_failures"}
+"""The settings with the limits."""
 
 _NONE = Failures(0, 0.0)
 
@@ -126,6 +139,7 @@ class Throttle:
         self._unstored: deque[tuple[float, FailureKeys]] = deque()
         self._unstored_by_key: dict[bytes, deque[float]] = {}
         self._unreleased: list[Reservation] = []
+        self._noted = TTLCache[bytes, bool](NOTED_MAX)
 
     def set_limits(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
         """Change the limits; failures already counted keep their expiry."""
@@ -233,17 +247,26 @@ class Throttle:
         Raises:
             TooManyFailuresError: a key's limit is reached by its failures alone.
         """
-        exhausted, waits = None, []
+        exhausted, reached = None, []
         for key in keys:
             found, limit = counted.get(key, _NONE), self._limits[key[:1]]
             failures = found.count + len(self._unstored_by_key.get(key, ()))
             if failures >= limit:
-                waits.append(self._next_expiry(found, key) - self._clock.seconds())
+                reached.append((self._next_expiry(found, key) - self._clock.seconds(), key))
             elif failures + found.reserved >= limit:
                 exhausted = key
-        if waits:
-            raise TooManyFailuresError(max(1, math.ceil(max(waits))))
+        if reached:
+            wait_s, last = max(reached)
+            raise self._refusal(last, max(1, math.ceil(wait_s)))
         return exhausted
+
+    def _refusal(self, key: bytes, retry_after_s: int) -> TooManyFailuresError:
+        now = self._clock.seconds()
+        if self._noted.get(key, now):
+            return TooManyFailuresError(retry_after_s)
+        self._noted.put(key, True, since=now, until=now + NOTE_S)  # noqa: FBT003 - a value
+        kind = key[:1]
+        return TooManyFailuresError(retry_after_s, f"too many failures ({_SETTINGS[kind]} = {self._limits[kind]})")
 
     def _next_expiry(self, found: Failures, key: bytes) -> float:
         unstored = self._unstored_by_key.get(key)
@@ -310,7 +333,7 @@ class Throttle:
         """
         left_s = deadline - self._clock.seconds()
         if left_s <= 0:
-            raise TooManyFailuresError(1)
+            raise self._refusal(key, 1)
         waiter: Deferred[None] = Deferred()
         waiting = self._waiting.setdefault(key, {})
         waiting[waiter] = None

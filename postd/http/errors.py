@@ -141,7 +141,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
             return make_response(problem.status, TEXT, f"{title}\n".encode(), headers)
         said = " ".join(filter(None, [problem.detail, advice.sentence, say_when(problem)]))
         content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
-        return make_html_response(problem.status, title, content, headers=headers)
+        return make_html_response(problem.status, title, content, site_name=request.site_name, headers=headers)
     members: dict[str, Any] = {
         "type": "about:blank",
         "title": phrase(problem.status),

@@ -50,6 +50,10 @@ class Request(Protocol):
         """The fields, for resources of twisted.web, which may change them."""
 
     @property
+    def site_name(self) -> str:
+        """The name above the heading of error pages, "" if it is not known."""
+
+    @property
     def is_api(self) -> bool:
         """Whether the path is of the API: errors are problem details, never pages."""
 

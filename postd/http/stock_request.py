@@ -28,6 +28,7 @@ class StockRequest(NativeRequest):
     guard make adapters of their own.
     """
 
+    site_name = ""  # that of an application is not known
     is_api = False
     id = "-"
     route: str | None = None

@@ -380,8 +380,10 @@ class OpaqueTokenTests:
         revalidate = (await checker.check(credentials)).revalidate
         for n in range(3):
             await refusal_of(check(checker, f"bad{n}"))
-        with pytest.raises(TooManyFailuresError):
+        with capturedLogs() as events, pytest.raises(TooManyFailuresError):
             await check(checker, OPAQUE)
+        line = f"login refused: bearer - from {HERE}: too many failures (address_failures = 3)"
+        assert [formatEvent(event) for event in events] == [line]
         if revoked:
             del issuer.active[OPAQUE]
         for _ in range(5):

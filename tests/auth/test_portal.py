@@ -15,6 +15,7 @@ from twisted.cred.credentials import Anonymous, ICredentials, IUsernamePassword,
 from twisted.cred.error import LoginDenied, LoginFailed, Unauthorized, UnauthorizedLogin, UnhandledCredentials
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource, Resource
 from zope.interface import implementer
@@ -182,8 +183,13 @@ class StockPortalTests:
         for _ in range(3):
             with pytest.raises(UnauthorizedLogin):
                 schemes.finish(portal.login(schemes.credentials(scheme, right=False), None, IResource))
-        with pytest.raises(TooManyFailuresError):
-            schemes.finish(portal.login(schemes.credentials(scheme), None, IResource))
+        with capturedLogs() as events:
+            for _ in range(20):
+                with pytest.raises(TooManyFailuresError):
+                    schemes.finish(portal.login(schemes.credentials(scheme), None, IResource))
+        name = "basic" if scheme == "password" else scheme
+        line = f"login refused: {name} 'alice' from {HERE}: too many failures (failures = 3)"
+        assert [formatEvent(event) for event in events] == [line]
 
     @pytest.mark.parametrize("scheme", ["password", "digest", "session"])
     def test_stopped_store_fails_the_login(self, schemes: AllSchemes, portal: Portal, scheme: str) -> None:

@@ -295,8 +295,10 @@ class StockCheckerTests:
                 answer.errback(UnauthorizedLogin())
                 with pytest.raises(StoreUnavailableError):
                     result_of(one)
-        with pytest.raises(TooManyFailuresError):
+        with capturedLogs() as events, pytest.raises(TooManyFailuresError):
             logins.check(in_memory())
+        words = "login refused: basic an unknown user of 5 bytes from 192.0.2.1: too many failures (failures = 3)"
+        assert [formatEvent(event) for event in events] == [words]
 
     def test_store_without_writes_asks_nothing(self, logins: StockLogins) -> None:
         with refusing_writes(logins.api.store), pytest.raises(StoreUnavailableError):

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 
 from postd.auth.password import THREADS
 from postd.auth.throttle import (
+    NOTE_S,
     POLL_INTERVAL_S,
     RESERVATION_TTL_S,
     WAIT_MAX_S,
@@ -126,6 +127,26 @@ class ThrottleTests:
         assert self.wait_s(api, throttle, "alice", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == 0
         assert self.wait_s(api, throttle, "bob", HERE) == 0
+
+    def why(self, api: InMemoryApi, throttle: Throttle, name: str = "alice", address: str = HERE) -> str:
+        with pytest.raises(TooManyFailuresError) as caught:
+            self.admit(api, throttle, name, address)
+        return caught.value.why
+
+    def test_reason_names_the_limit_once_a_minute(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=2, address=4, account=6)
+        self.fail(api, throttle, "alice", HERE, 2)
+        reasons = [self.why(api, throttle) for _ in range(20)]
+        assert reasons == ["too many failures (failures = 2)", *[""] * 19]
+        self.fail(api, throttle, "bob", HERE, 2)
+        reasons = [self.why(api, throttle, f"user {n}") for n in range(20)]
+        assert reasons == ["too many failures (address_failures = 4)", *[""] * 19]
+        for address in (THERE, "192.0.2.77"):
+            self.fail(api, throttle, "alice", address, 2)
+        reasons = [self.why(api, throttle, "alice", f"192.0.2.{n}") for n in range(100, 120)]
+        assert reasons == ["too many failures (account_failures = 6)", *[""] * 19]
+        api.clock.advance(NOTE_S)
+        assert [bool(self.why(api, throttle, "bob")) for _ in range(3)] == [True, False, False]
 
     def test_address_has_a_limit_for_all_accounts(self, api: InMemoryApi) -> None:
         throttle = self.make(api, address=6)

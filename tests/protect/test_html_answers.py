@@ -286,6 +286,13 @@ class OwnFrontTests:
         assert answer.status == 404
         assert [attributes["href"] for attributes in Page(answer).all("a")] == ["/"]
 
+    @pytest.mark.parametrize("case", CASES)
+    def test_page_names_the_realm_above_its_heading(self, make: Callable[..., InMemoryApi], case: str) -> None:
+        answer = CASES[case][0](make("realm = 'A & B'\n" + SETTINGS), BROWSER)
+        page = answer.body.decode()
+        assert '<p class="site">A &amp; B</p>\n<h1>' in page
+        assert " \N{EN DASH} A &amp; B</title>" in page
+
     @pytest.mark.parametrize("below", ["nothing", "secret.txt", "%ff"])
     def test_error_of_a_folder_is_a_page(self, make: Callable[..., InMemoryApi], tmp_path: Path, below: str) -> None:
         (tmp_path / "f").mkdir()

@@ -163,7 +163,7 @@ def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scrip
     if scripts == "without":
         turn_off_scripts(browser)
     browser.open("/board")
-    assert "There is nothing here yet." in browser.text
+    assert "There are no posts yet." in browser.text
     for text in ("First", "Second"):
         focus(browser, "#post")
         browser.type(text, Keys.TAB, Keys.ENTER)
@@ -223,7 +223,7 @@ def test_other_window_updates_live_and_keeps_typed_text(
         others.delete(kept)
         wait_until(lambda: shown(another) == ["From here <b>&"], another)
         others.delete(others.posts()[0]["id"])
-        wait_for_text(another, "There is nothing here yet.")
+        wait_for_text(another, "There are no posts yet.")
         assert typed(another) == "I am typing"
         assert another.focused == "post"
         assert another.complaints() == []
@@ -335,7 +335,7 @@ def test_concurrent_update_during_edit_shows_both_texts(browser: Browser, others
     focus(browser, "#post")
     browser.type(Keys.END, ", and mine")
     others.change(post_id, "Theirs")
-    wait_for_text(browser, "This post was changed meanwhile.")
+    wait_for_text(browser, "This post was changed after you opened it.")
     assert typed(browser) == "As it was, and mine"
     assert browser.complaints() == []
     browser.type(Keys.TAB, Keys.ENTER)
@@ -352,9 +352,9 @@ def test_concurrent_delete_during_edit_offers_to_add(browser: Browser, others: O
     post_id = others.add("As it was")
     browser.open(f"/board/{post_id}")
     others.delete(post_id)
-    wait_for_text(browser, "This post was deleted meanwhile.")
+    wait_for_text(browser, "This post was deleted after you opened it.")
     find(browser, "#post").submit()
-    wait_for_text(browser, f"There is no post {post_id}")
+    wait_for_text(browser, f"Post {post_id} not found")
     find(browser, "#post").submit()
     wait_for_text(browser, "The post was added.")
     assert others.texts() == ["As it was"]
@@ -488,7 +488,7 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     yield "done"
     browser.open(f"/board/{post_id}")
     others.change(post_id, "y" * 140)
-    wait_for_text(browser, "meanwhile")
+    wait_for_text(browser, "after you opened it")
     yield "edited"
     find(browser, "#post").send_keys(Keys.BACKSPACE)
     find(browser, ".write").submit()
@@ -497,12 +497,12 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     browser.open(f"/board/{post_id}")
     others.change(post_id, "z" * 140)
     find(browser, ".danger").submit()
-    wait_for_text(browser, "Nothing was deleted")
+    wait_for_text(browser, "It was not deleted.")
     yield "conflict about a delete"
     browser.open(f"/board/{post_id}")
     others.delete(post_id)
     find(browser, ".write").submit()
-    wait_for_text(browser, "There is no post")
+    wait_for_text(browser, "not found")
     yield "gone"
 
 

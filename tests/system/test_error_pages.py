@@ -30,6 +30,14 @@ path = "/others"
 schemes = ["session"]
 users = ["bob"]
 """
+OUT_OF_LINE = """
+    const {left} = document.querySelector("h1").getBoundingClientRect();
+    return [...document.querySelectorAll("main > a")].filter(link => {
+        const range = new Range();
+        range.selectNodeContents(link);
+        return Math.abs(range.getBoundingClientRect().left - left) > 0.5;
+    }).map(link => link.textContent);
+"""
 FOREIGN_FORM = "data:text/html,<form method=POST action='{}/login'><input name=username><input type=submit></form>"
 
 
@@ -106,21 +114,21 @@ def test_throttled_login_succeeds_after_the_time_that_is_named(browser: Browser)
 def test_forbidden_page_leads_to_the_start(browser: Browser) -> None:
     sign_in(browser)
     browser.open("/others")
-    assert browser.text == "Forbidden\nYou are not authorized to access this resource.\nGo to the start page"
+    assert browser.text == "postd\nForbidden\nYou are not authorized to access this resource.\nGo to the start page"
     browser.type(Keys.TAB, Keys.ENTER)
     browser.wait_for("/home")
 
 
 def test_missing_page_leads_to_the_start(browser: Browser) -> None:
     browser.open("/nothing")
-    assert browser.text == "Not Found\nThere is nothing at this address.\nGo to the start page"
+    assert browser.text == "postd\nNot Found\nThere is nothing at this address.\nGo to the start page"
     browser.type(Keys.TAB, Keys.ENTER)
     browser.wait_for("/")
 
 
 def test_cancelled_dialog_leads_to_the_form(browser: Browser) -> None:
     browser.open_with_credentials("/both?dismissed", None)
-    assert browser.text.startswith("Unauthorized\nCredentials are required.")
+    assert browser.text.startswith("postd\nUnauthorized\nCredentials are required.")
     browser.type(Keys.TAB)
     assert browser.focused == "Sign in with the form"
     browser.type(Keys.ENTER)
@@ -131,7 +139,7 @@ def test_form_of_another_site_is_refused_with_a_page(browser: Browser) -> None:
     browser.driver.get(FOREIGN_FORM.format(browser.url))
     browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
     browser.wait_for("/login")
-    assert browser.text == "Forbidden\nA page of another site sent this request.\nGo to the start page"
+    assert browser.text == "postd\nForbidden\nA page of another site sent this request.\nGo to the start page"
 
 
 def test_policy_allows_the_pages(browser: Browser) -> None:
@@ -164,6 +172,7 @@ def check_accessible(browser: Chromium) -> None:
     for size in (DESK, PHONE, NARROWEST):
         browser.set_screen(size)
         assert browser.driver.execute_script(STICKING_OUT) == []
+        assert browser.driver.execute_script(OUT_OF_LINE) == []
         targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
         assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
     browser.set_screen(DESK)

@@ -334,7 +334,7 @@ class PageTests:
         rules = write.replace(", ", '", "')
         api = make_api(f'public_url = "https://posts.example"\n[api]\nread = ["session"]\nwrite = ["{rules}"]\n')
         answer = Browser(api, "<b>ob").get()
-        assert f"There is nothing here yet. {how} with curl:" in Page(answer).html
+        assert f"There are no posts yet. {how} with curl:" in Page(answer).html
         command = re.findall(r'<pre class="sample"><code>(.*?)</code></pre>', Page(answer).html)
         body = """'{"post": "Hello, world"}'"""
         line = f"curl -i {curl} 'Content-Type: application/json' -d {body} 'https://posts.example/post'"
@@ -620,7 +620,7 @@ class EditTests:
         assert answer.status == 404
         check_page(answer)
         page = Page(answer)
-        assert page.texts["h1"] == "There is no post 7"
+        assert page.texts["h1"] == "Post 7 not found"
         assert "/board" in {link["href"] for link in page.all("a")}
         assert page.forms == {}
 
@@ -654,7 +654,7 @@ class DeleteTests:
         alice, bob, opened = open_in_two_browsers(api)
         bob.delete(1)
         page = alice.follow(alice.submit(opened, "/board/1/delete"))
-        assert page.texts["done"] == "The post was deleted already."
+        assert page.texts["done"] == "The post was already deleted."
 
     def test_form_without_the_original_text_is_400(self, api: InMemoryApi) -> None:
         api.add("hello")

@@ -55,7 +55,7 @@ host, 404 for an unknown path, and 405 with `Allow` for an unknown method.
 Long responses are compressed with gzip for clients that accept it. Pages of other origins may use the API if the \
 settings name these origins (CORS).
 
-Every response has an `X-Request-Id`, the client's or a new one, which the server's log has as well.
+Every response has an `X-Request-Id`: the client's, or a new one. The server's log has the same id.
 """
 
 Route = tuple[str, str]

@@ -154,8 +154,8 @@
     announceChange(kind === "updated" ? "changed" : kind);
   };
 
-  const CHANGED = "This post was changed meanwhile. Saving shows both texts first.";
-  const DELETED = "This post was deleted meanwhile. Your text can still be added as a new post: save it.";
+  const CHANGED = "This post was changed after you opened it. If you save, you can compare both texts first.";
+  const DELETED = "This post was deleted after you opened it. If you save, you can add your text as a new post.";
 
   const takeForPost = (kind, { id }) => {
     if (id === Number(onlyPost)) {

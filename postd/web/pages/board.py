@@ -38,7 +38,7 @@ _DONE = {
     "added": "The post was added.",
     "saved": "The post was saved.",
     "deleted": "The post was deleted.",
-    "gone": "The post was deleted already.",
+    "gone": "The post was already deleted.",
 }
 """Messages after a change, by the value of `?done`."""
 
@@ -121,17 +121,17 @@ class BoardPages:
         return self._fill(f"Edit post {post.id}", content)
 
     def make_conflict(self, post: Post, revision: int, *, draft: Draft | None, was: str, back: str) -> bytes:
-        """Render the page about an edit conflict: another client changed the post meanwhile.
+        """Render the page about an edit conflict: the post was changed after the form was made for it.
 
         Arguments are those of `make_post`; `draft` is None if the post was to be deleted.
         """
         if draft is None:
-            undone, keep = "deleted", "Keep it"
+            undone, keep = "It was not deleted.", "Keep it"
             form = _DELETE.substitute(id=post.id, was=escape(was), verb="Delete it anyway")
         else:
-            undone, keep = "saved", "Keep the current text"
-            form = "<h2>Your text</h2>\n" + _make_save_form(
-                post, draft, was, verb="Save your text instead", describing=["conflict"]
+            undone, keep = "Your text was not saved.", "Keep the current text"
+            form = _make_save_form(
+                post, draft, was, label="Your text", verb="Save your text instead", describing=["conflict"]
             )
         content = _CONFLICT.substitute(
             id=post.id,
@@ -143,14 +143,14 @@ class BoardPages:
             revision=revision,
             script=_SCRIPT,
         )
-        return self._fill(f"Post {post.id} was changed meanwhile", content)
+        return self._fill(f"Edit conflict in post {post.id}", content)
 
     def make_gone(self, post_id: int, *, draft: Draft | None, key: str) -> bytes:
         """Render the page about a missing post; `draft` is the text that it was to get, if any."""
         form = ""
         if draft is not None:
-            form = "<p>Your text is kept here: you can add it as a new post.</p>\n" + self._make_add_form(draft, key)
-        return self._fill(f"There is no post {post_id}", _GONE.substitute(form=form, script=_SCRIPT))
+            form = "<p>You can add your text as a new post.</p>\n" + self._make_add_form(draft, key)
+        return self._fill(f"Post {post_id} not found", _GONE.substitute(form=form, script=_SCRIPT))
 
     def _make_item(self, post_id: int, text: str) -> str:
         edit = _EDIT_LINK.substitute(id=post_id) if self._writable else ""
@@ -165,8 +165,10 @@ class BoardPages:
         return fill_page(title, content, site_name=self._site_name, style=_BOARD_STYLE)
 
 
-def _make_save_form(post: Post, draft: Draft, was: str, *, verb: str = "Save", describing: Sequence[str] = ()) -> str:
-    field = _make_field("Text", draft, describing=describing)
+def _make_save_form(  # noqa: PLR0913 - all but three have their defaults
+    post: Post, draft: Draft, was: str, *, label: str = "Text", verb: str = "Save", describing: Sequence[str] = ()
+) -> str:
+    field = _make_field(label, draft, describing=describing)
     return _SAVE.substitute(id=post.id, field=field, was=escape(was), verb=verb)
 
 

@@ -39,7 +39,7 @@ DOCS_POLICY = make_policy(_STYLE)
 _PLACES = {"path": "in the path", "query": "in the query", "header": "header field"}
 
 _NOTES = {
-    SAMPLE_USER: "The name of a user. The password is asked for.",
+    SAMPLE_USER: "The name of a user. The sample asks for the password.",
     "TOKEN": "An environment variable with an access token.",
     "cookies.txt": "A file with the session cookie: the sample of `POST /login` writes it.",
     "password.txt": "A file with the password, without a line feed at its end.",
@@ -147,8 +147,8 @@ def _operation(
         _authentication(operation["security"], scheme_titles),
         "<h4>Request</h4>",
         *_samples(operation["x-codeSamples"]),
-        "<h4>Answer</h4>",
-        _answer(document, operation["responses"]),
+        "<h4>Response</h4>",
+        _sample_response(document, operation["responses"]),
     ]
     if "parameters" in operation:
         parameters = [_resolve(document, parameter) for parameter in operation["parameters"]]
@@ -159,7 +159,7 @@ def _operation(
             members = _properties(document, _resolve(document, content["schema"]))
             parts += [f"<p><code>{escape(kind)}</code></p>", members]
     own = [(status, response) for status, response in operation["responses"].items() if "$ref" not in response]
-    parts += ["<h4>Statuses</h4>", _list(_response(status, response) for status, response in own)]
+    parts += ["<h4>Status codes</h4>", _list(_response(status, response) for status, response in own)]
     common = [
         f'<a href="#error-{status}">{status}</a>'
         for status, response in operation["responses"].items()
@@ -183,7 +183,7 @@ def _samples(samples: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield "</details>"
 
 
-def _answer(document: Document, responses: Mapping[str, Any]) -> str:
+def _sample_response(document: Document, responses: Mapping[str, Any]) -> str:
     """Return the response to the sample: status line, the most important fields, body."""
     status = min((one for one in responses if one < "300"), default="") or max(
         one for one in responses if "300" < one < "304"

@@ -59,6 +59,7 @@ class HttpFactory(Site):
     """The factory of connections. Without `hosts` requests for any host are answered.
 
     Attributes:
+        site_name: the name above the heading of error pages, "" for none.
         local_addresses: host and port of the listeners that only this machine can reach.
         draining: whether each response is the last one of its connection.
         connections_max: the limit on connections, lower than that of the settings if descriptors are short.
@@ -80,6 +81,7 @@ class HttpFactory(Site):
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
         self.hosts: Hosts | None = hosts
+        self.site_name = ""
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
         self.secure_fields: Callable[[Request], bytes] | None = None
@@ -108,6 +110,7 @@ class HttpFactory(Site):
         access_log: AccessLog | None,
         secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
+        site_name: str = "",
     ) -> None:
         """Replace the root and the limits; requests in progress keep the old ones, and connections their group.
 
@@ -115,7 +118,7 @@ class HttpFactory(Site):
         which a peer's connections are counted, such as its address; None if they have no limit of their own.
         """
         self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
-        self._group_of = group_of
+        self.site_name, self._group_of = site_name, group_of
         self.connections_max = limits.connections
         if self._access_log is not None and access_log is not self._access_log:
             self._access_log.close()

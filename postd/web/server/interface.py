@@ -57,6 +57,7 @@ class Site(Protocol):
     """The state that all connections and their requests share.
 
     Attributes:
+        site_name: the name above the heading of error pages, "" for none.
         draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: returns the header lines of responses over TLS.
@@ -66,6 +67,7 @@ class Site(Protocol):
     resource: IResource
     limits: Limits
     hosts: Hosts | None
+    site_name: str
     draining: bool
     local_addresses: Collection[tuple[str, int]]
     secure_fields: Callable[[Request], bytes] | None

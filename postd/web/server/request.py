@@ -114,6 +114,10 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         return None if self.authentication is None else self.authentication.identity
 
     @property
+    def site_name(self) -> str:
+        return self.site.site_name
+
+    @property
     def is_api(self) -> bool:
         return is_api(self.path)
 
