@@ -56,9 +56,17 @@ class StreamedResponse(Struct, frozen=True):
     chunked: bool
 
 
+_PHRASES = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
+
+
 def phrase(status: HTTPStatus) -> str:
-    """Return the reason phrase of RFC 9110; Python before 3.13 has older ones for two statuses."""
-    return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status.value, status.phrase)
+    """Return the reason phrase of RFC 9110; Python before 3.13 has older ones for some statuses."""
+    return _PHRASES.get(status.value, status.phrase)
 
 
 def make_response(status: HTTPStatus, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> Response:

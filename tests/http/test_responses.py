@@ -1,0 +1,19 @@
+from http import HTTPStatus
+
+import pytest
+
+from postd.http.responses import phrase
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (200, "OK"),
+        (413, "Content Too Large"),
+        (414, "URI Too Long"),
+        (416, "Range Not Satisfiable"),
+        (422, "Unprocessable Content"),
+    ],
+)
+def test_reason_phrases_are_those_of_rfc_9110_on_each_version_of_python(status: int, expected: str) -> None:
+    assert phrase(HTTPStatus(status)) == expected
