@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -181,7 +182,7 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def _count_answers(received: bytes) -> int:
-    return received.count(b"HTTP/1.1 ")
+    return len(re.findall(rb"HTTP/1\.1 \d{3} ", received))
 
 
 async def _attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:

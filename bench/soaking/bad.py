@@ -6,6 +6,7 @@ A bad client runs once and returns. It raises `BrokenPromiseError` where the ser
 import asyncio
 import os
 import random
+import re
 import secrets
 import socket
 import time
@@ -268,7 +269,7 @@ class BadClients:
             received = await connection.read_to_end(max(HEADER_S, BODY_S) + CUT_SLACK_S)
         if received is None:
             raise BrokenPromiseError("the connection stays open", name, crowded=True)
-        answers = [int(after[:3]) for after in received.split(b"HTTP/1.1 ")[1:]]
+        answers = [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
         for status in answers:
             self._findings.note_bad(f"smuggling, {name},", status)
         harmless = {200, 404} if name == "after the last request" else {400, 501, 505}
