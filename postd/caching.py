@@ -52,7 +52,7 @@ class RepeatFilter:
 
 
 class SingleFlight(Generic[K, T]):
-    """Runs work once for all callers that ask for the same key at the same time."""
+    """Runs work once for all concurrent callers with the same key."""
 
     def __init__(self) -> None:
         self._waiting: dict[K, list[Deferred[T]]] = {}

@@ -165,7 +165,7 @@ class Introspector:
 
 
 def _digest(token: str) -> bytes:
-    """Return the hash that stands for a token in memory, where the token itself is not kept."""
+    """Return the hash under which a token is cached, so that the token itself is not kept in memory."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 

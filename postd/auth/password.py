@@ -129,7 +129,7 @@ class PasswordVerifier:
         return right
 
     def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
-        """Return the keyed hash that stands for a password in memory; without this process's key it reveals nothing."""
+        """Return a keyed hash, which is cached in place of the password; the key never leaves this process."""
         username = credentials.username.encode(errors="surrogatepass")
         password = credentials.password.encode(errors="surrogatepass")
         message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
@@ -175,7 +175,7 @@ class PasswordChecker(Checker):
         if not done and not await self._verify(normalized, stored, attempt, cached=cached, known=account is not None):
             why = "wrong password" if account else "no such user"
             raise refused(normalized, why, known=account is not None)
-        # Last: nothing waits between this check and the session that the caller begins.
+        # Last, without an `await` between this check and the session that the caller begins.
         account = self._users.get(name)
         if account is None or account.password_hash != stored:
             raise refused(normalized, "the password was changed during the check", known=True)

@@ -1,8 +1,8 @@
 """Redaction of requests for the log, by allow-list (reference: Log).
 
-Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if postd knows it (a
-route, a number, an existing file) or if it matches one of a few patterns (an origin, a product of `User-Agent`). The
-rest of a field becomes one `[N bytes]`, where N is its length as sent.
+Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if it is a route, a
+number or an existing file, or if it matches one of a few patterns (an origin, a product of `User-Agent`). The rest of a
+field becomes one `[N bytes]`, where N is its length as sent.
 """
 
 import re
