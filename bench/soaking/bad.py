@@ -86,7 +86,7 @@ OVERSIZED: Mapping[str, tuple[bytes, int]] = {
 """Requests that are too large, with the expected status."""
 
 STREAMS, FOREIGN, NAMES, HOSTILE = (f"127.0.0.{number}" for number in range(2, 6))
-"""Addresses of attackers, without trusted proxies. Good clients have another address, and so limits of their own."""
+"""Addresses of attackers; none is a trusted proxy. Good clients have another address, and so limits of their own."""
 
 STREAMS_HELD_S = 2.0
 LEFT_S = 1.0
